@@ -1,0 +1,7 @@
+"""`python -m mucudnn`."""
+
+import sys
+
+from mucudnn.cli import main
+
+sys.exit(main())

@@ -1,0 +1,206 @@
+"""What the C++ extension offers to the Python package. Nothing else in the package is public API of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+class Problem:
+    """One convolution's geometry (immutable, hashable); `str()` is its descriptor without name and count.
+
+    Sizes are tuples over the spatial dimensions, (height, width) or (depth, height, width).
+    Dilation counts from 1 (none), as in cuDNN.
+    """
+
+    def __init__(
+        self,
+        *,
+        mini_batch: int,
+        in_channels: int,
+        out_channels: int,
+        input: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int] | int = 1,
+        padding: Sequence[int] | int = 0,
+        dilation: Sequence[int] | int = 1,
+        groups: int = 1,
+        data_type: str = "f32",
+        layout: str = "nchw",
+        math: str = "default",
+    ) -> None: ...
+    @property
+    def data_type(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def math(self) -> str: ...
+    @property
+    def dims(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def mini_batch(self) -> int: ...
+    @property
+    def in_channels(self) -> int: ...
+    @property
+    def out_channels(self) -> int: ...
+    @property
+    def input(self) -> tuple[int, ...]: ...
+    @property
+    def output(self) -> tuple[int, ...]: ...
+    @property
+    def kernel(self) -> tuple[int, ...]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+    @property
+    def padding(self) -> tuple[int, ...]: ...
+    @property
+    def dilation(self) -> tuple[int, ...]: ...
+    @property
+    def x_elements(self) -> int: ...
+    @property
+    def w_elements(self) -> int: ...
+    @property
+    def y_elements(self) -> int: ...
+    @property
+    def element_size(self) -> int: ...
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of the direct method."""
+    def replace(
+        self,
+        *,
+        mini_batch: int | None = None,
+        data_type: str | None = None,
+        layout: str | None = None,
+        math: str | None = None,
+    ) -> Problem: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def parse_descriptor(
+    text: str,
+    *,
+    mini_batch: int = 1,
+    data_type: str = "f32",
+    layout: str = "nchw",
+    math: str = "default",
+) -> tuple[Problem, str, int]:
+    """(problem, name, count) of one descriptor; the keywords fill in what the text leaves out.
+
+    Raises ValueError naming the part of the text that is wrong.
+    """
+
+# A part is (micro_batch, algorithm, time_ms, workspace); a configuration is a list of parts.
+_Part = tuple[int, str, float, int]
+# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations).
+_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]]]
+
+class NewerVersionError(ValueError):
+    """A plan was written by a newer version of mucudnn."""
+
+def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: ...
+def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
+    """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
+
+class EngineError(RuntimeError):
+    """A library could not be loaded, or a call of it failed."""
+
+class Candidate:
+    """One algorithm of a kernel at one mini-batch size, as the library describes it."""
+
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def status(self) -> str:
+        """`CUDNN_STATUS_SUCCESS`, or why it cannot run."""
+    @property
+    def workspace(self) -> int: ...
+    @property
+    def notes(self) -> str:
+        """Space-separated: `deterministic`, `tensor_op`."""
+
+class Engine:
+    """A library with the cuDNN ABI, and the device it computes on."""
+
+    def __init__(self, library: str, *, threads: int = 1) -> None:
+        """Load `library` (a path). Raises EngineError."""
+    @property
+    def kind(self) -> str:
+        """`host` or `cudnn`."""
+    @property
+    def device(self) -> str: ...
+    @property
+    def library(self) -> str:
+        """Name and version."""
+    @property
+    def threads(self) -> int: ...
+    def allocate(self, size: int) -> Memory:
+        """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
+    def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
+        """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
+    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
+        """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
+
+        Only backward_filter of a 16-bit type in more than four slices needs any: its slices are
+        summed in fp32.
+        """
+    def measure(
+        self,
+        problem: Problem,
+        pass_: str,
+        algorithm: str,
+        x: Memory,
+        w: Memory,
+        y: Memory,
+        workspace: Memory | None,
+        *,
+        repeats: int,
+        budget_ms: float,
+    ) -> list[float]:
+        """Times in ms of runs over slices of x and y, which rotate through the memory given.
+
+        At least three runs; up to `repeats` while the sum stays below `budget_ms`. One warm-up run is not
+        counted.
+        """
+    def execute(
+        self,
+        problem: Problem,
+        pass_: str,
+        parts: Sequence[tuple[int, str]],
+        x: Memory,
+        w: Memory,
+        y: Memory,
+        workspace: Memory | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        """Run one configuration, given as (micro_batch, algorithm) in order."""
+    def compare(
+        self,
+        problem: Problem,
+        pass_: str,
+        configurations: Sequence[Sequence[tuple[int, str]]],
+        x: Memory,
+        w: Memory,
+        y: Memory,
+        workspace: Memory | None,
+        *,
+        rounds: int,
+    ) -> list[list[float]]:
+        """Times in ms of each configuration run whole, `rounds` times, interleaved."""
+
+class Memory:
+    """Bytes on an engine's device, freed with the object."""
+
+    @property
+    def size(self) -> int: ...
+    def fill_random(self, data_type: str, count: int, seed: int) -> None:
+        """`count` values, uniform in [-0.5, 0.5), the same for the same seed."""
+    def fill(self, data_type: str, count: int, value: float) -> None: ...
+    def read(self, data_type: str, count: int) -> npt.NDArray[np.float64]: ...
+    def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
+
+def host_library() -> str:
+    """Path of the host engine's library."""

@@ -1,0 +1,62 @@
+"""The `mucudnn` command: one module for each subcommand, each with `prepare_parser` and `run`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from mucudnn import __version__
+from mucudnn._native import EngineError
+from mucudnn.errors import MucudnnError
+from mucudnn.settings import SETTINGS
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from mucudnn.cli import benchmark, cache, optimize, plan
+
+    width = max(len(setting.variable) for setting in SETTINGS)
+    variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
+    parser = _Parser(
+        prog="mucudnn",
+        description="Micro-batching for cuDNN convolutions.",
+        epilog=f"environment, which flags override:\n{variables}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mucudnn {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in (optimize, benchmark, cache, plan):
+        name = module.__name__.rpartition(".")[2]
+        command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
+        module.prepare_parser(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Returns its exit code; SystemExit for `--help`, `--version` and usage errors."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except MucudnnError as error:
+        print(f"mucudnn: {error}", file=sys.stderr)
+        return error.exit_code
+    except EngineError as error:
+        print(f"mucudnn: {error}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(f"mucudnn: out of memory: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("mucudnn: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 1
+    return 0

@@ -1,0 +1,97 @@
+"""`mucudnn optimize`: choose micro-batches and algorithms for the kernels of a network."""
+
+import argparse
+import json
+import re
+import shlex
+from pathlib import Path
+
+from mucudnn import settings
+from mucudnn.cache import Cache
+from mucudnn.cli import options
+from mucudnn.cli.optimize_table import show_result
+from mucudnn.cli.terminal import Terminal, opened_cache
+from mucudnn.decide import Limits
+from mucudnn.engines import open_engine
+from mucudnn.optimizer import Result, optimize, replay
+from mucudnn.plan import write_plan
+from mucudnn.result import to_json, to_plan
+from mucudnn.sizes import parse_limit, parse_size, spell_limit
+
+HELP = "choose micro-batches and algorithms within a workspace limit"
+DESCRIPTION = (
+    "Measures what the cache lacks, chooses the fastest division of each kernel's mini-batch within the "
+    "limit, and runs it whole beside the best undivided algorithm."
+)
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_kernel_options(parser)
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--workspace", type=options.checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
+        help="the most that one kernel may use, or none (default: 64MiB)",
+    )  # fmt: skip
+    limit.add_argument(
+        "--total-workspace", type=options.checked(parse_size), metavar="SIZE",
+        help="the most that all kernels may use together, divided among them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exact", action="store_true", help="divide the total exactly, however long it takes"
+    )
+    parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
+    parser.add_argument(
+        "--replay", type=options.checked(options.path), metavar="CACHE", help="decide from this cache alone"
+    )
+    parser.add_argument("--output", type=options.checked(options.path), metavar="PLAN", help="write a plan")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, decide, show."""
+    result = _replay(arguments) if arguments.replay else _optimize(arguments)
+    if arguments.output:
+        write_plan(to_plan(result), arguments.output)
+    if arguments.json:
+        print(json.dumps(to_json(result), indent=1))
+    else:
+        show_result(result, arguments.network, _next_command(arguments))
+
+
+def _optimize(arguments: argparse.Namespace) -> Result:
+    kernels, policy, limits = options.kernels_of(arguments), options.policy_of(arguments), _limits(arguments)
+    engine = open_engine(*options.engine_options(arguments))
+    terminal = Terminal()
+    with opened_cache(terminal, needed=False) as cache:
+        return optimize(engine, cache, kernels, policy, limits, terminal, run=not arguments.no_run)
+
+
+def _replay(arguments: argparse.Namespace) -> Result:
+    kernels, policy, limits = options.kernels_of(arguments), options.policy_of(arguments), _limits(arguments)
+    with Cache.read_only(arguments.replay) as cache:
+        return replay(cache, kernels, policy, limits, threads=arguments.threads)
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    if arguments.total_workspace is not None:
+        return Limits(total=arguments.total_workspace, exact=arguments.exact)
+    given = "workspace" in arguments
+    return Limits(workspace=arguments.workspace if given else settings.WORKSPACE_LIMIT.read())
+
+
+def _next_command(arguments: argparse.Namespace) -> str:
+    """Write the plan; or look at it, where it is written."""
+    if arguments.output:
+        return shlex.join(["mucudnn", "plan", "show", str(arguments.output)])
+    words = ["mucudnn", "optimize", arguments.network, *options.kernel_flags(arguments)]
+    if arguments.total_workspace is not None:
+        words += ["--total-workspace", spell_limit(arguments.total_workspace)]
+    elif "workspace" in arguments:
+        words += ["--workspace", spell_limit(arguments.workspace)]
+    words += [flag for flag in ("--exact", "--no-run") if getattr(arguments, flag[2:].replace("-", "_"))]
+    if arguments.replay:
+        words += ["--replay", str(arguments.replay)]
+    name = Path(arguments.network).stem
+    plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plan"
+    return shlex.join([*words, "--output", plan])

@@ -1,0 +1,91 @@
+"""The table that `optimize` ends with."""
+
+import textwrap
+
+from mucudnn.cli.terminal import show, table
+from mucudnn.cli.text import broken, micro_batches, milliseconds, ratio, short_names
+from mucudnn.decide import Decision
+from mucudnn.kernels import PASSES
+from mucudnn.optimizer import Result
+from mucudnn.result import final, measured, predicted, total, total_workspace
+from mucudnn.sizes import format_size
+
+
+def show_result(result: Result, network: str, next_command: str) -> None:
+    """Print the table, a sentence for each division that was dropped, and the next command."""
+    limits = result.limits
+    within = (
+        f"{format_size(limits.total)} of workspace in total"
+        if limits.mode == "wd"
+        else f"{format_size(limits.workspace)} of workspace for each kernel"
+        if limits.workspace is not None
+        else "no limit of workspace"
+    )
+    names = short_names([decision.kernel.label for decision in result.decisions])
+    passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
+    rows = table(gap=1)  # so that the longest names of algorithms fit into 100 columns
+    rows.add_column("kernel", overflow="fold")
+    rows.add_column("best undivided", overflow="fold")
+    rows.add_column("ms", justify="right", no_wrap=True)
+    rows.add_column(" chosen micro-batches", overflow="fold")
+    for name in ("ms", "predicted", "measured", "workspace"):
+        rows.add_column(name, justify="right", no_wrap=True)
+    for pass_ in passes:
+        if len(passes) > 1:
+            rows.add_section()
+            rows.add_row(broken(pass_), style="bold")
+        for name, decision in zip(names, result.decisions, strict=True):
+            if decision.kernel.pass_ == pass_:
+                rows.add_row(*_cells(name, decision))
+    sums = total(result)
+    ran = any(decision.comparison for decision in result.decisions)
+    rows.add_section()
+    rows.add_row(
+        "total",
+        "",
+        milliseconds(sums.undivided_ms),
+        "",
+        milliseconds(sums.divided_ms),
+        ratio(total(result, predicted).speedup),
+        ratio(sums.speedup if ran else None),
+        format_size(total_workspace(result)),
+    )
+    batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
+    batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
+    head = f"{network}: {', '.join(passes)}{batch}, within {within}"
+    sentences = [_dropped(n, d) for n, d in zip(names, result.decisions, strict=True) if d.dropped]
+    show(
+        head,
+        f"on {result.machine}",
+        "",
+        rows,
+        "",
+        *sentences,
+        *[""] * bool(sentences),
+        f"Next: {next_command}",
+    )
+
+
+def _cells(name: str, decision: Decision) -> list[str]:
+    times, compared = final(decision), measured(decision)
+    count = f" ×{decision.kernel.count}" if decision.kernel.count > 1 else ""
+    return [
+        broken(name + count),
+        decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
+        milliseconds(times.undivided_ms),
+        textwrap.indent(micro_batches(decision.chosen), " "),
+        milliseconds(times.divided_ms),
+        ratio(predicted(decision).speedup),
+        ratio(compared.speedup if compared else None),
+        format_size(decision.chosen.workspace),
+    ]
+
+
+def _dropped(name: str, decision: Decision) -> str:
+    """Why a kernel stays undivided."""
+    expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
+    found = decision.comparison.speedup if decision.comparison else None
+    return (
+        f"{name} {decision.kernel.pass_} stays undivided: {micro_batches(decision.divided, ' + ')} was "
+        f"predicted at {ratio(expected)}, but run whole it reached {ratio(found)}."
+    )

@@ -1,0 +1,114 @@
+"""Flags that several commands share, and what they are turned into."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from mucudnn import settings
+from mucudnn.errors import UsageError
+from mucudnn.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.policies import POLICIES
+
+T = TypeVar("T")
+
+
+def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """`parse` as argparse wants it: its UsageError becomes the flag's error."""
+
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def parse_batch(text: str) -> int:
+    """A mini-batch size. Raises UsageError."""
+    try:
+        batch = int(text)
+    except ValueError:
+        raise UsageError(f"'{text}' is not a mini-batch size") from None
+    if not 1 <= batch < 2**31:
+        raise UsageError(f"the mini-batch must be from 1 to {2**31 - 1}, not {text}")
+    return batch
+
+
+def parse_passes(text: str) -> tuple[str, ...]:
+    """Names of passes, joined by commas, or `all`; in their usual order. Raises UsageError."""
+    names = PASSES if text == "all" else text.split(",")
+    for name in names:
+        if name not in PASSES:
+            raise UsageError(f"'{name}' is not a pass: there are {', '.join(PASSES)}, and all")
+    return tuple(name for name in PASSES if name in names)
+
+
+def add_kernel_options(parser: argparse.ArgumentParser) -> None:
+    """What to measure and on what."""
+    parser.add_argument(
+        "network",
+        metavar="NETWORK|FILE|DESCRIPTOR",
+        help="a bundled network, a file of descriptors, or one descriptor",
+    )
+    parser.add_argument(
+        "--batch", type=checked(parse_batch), metavar="N", help="mini-batch size (default: 64)"
+    )
+    parser.add_argument("--dtype", choices=("f32", "f64", "f16", "bf16"), help="data type (default: f32)")
+    parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
+    parser.add_argument(
+        "--math", choices=("default", "tf32", "strict"), help="arithmetic allowed (default: default)"
+    )
+    parser.add_argument(
+        "--passes", type=checked(parse_passes), default=("forward",), metavar="PASSES",
+        help=f"{', '.join(PASSES)}, several joined by commas, or all (default: forward)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy", choices=POLICIES, help="micro-batch sizes to measure (default: power_of_two)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=checked(settings.parse_threads),
+        metavar="N",
+        help="threads of the host engine (default: 1)",
+    )
+    parser.add_argument(
+        "--engine", metavar="auto|cudnn|host|PATH", help="library to compute with (default: auto)"
+    )
+
+
+def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
+    """The kernels asked for. Raises UsageError."""
+    flags = Flags(arguments.batch, arguments.dtype, arguments.layout, arguments.math)
+    return read_network(arguments.network, flags, arguments.passes)
+
+
+def policy_of(arguments: argparse.Namespace) -> str:
+    """Of the flag, else of the environment."""
+    return str(arguments.policy or settings.BATCH_POLICY.read())
+
+
+def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
+    """(engine, threads) of the flags, else of the environment."""
+    engine = arguments.engine or settings.LIBRARY.read() or "auto"
+    return engine, arguments.threads or settings.THREADS.read()
+
+
+def kernel_flags(arguments: argparse.Namespace) -> list[str]:
+    """The flags that were given and that say which kernels are meant, for the next command to type."""
+    given = []
+    for name in ("batch", "dtype", "layout", "math", "policy", "threads", "engine"):
+        value = getattr(arguments, name)
+        if value is not None:
+            given += [f"--{name}", str(value)]
+    if arguments.passes != ("forward",):
+        given += ["--passes", ",".join(arguments.passes)]
+    return given
+
+
+def path(text: str) -> Path:
+    """A path that is not empty. Raises UsageError."""
+    if not text:
+        raise UsageError("a path cannot be empty")
+    return Path(text)

@@ -1,0 +1,76 @@
+"""What the user sees: results on stdout, messages and progress on stderr."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mucudnn.cache import Cache, default_path
+from mucudnn.cache_file import UnwritableError
+from mucudnn.errors import InterruptedByUserError
+from mucudnn.listener import Listener
+
+T = TypeVar("T")
+_WIDTH = 100  # where there is no terminal to ask
+
+
+class Terminal(Listener):
+    """Messages on stderr; progress only where that is a terminal."""
+
+    def message(self, text: str) -> None:
+        """One line on stderr."""
+        print(text, file=sys.stderr, flush=True)
+
+    def track(self, items: Sequence[T], title: str) -> Iterable[T]:
+        """A progress bar that goes away when it is done."""
+        console = Console(stderr=True)
+        if not items or not console.is_terminal:
+            yield from items
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            yield from progress.track(items, description=title)
+
+
+@contextmanager
+def opened_cache(terminal: Terminal, *, needed: bool) -> Iterator[Cache]:
+    """The user's cache; where it cannot be written and is not `needed`, one in memory, after a warning.
+
+    An interrupt inside says what was kept. Raises MucudnnError.
+    """
+    path = default_path()
+    try:
+        cache = Cache.open(path)
+    except UnwritableError as error:
+        if needed:
+            raise
+        terminal.message(f"Warning: {error}; what is measured now is lost afterwards")
+        cache = Cache.in_memory(path)
+    with cache:
+        try:
+            yield cache
+        except KeyboardInterrupt:
+            kept = f"what was measured is kept in {path}" if cache.kept else "nothing was kept"
+            raise InterruptedByUserError(f"interrupted: {kept}") from None
+
+
+def table(gap: int = 2) -> Table:
+    """An empty table in the one style that all commands use, `gap` spaces between the columns."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
+
+
+def show(*items: Table | str) -> None:
+    """Print on stdout; no wider than the terminal, or than 100 columns where there is none."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
+    for item in items:
+        if isinstance(item, Table):
+            console.print(item)
+        else:
+            console.print(item, markup=False, soft_wrap=True)

@@ -1,0 +1,148 @@
+"""From measurements to choices: no engine, no cache, only numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from mucudnn.errors import MucudnnError, NothingFitsError
+from mucudnn.kernels import Kernel
+from mucudnn.policies import micro_batch_sizes
+from mucudnn.records import Comparison, Measurement
+from mucudnn.sizes import format_size
+from mucudnn.solver import Configuration, Infeasible, desirable_set, divide_workspace
+
+# As many 16-bit filter gradients may be summed in place; each rounds once more.
+IN_PLACE_SLICES = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The memory allowed: WD divides a total among the kernels, WR keeps each below `workspace`."""
+
+    workspace: int | None = None
+    total: int | None = None
+    exact: bool = False
+
+    @property
+    def mode(self) -> str:
+        """`wr` or `wd`."""
+        return "wr" if self.total is None else "wd"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A kernel's best undivided algorithm and the division that was chosen, both within the same bytes."""
+
+    kernel: Kernel
+    desirable: tuple[Configuration, ...]
+    undivided: Configuration | None
+    divided: Configuration
+    comparison: Comparison | None = None
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the division, run whole, was slower than running undivided."""
+        speedup = self.comparison.speedup if self.comparison else None
+        return self.divided != self.undivided and speedup is not None and speedup < 1
+
+    @property
+    def chosen(self) -> Configuration:
+        """What to run."""
+        return self.undivided if self.dropped and self.undivided is not None else self.divided
+
+
+def decide(measured: Mapping[Kernel, Sequence[Measurement]], policy: str, limits: Limits) -> list[Decision]:
+    """Choose for every kernel.
+
+    Raises NothingFitsError naming the kernel and the least workspace; MucudnnError where a size of the
+    policy was never measured.
+    """
+    wanted = {kernel: _of_policy(kernel, rows, policy) for kernel, rows in measured.items()}
+    desirable = {kernel: desirable_configurations(rows, kernel) for kernel, rows in wanted.items()}
+    for kernel, configurations in desirable.items():
+        if not configurations:
+            raise NothingFitsError(f"{kernel}: no algorithm runs at any size that was measured")
+    chosen = _divide(desirable, limits) if limits.mode == "wd" else _reuse(desirable, limits.workspace)
+    return [
+        Decision(
+            kernel,
+            tuple(desirable[kernel]),
+            _best_undivided(
+                kernel, wanted[kernel], choice.workspace if limits.mode == "wd" else limits.workspace
+            ),
+            choice,
+        )
+        for kernel, choice in chosen.items()
+    ]
+
+
+def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
+    """The Pareto-optimal configurations, workspace ascending.
+
+    Where slices cannot all be summed in place, those of a division count the accumulator with their
+    workspace; slices of a quarter of the mini-batch and above are too few to need one.
+    """
+    mini_batch = kernel.problem.mini_batch
+    parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
+    if not any(accumulator for _, accumulator in parts):
+        return desirable_set([part for part, _ in parts], mini_batch)
+    in_place = [part for part, _ in parts if part.micro_batch * IN_PLACE_SLICES >= mini_batch]
+    accumulated = [
+        part if part.micro_batch == mini_batch else replace(part, workspace=part.workspace + accumulator)
+        for part, accumulator in parts
+    ]
+    both = chain(desirable_set(in_place, mini_batch), desirable_set(accumulated, mini_batch))
+    front: list[Configuration] = []
+    for configuration in sorted(both, key=lambda c: (c.workspace, c.time_ms, len(c.parts))):
+        if not front or configuration.time_ms < front[-1].time_ms:
+            front.append(configuration)
+    return front
+
+
+def _of_policy(kernel: Kernel, rows: Sequence[Measurement], policy: str) -> list[Measurement]:
+    sizes = micro_batch_sizes(policy, kernel.problem.mini_batch)
+    missing = sorted(set(sizes) - {row.micro_batch for row in rows})
+    if missing:
+        raise MucudnnError(f"{kernel}: nothing was measured at micro-batch {', '.join(map(str, missing))}")
+    return [row for row in rows if row.micro_batch in sizes]
+
+
+def _reuse(
+    desirable: Mapping[Kernel, Sequence[Configuration]], limit: int | None
+) -> dict[Kernel, Configuration]:
+    """WR: the fastest within the limit, which is the last of a desirable set that stays within it."""
+    chosen = {}
+    for kernel, configurations in desirable.items():
+        fitting = [c for c in configurations if limit is None or c.workspace <= limit]
+        if not fitting:
+            raise NothingFitsError(
+                f"{kernel}: nothing fits {format_size(limit)} of workspace, "
+                f"the least that works is {configurations[0].workspace} bytes"
+            )
+        chosen[kernel] = fitting[-1]
+    return chosen
+
+
+def _divide(
+    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits
+) -> dict[Kernel, Configuration]:
+    """WD."""
+    assert limits.total is not None
+    counts = {kernel: kernel.count for kernel in desirable}
+    try:
+        return dict(divide_workspace(dict(desirable), limits.total, counts=counts, exact=limits.exact))
+    except Infeasible:
+        least = {kernel: kernel.count * c[0].workspace for kernel, c in desirable.items()}
+        most = max(least, key=least.__getitem__)
+        raise NothingFitsError(
+            f"nothing fits {format_size(limits.total)} of workspace in total, the least that works is "
+            f"{sum(least.values())} bytes, {least[most]} of them for {most}"
+        ) from None
+
+
+def _best_undivided(
+    kernel: Kernel, measured: Sequence[Measurement], limit: int | None
+) -> Configuration | None:
+    whole = [part for m in measured if m.micro_batch == kernel.problem.mini_batch and (part := m.part())]
+    fitting = [part for part in whole if limit is None or part.workspace <= limit]
+    return Configuration((min(fitting, key=lambda p: (p.time_ms, p.workspace)),)) if fitting else None

@@ -1,0 +1,148 @@
+"""The benchmark driver: finds what is not measured yet, says what that takes, measures it into the cache."""
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from mucudnn._native import Engine, EngineError
+from mucudnn.buffers import Tensors, allocate_workspace, measuring_extent
+from mucudnn.cache import Cache
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.policies import micro_batch_sizes
+from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.sizes import format_size
+
+BUDGET_MS = 150.0  # of one measurement; three runs are made whatever they take
+LEAST_RUNS, RUNS = 3, 7
+
+
+@dataclass(frozen=True)
+class Task:
+    """One measurement to make."""
+
+    kernel: Kernel
+    micro_batch: int
+    algorithm: str
+    workspace: int
+    notes: str
+
+    @property
+    def repeats(self) -> int:
+        """Runs wanted: as many as a division of the mini-batch makes, so that small slices are as sure."""
+        return max(RUNS, self.kernel.problem.mini_batch // self.micro_batch)
+
+
+@dataclass
+class Survey:
+    """What is to be measured, and what cannot be."""
+
+    tasks: list[Task] = field(default_factory=list)
+    beyond_memory: list[Task] = field(default_factory=list)
+    memory: int = 0  # the most bytes that are held at a time
+
+
+def machine_of(engine: Engine) -> Machine:
+    """The identity under which an engine's times are kept."""
+    return Machine(engine.kind, engine.device, engine.library, engine.threads)
+
+
+def survey(engine: Engine, cache: Cache, kernels: Sequence[Kernel], policy: str, cap: int) -> Survey:
+    """Compare what the engine offers with what the cache has; algorithms that cannot run are noted in it.
+
+    Raises MucudnnError where a kernel's tensors take more than `cap` bytes.
+    """
+    machine, found = machine_of(engine), Survey()
+    for kernel in kernels:
+        problem, pass_ = kernel.problem, kernel.pass_
+        sizes = micro_batch_sizes(policy, problem.mini_batch)
+        known = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
+        if not {size for size, _ in known}.issuperset(sizes):
+            measuring_extent(problem, cap)
+        tasks = []
+        for size in sizes:
+            for candidate in engine.enumerate(problem.replace(mini_batch=size), pass_):
+                if (size, candidate.algorithm) in known:
+                    continue
+                if candidate.status == SUCCESS:
+                    tasks.append(
+                        Task(kernel, size, candidate.algorithm, candidate.workspace, candidate.notes)
+                    )
+                else:
+                    failed = Measurement(
+                        size, candidate.algorithm, candidate.status, candidate.workspace, candidate.notes
+                    )
+                    cache.add(machine, problem, pass_, failed)
+        if tasks:
+            tensors = measuring_extent(problem, cap).total
+            fitting = [task for task in tasks if tensors + task.workspace <= cap]
+            found.tasks += fitting
+            found.beyond_memory += [task for task in tasks if tensors + task.workspace > cap]
+            found.memory = max(found.memory, tensors + max((task.workspace for task in fitting), default=0))
+    return found
+
+
+def measure(engine: Engine, cache: Cache, found: Survey, cap: int, listener: Listener) -> int:
+    """Measure the tasks, each kept as it is done. Returns how many."""
+    if found.beyond_memory:
+        worst = max(found.beyond_memory, key=lambda task: task.workspace)
+        listener.message(
+            f"Not measured: {len(found.beyond_memory)} that need too much memory, such as {worst.algorithm} "
+            f"for {worst.kernel} at {worst.micro_batch} with {format_size(worst.workspace)} of workspace"
+        )
+    largest: dict[Kernel, int] = {}
+    for task in found.tasks:
+        largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
+    progress = listener.track(found.tasks, "Measuring")
+    for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
+        _measure_kernel(engine, cache, kernel, tasks, largest[kernel], cap)
+    return len(found.tasks)
+
+
+def _measure_kernel(
+    engine: Engine, cache: Cache, kernel: Kernel, tasks: Iterable[Task], workspace_size: int, cap: int
+) -> None:
+    """The tasks of one kernel, on tensors that are freed afterwards."""
+    tensors = Tensors.random(engine, kernel.problem, measuring_extent(kernel.problem, cap))
+    workspace = allocate_workspace(engine, workspace_size)
+    for task in tasks:
+        problem = kernel.problem.replace(mini_batch=task.micro_batch)
+        times, status = [], SUCCESS
+        try:
+            times = engine.measure(
+                problem,
+                kernel.pass_,
+                task.algorithm,
+                tensors.x,
+                tensors.w,
+                tensors.y,
+                workspace,
+                repeats=task.repeats,
+                budget_ms=BUDGET_MS,
+            )
+        except EngineError as error:
+            status = _status_in(error)
+        cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))
+
+
+def _measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
+    median = statistics.median(times) if times else None
+    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
+    return Measurement(
+        micro_batch=task.micro_batch,
+        algorithm=task.algorithm,
+        status=status,
+        workspace=task.workspace,
+        notes=task.notes,
+        median_ms=median,
+        spread_ms=quartiles[2] - quartiles[0] if quartiles else None,
+        # The same for every division in more than four slices, the most that are summed in place.
+        accumulator=engine.accumulator_size(task.kernel.problem, task.kernel.pass_, 5),
+    )
+
+
+def _status_in(error: EngineError) -> str:
+    named = re.search(r"CUDNN_STATUS_\w+", str(error))
+    return named[0] if named else str(error)

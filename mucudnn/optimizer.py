@@ -1,0 +1,110 @@
+"""The main job: measure what is missing, decide, run both whole, keep what holds up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mucudnn._native import Engine
+from mucudnn.buffers import memory_cap
+from mucudnn.cache import Cache
+from mucudnn.compare import compare
+from mucudnn.decide import Decision, Limits, decide
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.estimate import forecast
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of, measure, survey
+from mucudnn.records import Machine, describe
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was decided, and on what."""
+
+    machine: Machine
+    policy: str
+    limits: Limits
+    new_measurements: int
+    decisions: tuple[Decision, ...]
+
+
+def benchmark(
+    engine: Engine,
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    policy: str,
+    listener: Listener,
+    *,
+    comparing: bool,
+) -> int:
+    """Measure what the cache lacks, after saying what it takes. Returns how many measurements were made."""
+    cap = memory_cap()
+    found = survey(engine, cache, kernels, policy, cap)
+    if found.tasks:
+        listener.message(forecast(engine, found, kernels if comparing else (), cap))
+    return measure(engine, cache, found, cap, listener)
+
+
+def optimize(
+    engine: Engine,
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    policy: str,
+    limits: Limits,
+    listener: Listener,
+    *,
+    run: bool = True,
+) -> Result:
+    """Measure, decide, and, with `run`, compare undivided and divided as they will be executed."""
+    machine = machine_of(engine)
+    measurements = benchmark(engine, cache, kernels, policy, listener, comparing=run)
+    measured = {k: cache.measurements(machine, k.problem, k.pass_) for k in kernels}
+    decisions = decide(measured, policy, limits)
+    if run:
+        before = [_compared(cache, machine, decision) for decision in decisions]
+        missing = [decision for decision in before if decision.comparison is None]
+        measurements += len(missing)
+        for decision in listener.track(missing, "Running whole"):
+            _run_whole(engine, cache, decision)
+        decisions = [_compared(cache, machine, decision) for decision in before]
+    return Result(machine, policy, limits, measurements, tuple(decisions))
+
+
+def replay(
+    cache: Cache, kernels: Sequence[Kernel], policy: str, limits: Limits, *, threads: int | None = None
+) -> Result:
+    """Decide from recorded measurements alone. Raises MucudnnError naming what is missing."""
+    machine = _only_machine(cache, threads)
+    measured = {k: cache.measurements(machine, k.problem, k.pass_) for k in kernels}
+    for kernel, rows in measured.items():
+        if not rows:
+            raise MucudnnError(f"{cache.path} has no measurements of {kernel} on {machine}")
+    return Result(machine, policy, limits, 0, tuple(decide(measured, policy, limits)))
+
+
+def _only_machine(cache: Cache, threads: int | None) -> Machine:
+    machines = [m for m in cache.machines() if threads is None or m.threads == threads]
+    if not machines:
+        wanted = "" if threads is None else f" with {threads} threads"
+        raise MucudnnError(f"{cache.path} has no measurements{wanted}")
+    if len(machines) > 1:
+        names = "; ".join(map(str, machines))
+        raise UsageError(
+            f"{cache.path} has measurements of several machines, give --threads or another file: {names}"
+        )
+    return machines[0]
+
+
+def _texts(decision: Decision) -> tuple[str, str]:
+    return describe(decision.undivided) if decision.undivided else "", describe(decision.divided)
+
+
+def _compared(cache: Cache, machine: Machine, decision: Decision) -> Decision:
+    kernel = decision.kernel
+    found = cache.comparison(machine, kernel.problem, kernel.pass_, *_texts(decision))
+    return replace(decision, comparison=found)
+
+
+def _run_whole(engine: Engine, cache: Cache, decision: Decision) -> None:
+    kernel = decision.kernel
+    compared = compare(engine, kernel, decision.undivided, decision.divided, memory_cap())
+    cache.add_comparison(machine_of(engine), kernel.problem, kernel.pass_, *_texts(decision), compared)

@@ -1,0 +1,84 @@
+"""Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
+from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.solver import Configuration, MicroConfiguration
+
+
+@dataclass(frozen=True)
+class PlanKernel:
+    """One kernel's choice, and the desirable set that it was chosen from."""
+
+    problem: Problem
+    pass_: str
+    count: int
+    chosen: Configuration
+    desirable: tuple[Configuration, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choices for a network, with the identity of the machine they were measured on in the header."""
+
+    header: dict[str, str] = field(default_factory=dict)
+    kernels: tuple[PlanKernel, ...] = ()
+
+    def __str__(self) -> str:
+        return format_plan(
+            self.header,
+            [
+                (k.problem, k.pass_, k.count, _parts(k.chosen), [_parts(option) for option in k.desirable])
+                for k in self.kernels
+            ],
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> "Plan":
+        """The plan of a text. Raises ValueError naming the line."""
+        header, kernels = parse_plan(text)
+        return cls(
+            header,
+            tuple(
+                PlanKernel(
+                    problem, pass_, count, _configuration(chosen), tuple(map(_configuration, desirable))
+                )
+                for problem, pass_, count, chosen, desirable in kernels
+            ),
+        )
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the file whole or not at all. Raises MucudnnError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(str(plan), "utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise MucudnnError(f"the plan {path} cannot be written: {error.strerror}") from None
+
+
+def read_plan(path: Path) -> Plan:
+    """Raises MucudnnError naming the file and line; NewerFileError for a newer version's plan."""
+    try:
+        return Plan.parse(path.read_text("utf-8"))
+    except OSError as error:
+        raise MucudnnError(f"the plan {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise MucudnnError(f"{path} is not a plan: it is not text") from None
+    except NewerVersionError as error:
+        raise NewerFileError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise MucudnnError(f"{path}: {error}") from None
+
+
+def _parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
+    return [(p.micro_batch, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
+
+
+def _configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
+    return Configuration(tuple(MicroConfiguration(*part) for part in parts))

@@ -1,0 +1,82 @@
+"""What the cache keeps: machines, measurements, and comparisons of whole runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from mucudnn.solver import Configuration, MicroConfiguration
+
+SUCCESS = "CUDNN_STATUS_SUCCESS"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a time was measured. Times of one machine say nothing about another."""
+
+    engine: str
+    device: str
+    library: str
+    threads: int
+
+    def __str__(self) -> str:
+        plural = "" if self.threads == 1 else "s"
+        return f"{self.device}, {self.library}, {self.threads} thread{plural}"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One algorithm of a kernel at one micro-batch size. Failures are kept too, with their status.
+
+    `spread_ms` is the distance between the quartiles of the runs. `accumulator` is what a division needs
+    beyond `workspace` when its slices cannot be summed in place.
+    """
+
+    micro_batch: int
+    algorithm: str
+    status: str
+    workspace: int
+    notes: str = ""
+    median_ms: float | None = None
+    spread_ms: float | None = None
+    accumulator: int = 0
+
+    def part(self) -> MicroConfiguration | None:
+        """The micro-configuration; None where the algorithm did not run."""
+        if self.status != SUCCESS or self.median_ms is None:
+            return None
+        return MicroConfiguration(self.micro_batch, self.algorithm, self.median_ms, self.workspace)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The undivided and the divided configuration run whole, in turns; errors are normalised L2 against fp64.
+
+    What belongs to the undivided configuration is None where nothing undivided fits the limit. Errors are
+    None where the memory did not allow the reference.
+    """
+
+    undivided_ms: float | None
+    divided_ms: float
+    undivided_spread_ms: float | None
+    divided_spread_ms: float
+    error: float | None
+    same_algorithms_error: float | None
+    undivided_error: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """Of divided over undivided."""
+        return None if self.undivided_ms is None else self.undivided_ms / self.divided_ms
+
+
+def grouped(parts: Sequence[MicroConfiguration]) -> list[tuple[int, MicroConfiguration]]:
+    """(how many, part) of the runs of equal parts, in order."""
+    runs = [list(run) for _, run in groupby(parts, key=lambda p: (p.micro_batch, p.algorithm))]
+    return [(len(run), run[0]) for run in runs]
+
+
+def describe(configuration: Configuration) -> str:
+    """`4*16 WINOGRAD_NONFUSED`, several joined by ` + `."""
+    return " + ".join(
+        f"{times}*{part.micro_batch} {part.algorithm}" for times, part in grouped(configuration.parts)
+    )

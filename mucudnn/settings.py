@@ -1,0 +1,60 @@
+"""The environment variables that this version reads, in one table. The command line overrides them."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mucudnn.errors import UsageError
+from mucudnn.policies import parse_policy
+from mucudnn.sizes import parse_limit
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise UsageError("a path cannot be empty")
+    return text
+
+
+def _library(text: str) -> str:
+    if text != "host" and not os.path.isabs(text):
+        raise UsageError(f"'{text}' is neither 'host' nor the absolute path of a library")
+    return text
+
+
+def parse_threads(text: str) -> int:
+    """A number of threads, 1 to 1024. Raises UsageError."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise UsageError(f"'{text}' is not a number of threads from 1 to 1024")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable: what it means, how it is read, what holds without it."""
+
+    variable: str
+    meaning: str
+    parse: Callable[[str], Any]
+    default: Any
+
+    def read(self) -> Any:
+        """The variable's value, or the default where it is unset or empty. Raises UsageError naming it."""
+        text = os.environ.get(self.variable)
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except UsageError as error:
+            raise UsageError(f"{self.variable}: {error}") from None
+
+
+WORKSPACE_LIMIT = Setting(
+    "MUCUDNN_WORKSPACE_LIMIT", "the most workspace that one kernel may use", parse_limit, 64 * 2**20
+)
+BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "micro-batch sizes to measure", parse_policy, "power_of_two")
+CACHE = Setting("MUCUDNN_CACHE", "file that keeps what was measured", _path, None)
+LIBRARY = Setting("MUCUDNN_LIBRARY", "library to compute with: a path, or 'host'", _library, None)
+THREADS = Setting("MUCUDNN_THREADS", "threads of the host engine", parse_threads, 1)
+
+SETTINGS = (WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS)

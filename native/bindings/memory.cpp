@@ -1,0 +1,77 @@
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include <pybind11/numpy.h>
+
+#include "bindings/bindings.hpp"
+#include "cudnn/values.hpp"
+
+namespace py = pybind11;
+
+namespace mucudnn::python {
+namespace {
+
+using Values = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+std::size_t bytes_for(const Memory& memory, DataType type, std::size_t count) {
+  const std::size_t item = size_of(type);
+  if (count > memory.size() / item) {
+    throw std::invalid_argument(std::to_string(count) + " values of " + name_of(type) + " do not fit into " +
+                                std::to_string(memory.size()) + " bytes");
+  }
+  return count * item;
+}
+
+// Prepares `count` values in host memory by `make(pointer)` and copies them to the device.
+template <typename Make>
+void store(const Memory& memory, const std::string& type_name, std::size_t count, Make make) {
+  const DataType type = data_type_named(type_name);
+  const std::size_t bytes = bytes_for(memory, type, count);
+  const py::gil_scoped_release release;
+  std::vector<char> staging(bytes);
+  make(type, staging.data());
+  memory.device().copy_from_host(memory.data(), staging.data(), bytes);
+}
+
+Values read(const Memory& memory, const std::string& type_name, std::size_t count) {
+  const DataType type = data_type_named(type_name);
+  const std::size_t bytes = bytes_for(memory, type, count);
+  Values values(static_cast<py::ssize_t>(count));
+  double* out = values.mutable_data();
+  const py::gil_scoped_release release;
+  std::vector<char> staging(bytes);
+  memory.device().copy_to_host(staging.data(), memory.data(), bytes);
+  to_double(type, staging.data(), out, count);
+  return values;
+}
+
+}  // namespace
+
+void bind_memory(py::module_& module) {
+  py::class_<Memory, std::shared_ptr<Memory>>(module, "Memory")
+      .def_property_readonly("size", &Memory::size)
+      .def(
+          "fill_random",
+          [](const Memory& memory, const std::string& type, std::size_t count, std::uint64_t seed) {
+            store(memory, type, count, [=](DataType t, char* to) { fill_random(t, to, count, seed); });
+          },
+          py::arg("data_type"), py::arg("count"), py::arg("seed"))
+      .def(
+          "fill",
+          [](const Memory& memory, const std::string& type, std::size_t count, double value) {
+            store(memory, type, count, [=](DataType t, char* to) { fill(t, to, count, value); });
+          },
+          py::arg("data_type"), py::arg("count"), py::arg("value"))
+      .def("read", &read, py::arg("data_type"), py::arg("count"))
+      .def(
+          "write",
+          [](const Memory& memory, const std::string& type, const Values& values) {
+            const double* from = values.data();
+            const auto count = static_cast<std::size_t>(values.size());
+            store(memory, type, count, [=](DataType t, char* to) { from_double(t, from, to, count); });
+          },
+          py::arg("data_type"), py::arg("values"));
+}
+
+}  // namespace mucudnn::python

@@ -1,0 +1,8 @@
+#include "bindings/bindings.hpp"
+
+PYBIND11_MODULE(_native, module) {
+  mucudnn::python::bind_problem(module);
+  mucudnn::python::bind_plan(module);
+  mucudnn::python::bind_memory(module);
+  mucudnn::python::bind_engine(module);
+}

@@ -1,0 +1,66 @@
+#include "core/plan.hpp"
+
+#include <tuple>
+
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+
+namespace py = pybind11;
+
+namespace mucudnn::python {
+namespace {
+
+// What Python sees: _Part and _PlanKernel in _native.pyi.
+using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
+using Parts = std::vector<Part>;
+using Kernel = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>>;
+using Header = std::map<std::string, std::string>;
+
+Configuration to_configuration(const Parts& parts) {
+  Configuration configuration;
+  for (const auto& [micro_batch, algorithm, time_ms, workspace] : parts) {
+    configuration.push_back({micro_batch, algorithm, time_ms, workspace});
+  }
+  return configuration;
+}
+
+Parts to_parts(const Configuration& configuration) {
+  Parts parts;
+  for (const MicroConfiguration& part : configuration) {
+    parts.emplace_back(part.micro_batch, part.algorithm, part.time_ms, part.workspace);
+  }
+  return parts;
+}
+
+std::string format(const Header& header, const std::vector<Kernel>& kernels) {
+  Plan plan{header, {}};
+  for (const auto& [problem, pass, count, chosen, desirable] : kernels) {
+    PlanKernel kernel{problem, pass_named(pass), count, to_configuration(chosen), {}};
+    for (const Parts& parts : desirable) kernel.desirable.push_back(to_configuration(parts));
+    plan.kernels.push_back(std::move(kernel));
+  }
+  return to_text(plan);
+}
+
+std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
+  const Plan plan = parse_plan(text);
+  std::vector<Kernel> kernels;
+  for (const PlanKernel& kernel : plan.kernels) {
+    std::vector<Parts> desirable;
+    for (const Configuration& configuration : kernel.desirable) desirable.push_back(to_parts(configuration));
+    kernels.emplace_back(kernel.problem, name_of(kernel.pass), kernel.count, to_parts(kernel.chosen),
+                         std::move(desirable));
+  }
+  return {plan.header, std::move(kernels)};
+}
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+  py::register_exception<NewerVersion>(module, "NewerVersionError", PyExc_ValueError);
+  module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
+  module.def("parse_plan", &parse, py::arg("text"));
+}
+
+}  // namespace mucudnn::python

@@ -1,0 +1,136 @@
+#include "core/problem.hpp"
+
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+
+namespace py = pybind11;
+
+namespace mucudnn::python {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+using SizeOrSizes = std::variant<std::int64_t, Sizes>;
+
+py::tuple as_tuple(const Problem& problem, const Problem::Sizes& sizes) {
+  py::tuple tuple(problem.dims);
+  for (int axis = 0; axis < problem.dims; ++axis) tuple[axis] = sizes[3 - problem.dims + axis];
+  return tuple;
+}
+
+Problem::Sizes spatial(const char* name, const SizeOrSizes& value, int dims, std::int64_t neutral) {
+  Problem::Sizes sizes{neutral, neutral, neutral};
+  if (const auto* all = std::get_if<std::int64_t>(&value)) {
+    for (int axis = 3 - dims; axis < 3; ++axis) sizes[axis] = *all;
+    return sizes;
+  }
+  const Sizes& each = std::get<Sizes>(value);
+  if (static_cast<int>(each.size()) != dims) {
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(each.size()) +
+                                " sizes, the input has " + std::to_string(dims));
+  }
+  for (int axis = 0; axis < dims; ++axis) sizes[3 - dims + axis] = each[axis];
+  return sizes;
+}
+
+Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int64_t out_channels,
+                     const Sizes& input, const Sizes& kernel, const SizeOrSizes& stride,
+                     const SizeOrSizes& padding, const SizeOrSizes& dilation, std::int64_t groups,
+                     const std::string& data_type, const std::string& layout, const std::string& math) {
+  Problem p;
+  p.dims = static_cast<int>(input.size());
+  if (p.dims != 2 && p.dims != 3) {
+    throw std::invalid_argument("input has " + std::to_string(input.size()) + " sizes: it must have 2 or 3");
+  }
+  p.data_type = data_type_named(data_type);
+  p.layout = layout_named(layout);
+  p.math = math_named(math);
+  p.groups = groups;
+  p.mini_batch = mini_batch;
+  p.in_channels = in_channels;
+  p.out_channels = out_channels;
+  p.input = spatial("input", input, p.dims, 1);
+  p.kernel = spatial("kernel", kernel, p.dims, 1);
+  p.stride = spatial("stride", stride, p.dims, 1);
+  p.padding = spatial("padding", padding, p.dims, 0);
+  p.dilation = spatial("dilation", dilation, p.dims, 1);
+  // The output follows from the rest once the rest is in range; validate says what is not.
+  bool in_range = true;
+  for (int axis = 3 - p.dims; axis < 3; ++axis) in_range = in_range && p.stride[axis] >= 1;
+  if (in_range) p.output = output_of(p);
+  validate(p);
+  return p;
+}
+
+Problem replace(const Problem& problem, std::optional<std::int64_t> mini_batch,
+                std::optional<std::string> data_type, std::optional<std::string> layout,
+                std::optional<std::string> math) {
+  Problem copy = problem;
+  if (mini_batch) copy.mini_batch = *mini_batch;
+  if (data_type) copy.data_type = data_type_named(*data_type);
+  if (layout) copy.layout = layout_named(*layout);
+  if (math) copy.math = math_named(*math);
+  validate(copy);
+  return copy;
+}
+
+py::tuple parse(const std::string& text, std::int64_t mini_batch, const std::string& data_type,
+                const std::string& layout, const std::string& math) {
+  Problem defaults;
+  defaults.mini_batch = mini_batch;
+  defaults.data_type = data_type_named(data_type);
+  defaults.layout = layout_named(layout);
+  defaults.math = math_named(math);
+  const Descriptor descriptor = parse_descriptor(text, defaults);
+  return py::make_tuple(descriptor.problem, descriptor.name, descriptor.count);
+}
+
+}  // namespace
+
+void bind_problem(py::module_& module) {
+  const auto sizes = [](Problem::Sizes Problem::* member) {
+    return [member](const Problem& p) { return as_tuple(p, p.*member); };
+  };
+  py::class_<Problem>(module, "Problem")
+      .def(py::init(&make_problem), py::kw_only(), py::arg("mini_batch"), py::arg("in_channels"),
+           py::arg("out_channels"), py::arg("input"), py::arg("kernel"), py::arg("stride") = 1,
+           py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("groups") = 1,
+           py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default")
+      .def_property_readonly("data_type", [](const Problem& p) { return name_of(p.data_type); })
+      .def_property_readonly("layout", [](const Problem& p) { return name_of(p.layout); })
+      .def_property_readonly("math", [](const Problem& p) { return name_of(p.math); })
+      .def_readonly("dims", &Problem::dims)
+      .def_readonly("groups", &Problem::groups)
+      .def_readonly("mini_batch", &Problem::mini_batch)
+      .def_readonly("in_channels", &Problem::in_channels)
+      .def_readonly("out_channels", &Problem::out_channels)
+      .def_property_readonly("input", sizes(&Problem::input))
+      .def_property_readonly("output", sizes(&Problem::output))
+      .def_property_readonly("kernel", sizes(&Problem::kernel))
+      .def_property_readonly("stride", sizes(&Problem::stride))
+      .def_property_readonly("padding", sizes(&Problem::padding))
+      .def_property_readonly("dilation", sizes(&Problem::dilation))
+      .def_property_readonly("x_elements", [](const Problem& p) { return p.mini_batch * p.x_sample(); })
+      .def_property_readonly("w_elements", &Problem::w_elements)
+      .def_property_readonly("y_elements", [](const Problem& p) { return p.mini_batch * p.y_sample(); })
+      .def_property_readonly("element_size", [](const Problem& p) { return size_of(p.data_type); })
+      .def_property_readonly("flops", &Problem::flops)
+      .def("replace", &replace, py::kw_only(), py::arg("mini_batch") = py::none(),
+           py::arg("data_type") = py::none(), py::arg("layout") = py::none(), py::arg("math") = py::none())
+      .def("__eq__",
+           [](const Problem& p, const py::object& other) {
+             return py::isinstance<Problem>(other) && p == other.cast<const Problem&>();
+           })
+      .def("__hash__", [](const Problem& p) { return py::hash(py::str(to_text(p))); })
+      .def("__str__", [](const Problem& p) { return to_text(p); })
+      .def("__repr__", [](const Problem& p) { return "<Problem " + to_text(p) + ">"; });
+
+  module.def("parse_descriptor", &parse, py::arg("text"), py::kw_only(), py::arg("mini_batch") = 1,
+             py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default");
+}
+
+}  // namespace mucudnn::python

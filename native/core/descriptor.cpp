@@ -1,0 +1,182 @@
+// The one-line text form of a problem: oneDNN benchdnn's convolution descriptor behind a prefix of data
+// type, layout and math.
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <stdexcept>
+
+#include "core/problem.hpp"
+
+namespace mucudnn {
+namespace {
+
+using Numbers = std::map<std::string, std::int64_t, std::less<>>;
+
+constexpr std::string_view kTokens[] = {"g",  "mb", "ic", "id", "ih", "iw", "oc", "od", "oh", "ow", "kd",
+                                        "kh", "kw", "sd", "sh", "sw", "pd", "ph", "pw", "dd", "dh", "dw"};
+
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
+
+// Splits off `name:` prefixes; what remains is the body.
+std::string_view read_prefix(std::string_view text, Problem& problem) {
+  const std::string_view head = text.substr(0, text.find('"'));
+  std::size_t begin = 0;
+  for (std::size_t colon = head.find(':'); colon != std::string_view::npos; colon = head.find(':', begin)) {
+    const std::string_view word = text.substr(begin, colon - begin);
+    if (word == "nchw" || word == "nhwc") {
+      problem.layout = layout_named(word);
+    } else if (word == "default" || word == "tf32" || word == "strict") {
+      problem.math = math_named(word);
+    } else if (word == "f32" || word == "f64" || word == "f16" || word == "bf16") {
+      problem.data_type = data_type_named(word);
+    } else {
+      fail("'" + std::string(word) +
+           ":' is no data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math " +
+           "(default, tf32, strict)");
+    }
+    begin = colon + 1;
+  }
+  return text.substr(begin);
+}
+
+// `n"name*count"` at the end of the body.
+std::string_view read_name(std::string_view body, Descriptor& descriptor) {
+  const std::size_t quote = body.find('"');
+  if (quote == std::string_view::npos) return body;
+  if (quote == 0 || body[quote - 1] != 'n' || body.back() != '"' || body.size() < quote + 2 ||
+      body.find('"', quote + 1) != body.size() - 1) {
+    fail("the name '" + std::string(body.substr(quote)) +
+         "' is not of the form n\"name\" or n\"name*count\" at the end");
+  }
+  std::string_view name = body.substr(quote + 1, body.size() - quote - 2);
+  const std::size_t star = name.rfind('*');
+  if (star != std::string_view::npos) {
+    const std::string_view count = name.substr(star + 1);
+    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), descriptor.count);
+    if (error != std::errc() || end != count.data() + count.size() || descriptor.count < 1) {
+      fail("the count '" + std::string(count) + "' in n\"" + std::string(name) +
+           "\" is not a number of at least 1");
+    }
+    name = name.substr(0, star);
+  }
+  descriptor.name = name;
+  std::string_view rest = body.substr(0, quote - 1);
+  if (!rest.empty() && rest.back() == '_') rest.remove_suffix(1);
+  return rest;
+}
+
+Numbers read_numbers(std::string_view body) {
+  Numbers numbers;
+  std::size_t at = 0;
+  while (at < body.size()) {
+    if (body[at] == '_') {
+      ++at;
+      continue;
+    }
+    const std::size_t begin = at;
+    while (at < body.size() && is_letter(body[at])) ++at;
+    const std::string_view token = body.substr(begin, at - begin);
+    const std::size_t digits = at;
+    if (at < body.size() && body[at] == '-') ++at;
+    while (at < body.size() && is_digit(body[at])) ++at;
+    const std::string part(body.substr(begin, std::max(at, begin + 1) - begin));
+    if (std::find(std::begin(kTokens), std::end(kTokens), token) == std::end(kTokens)) {
+      fail("'" + part + "' is no part of a descriptor such as mb64_ic64ih27_oc192_kh5_ph2");
+    }
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(body.data() + digits, body.data() + at, value);
+    if (error == std::errc::result_out_of_range) fail("'" + part + "' is above 2147483647");
+    if (error != std::errc() || end != body.data() + at) fail("'" + part + "' has no number");
+    if (value > 0x7fffffff) fail("'" + part + "' is above 2147483647");
+    if (!numbers.emplace(token, value).second)
+      fail("'" + std::string(token) + "' is given twice, again in '" + part + "'");
+  }
+  return numbers;
+}
+
+// One size per axis from the tokens prefix+d, prefix+h, prefix+w. A missing height repeats the depth, a
+// missing width the height; a group that is absent altogether takes `fallback`.
+Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::int64_t neutral,
+                          std::int64_t fallback) {
+  Problem::Sizes sizes{neutral, neutral, neutral};
+  const std::string letters = "dhw";
+  bool any = false;
+  for (int axis = 3 - dims; axis < 3; ++axis) {
+    const auto found = numbers.find(std::string{prefix, letters[axis]});
+    if (found != numbers.end()) {
+      if (axis > 3 - dims && !any) {
+        fail(std::string("'") + prefix + letters[3 - dims] + "' is missing beside '" + found->first + "'");
+      }
+      sizes[axis] = found->second;
+      any = true;
+    } else {
+      sizes[axis] = any ? sizes[axis - 1] : fallback;
+    }
+  }
+  return sizes;
+}
+
+std::int64_t required(const Numbers& numbers, const char* token) {
+  const auto found = numbers.find(token);
+  if (found == numbers.end()) fail(std::string("'") + token + "' is missing");
+  return found->second;
+}
+
+std::int64_t given_or(const Numbers& numbers, const char* token, std::int64_t fallback) {
+  const auto found = numbers.find(token);
+  return found == numbers.end() ? fallback : found->second;
+}
+
+}  // namespace
+
+Descriptor parse_descriptor(std::string_view text, const Problem& defaults) {
+  Descriptor descriptor;
+  Problem& p = descriptor.problem;
+  p.data_type = defaults.data_type;
+  p.layout = defaults.layout;
+  p.math = defaults.math;
+  const std::string_view body = read_name(read_prefix(text, p), descriptor);
+  const Numbers numbers = read_numbers(body);
+
+  const auto has = [&](const char* token) { return numbers.find(token) != numbers.end(); };
+  const bool three = has("id") || has("od") || has("kd") || has("sd") || has("pd") || has("dd");
+  p.dims = three ? 3 : 2;
+  p.mini_batch = given_or(numbers, "mb", defaults.mini_batch);
+  p.groups = given_or(numbers, "g", 1);
+  p.in_channels = required(numbers, "ic");
+  p.out_channels = required(numbers, "oc");
+  required(numbers, three ? "id" : "ih");
+  required(numbers, three ? "kd" : "kh");
+  p.input = read_sizes(numbers, 'i', p.dims, 1, 0);
+  p.kernel = read_sizes(numbers, 'k', p.dims, 1, 0);
+  p.stride = read_sizes(numbers, 's', p.dims, 1, 1);
+  p.padding = read_sizes(numbers, 'p', p.dims, 0, 0);
+  p.dilation = read_sizes(numbers, 'd', p.dims, 0, 0);
+  for (std::int64_t& size : p.dilation) ++size;
+  for (int axis = 3 - p.dims; axis < 3; ++axis) {
+    if (p.stride[axis] < 1) fail("the stride must be at least 1, not " + std::to_string(p.stride[axis]));
+  }
+  p.output = has("od") || has("oh") || has("ow") ? read_sizes(numbers, 'o', p.dims, 1, 0) : output_of(p);
+  validate(p);
+  return descriptor;
+}
+
+std::string to_text(const Problem& p) {
+  const auto sizes = [&](char prefix, const Problem::Sizes& values, std::int64_t offset = 0) {
+    std::string text;
+    for (int axis = 3 - p.dims; axis < 3; ++axis) {
+      text += std::string{prefix, "dhw"[axis]} + std::to_string(values[axis] - offset);
+    }
+    return text;
+  };
+  return std::string(name_of(p.data_type)) + ":" + name_of(p.layout) + ":" + name_of(p.math) + ":g" +
+         std::to_string(p.groups) + "mb" + std::to_string(p.mini_batch) + "_ic" +
+         std::to_string(p.in_channels) + sizes('i', p.input) + "_oc" + std::to_string(p.out_channels) +
+         sizes('o', p.output) + "_" + sizes('k', p.kernel) + "_" + sizes('s', p.stride) + "_" +
+         sizes('p', p.padding) + "_" + sizes('d', p.dilation, 1);
+}
+
+}  // namespace mucudnn

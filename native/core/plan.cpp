@@ -1,0 +1,227 @@
+#include "core/plan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+namespace mucudnn {
+namespace {
+
+constexpr std::string_view kMagic = "mucudnn plan ";
+constexpr int kVersion = 1;
+constexpr std::int64_t kMostParts = 1 << 16;  // a file must not make the reader take unbounded memory
+
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+std::string quoted(std::string_view text) { return "'" + std::string(text.substr(0, 80)) + "'"; }
+
+bool is_word(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '=' || c == '-' || c == '.';
+  });
+}
+
+template <typename Number>
+Number number_in(std::string_view text, const char* what) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) fail(quoted(text) + " is not a " + what);
+  return value;
+}
+
+// Cuts `text` at the first `separator`; the part before is returned, the part after stays in `text`.
+std::string_view cut(std::string_view& text, char separator) {
+  const std::size_t at = text.find(separator);
+  const std::string_view head = text.substr(0, at);
+  text = at == std::string_view::npos ? std::string_view{} : text.substr(at + 1);
+  return head;
+}
+
+void check(const Configuration& configuration, std::int64_t mini_batch) {
+  std::int64_t sum = 0;
+  for (const MicroConfiguration& part : configuration) {
+    if (part.micro_batch < 1 || part.micro_batch > mini_batch - sum) {
+      fail("the micro-batches do not add to the mini-batch of " + std::to_string(mini_batch));
+    }
+    sum += part.micro_batch;
+    if (!is_word(part.algorithm)) fail(quoted(part.algorithm) + " is no name of an algorithm");
+    if (!std::isfinite(part.time_ms) || part.time_ms < 0) fail("a time is not a number of at least 0");
+    if (part.workspace < 0) fail("a workspace is below 0");
+  }
+  if (sum != mini_batch) {
+    fail("the micro-batches add to " + std::to_string(sum) + ", not to the mini-batch of " +
+         std::to_string(mini_batch));
+  }
+}
+
+std::string text_of(const Configuration& configuration) {
+  std::string text;
+  for (auto part = configuration.begin(); part != configuration.end();) {
+    const auto next =
+        std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
+    char time[32];
+    const auto end = std::to_chars(time, time + sizeof time, part->time_ms).ptr;
+    text += " " + std::to_string(next - part) + "*" + std::to_string(part->micro_batch) + ":" +
+            part->algorithm + ":" + std::string(time, end) + ":" + std::to_string(part->workspace);
+    part = next;
+  }
+  return text;
+}
+
+Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
+  Configuration configuration;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
+    const auto parts = static_cast<std::int64_t>(configuration.size());
+    if (repeat < 1 || repeat > std::min(mini_batch, kMostParts) - parts) {
+      fail(std::to_string(repeat) + " repeats of a part are not possible in a mini-batch of " +
+           std::to_string(mini_batch));
+    }
+    MicroConfiguration part;
+    part.micro_batch = number_in<std::int64_t>(cut(item, ':'), "micro-batch");
+    part.algorithm = cut(item, ':');
+    part.time_ms = number_in<double>(cut(item, ':'), "time");
+    part.workspace = number_in<std::int64_t>(item, "workspace");
+    configuration.insert(configuration.end(), static_cast<std::size_t>(repeat), part);
+  }
+  check(configuration, mini_batch);
+  return configuration;
+}
+
+std::int64_t workspace_of(const Configuration& configuration) {
+  std::int64_t most = 0;
+  for (const MicroConfiguration& part : configuration) most = std::max(most, part.workspace);
+  return most;
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : rest_(text) {}
+
+  Plan read() {
+    try {
+      read_version();
+      while (!ended_) read_line();
+      if (!rest_.empty()) fail("there is text after the end");
+      return std::move(plan_);
+    } catch (const NewerVersion&) {
+      throw;
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("line " + std::to_string(line_number_) + ": " + error.what());
+    }
+  }
+
+ private:
+  std::string_view next_line() {
+    ++line_number_;
+    if (rest_.find('\n') == std::string_view::npos) fail("the plan is cut off here");
+    return cut(rest_, '\n');
+  }
+
+  void read_version() {
+    ++line_number_;
+    std::string_view line = cut(rest_, '\n');
+    if (line.substr(0, kMagic.size()) != kMagic) fail("this is not a mucudnn plan");
+    const int version = number_in<int>(line.substr(kMagic.size()), "version of a plan");
+    if (version > kVersion) {
+      throw NewerVersion("the plan is of version " + std::to_string(version) +
+                         ", this mucudnn reads up to version " + std::to_string(kVersion) +
+                         ": upgrade mucudnn, or write the plan again");
+    }
+    if (version < 1) fail("there is no plan version " + std::to_string(version));
+  }
+
+  void read_line() {
+    std::string_view line = next_line();
+    const std::string_view key = cut(line, ' ');
+    if (key == "kernel") {
+      finish_kernel();
+      read_kernel(line);
+    } else if (key == "choose" || key == "option") {
+      if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
+      PlanKernel& kernel = plan_.kernels.back();
+      Configuration configuration = configuration_in(line, kernel.problem.mini_batch);
+      if (key == "option") {
+        kernel.desirable.push_back(std::move(configuration));
+      } else if (kernel.chosen.empty()) {
+        kernel.chosen = std::move(configuration);
+      } else {
+        fail("a second choice for the same kernel");
+      }
+    } else if (key == "end") {
+      finish_kernel();
+      const auto count = number_in<std::size_t>(line, "number of kernels");
+      if (count != plan_.kernels.size()) {
+        fail("the plan should have " + std::to_string(count) + " kernels, it has " +
+             std::to_string(plan_.kernels.size()));
+      }
+      ended_ = true;
+    } else if (is_word(key) && plan_.kernels.empty()) {
+      if (!plan_.header.emplace(key, line).second) fail(quoted(key) + " is given twice");
+    } else {
+      fail(quoted(key) + " is no entry of a plan");
+    }
+  }
+
+  void read_kernel(std::string_view line) {
+    PlanKernel kernel;
+    kernel.pass = pass_named(cut(line, ' '));
+    kernel.count = number_in<int>(cut(line, ' '), "count");
+    if (kernel.count < 1) fail("the count of a kernel is below 1");
+    kernel.problem = parse_descriptor(line).problem;
+    if (!seen_.emplace(to_text(kernel.problem), kernel.pass).second)
+      fail("this kernel stands in the plan twice");
+    plan_.kernels.push_back(std::move(kernel));
+  }
+
+  void finish_kernel() const {
+    if (!plan_.kernels.empty() && plan_.kernels.back().chosen.empty()) fail("the kernel above has no choice");
+  }
+
+  std::string_view rest_;
+  int line_number_ = 0;
+  bool ended_ = false;
+  Plan plan_;
+  std::set<std::tuple<std::string, Pass>> seen_;
+};
+
+}  // namespace
+
+std::string to_text(const Plan& plan) {
+  std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
+  for (const auto& [key, value] : plan.header) {
+    const bool reserved = key == "kernel" || key == "choose" || key == "option" || key == "end";
+    if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
+      fail("the entry " + quoted(key) + " cannot stand in a plan's header");
+    }
+    text += key + " " + value + "\n";
+  }
+  std::map<std::tuple<std::string, Pass>, const PlanKernel*> kernels;
+  for (const PlanKernel& kernel : plan.kernels) {
+    if (!kernels.emplace(std::tuple(to_text(kernel.problem), kernel.pass), &kernel).second) {
+      fail("a kernel stands in the plan twice: " + to_text(kernel.problem) + " " + name_of(kernel.pass));
+    }
+  }
+  for (const auto& [key, kernel] : kernels) {
+    const std::int64_t mini_batch = kernel->problem.mini_batch;
+    check(kernel->chosen, mini_batch);
+    text += std::string("kernel ") + name_of(kernel->pass) + " " + std::to_string(kernel->count) + " " +
+            std::get<0>(key) + "\nchoose" + text_of(kernel->chosen) + "\n";
+    std::vector<Configuration> options = kernel->desirable;
+    std::stable_sort(options.begin(), options.end(),
+                     [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
+    for (const Configuration& option : options) {
+      check(option, mini_batch);
+      text += "option" + text_of(option) + "\n";
+    }
+  }
+  return text + "end " + std::to_string(plan.kernels.size()) + "\n";
+}
+
+Plan parse_plan(std::string_view text) { return Reader(text).read(); }
+
+}  // namespace mucudnn

@@ -1,0 +1,145 @@
+#include "core/problem.hpp"
+
+#include <iterator>
+#include <stdexcept>
+
+namespace mucudnn {
+namespace {
+
+constexpr std::int64_t kMaxSize = 0x7fffffff;  // cuDNN takes sizes as int
+
+constexpr const char* kDataTypes[] = {"f32", "f64", "f16", "bf16"};
+constexpr const char* kLayouts[] = {"nchw", "nhwc"};
+constexpr const char* kMaths[] = {"default", "tf32", "strict"};
+constexpr const char* kPasses[] = {"forward", "backward_data", "backward_filter"};
+
+template <typename Enum, std::size_t count>
+Enum named(const char* what, const char* const (&names)[count], std::string_view name) {
+  std::string known;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (name == names[i]) return static_cast<Enum>(i);
+    known += (i == 0 ? "" : ", ") + std::string(names[i]);
+  }
+  throw std::invalid_argument("unknown " + std::string(what) + " '" + std::string(name) + "': it is one of " +
+                              known);
+}
+
+void require_range(const char* what, std::int64_t value, std::int64_t least) {
+  if (value < least || value > kMaxSize) {
+    throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ": it must be from " +
+                                std::to_string(least) + " to " + std::to_string(kMaxSize));
+  }
+}
+
+void require_countable(const char* what, std::initializer_list<std::int64_t> factors) {
+  std::int64_t bytes = 1;
+  for (const std::int64_t factor : factors) {
+    if (__builtin_mul_overflow(bytes, factor, &bytes)) {
+      throw std::invalid_argument(std::string(what) + " would have 2^63 bytes or more");
+    }
+  }
+}
+
+std::int64_t volume(const Problem::Sizes& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
+
+constexpr const char* kAxes[] = {"depth", "height", "width"};
+
+}  // namespace
+
+std::size_t size_of(DataType type) {
+  switch (type) {
+    case DataType::f64:
+      return 8;
+    case DataType::f32:
+      return 4;
+    case DataType::f16:
+    case DataType::bf16:
+      break;
+  }
+  return 2;
+}
+
+const char* name_of(DataType type) { return kDataTypes[static_cast<int>(type)]; }
+const char* name_of(Layout layout) { return kLayouts[static_cast<int>(layout)]; }
+const char* name_of(Math math) { return kMaths[static_cast<int>(math)]; }
+const char* name_of(Pass pass) { return kPasses[static_cast<int>(pass)]; }
+
+DataType data_type_named(std::string_view name) { return named<DataType>("data type", kDataTypes, name); }
+Layout layout_named(std::string_view name) { return named<Layout>("layout", kLayouts, name); }
+Math math_named(std::string_view name) { return named<Math>("math", kMaths, name); }
+Pass pass_named(std::string_view name) { return named<Pass>("pass", kPasses, name); }
+
+std::int64_t Problem::x_sample() const { return in_channels * volume(input); }
+std::int64_t Problem::y_sample() const { return out_channels * volume(output); }
+std::int64_t Problem::w_elements() const { return out_channels * (in_channels / groups) * volume(kernel); }
+
+double Problem::flops() const {
+  return 2.0 * static_cast<double>(mini_batch) * static_cast<double>(y_sample()) *
+         static_cast<double>(in_channels / groups * volume(kernel));
+}
+
+Problem Problem::with_mini_batch(std::int64_t size) const {
+  Problem copy = *this;
+  copy.mini_batch = size;
+  return copy;
+}
+
+bool Problem::operator==(const Problem& other) const {
+  return data_type == other.data_type && layout == other.layout && math == other.math && dims == other.dims &&
+         groups == other.groups && mini_batch == other.mini_batch && in_channels == other.in_channels &&
+         out_channels == other.out_channels && input == other.input && output == other.output &&
+         kernel == other.kernel && stride == other.stride && padding == other.padding &&
+         dilation == other.dilation;
+}
+
+Problem::Sizes output_of(const Problem& p) {
+  Problem::Sizes output{1, 1, 1};
+  for (int axis = 3 - p.dims; axis < 3; ++axis) {
+    const std::int64_t extent = p.dilation[axis] * (p.kernel[axis] - 1) + 1;
+    const std::int64_t room = p.input[axis] + 2 * p.padding[axis] - extent;
+    output[axis] = room < 0 ? 0 : room / p.stride[axis] + 1;
+  }
+  return output;
+}
+
+void validate(const Problem& p) {
+  require_range("the mini-batch (mb)", p.mini_batch, 1);
+  require_range("the number of groups (g)", p.groups, 1);
+  require_range("the number of input channels (ic)", p.in_channels, 1);
+  require_range("the number of output channels (oc)", p.out_channels, 1);
+  if (p.in_channels % p.groups != 0 || p.out_channels % p.groups != 0) {
+    throw std::invalid_argument("groups (g" + std::to_string(p.groups) + ") must divide the channels, ic" +
+                                std::to_string(p.in_channels) + " and oc" + std::to_string(p.out_channels));
+  }
+  for (int axis = 3 - p.dims; axis < 3; ++axis) {
+    const std::string where = kAxes[axis];
+    require_range(("the input " + where).c_str(), p.input[axis], 1);
+    require_range(("the kernel " + where).c_str(), p.kernel[axis], 1);
+    require_range(("the stride along " + where).c_str(), p.stride[axis], 1);
+    require_range(("the padding along " + where).c_str(), p.padding[axis], 0);
+    require_range(("the dilation along " + where + ", counted from 1,").c_str(), p.dilation[axis], 1);
+  }
+  const Problem::Sizes output = output_of(p);
+  for (int axis = 3 - p.dims; axis < 3; ++axis) {
+    if (output[axis] < 1) {
+      throw std::invalid_argument("the output " + std::string(kAxes[axis]) +
+                                  " would be 0 or less: a kernel of " + std::to_string(p.kernel[axis]) +
+                                  " with dilation " + std::to_string(p.dilation[axis]) +
+                                  " does not fit into an input of " + std::to_string(p.input[axis]) +
+                                  " with padding " + std::to_string(p.padding[axis]));
+    }
+    require_range(("the output " + std::string(kAxes[axis])).c_str(), output[axis], 1);
+    if (p.output[axis] != output[axis]) {
+      throw std::invalid_argument("the output " + std::string(kAxes[axis]) + " is given as " +
+                                  std::to_string(p.output[axis]) + ", but the other sizes make it " +
+                                  std::to_string(output[axis]));
+    }
+  }
+  const auto item = static_cast<std::int64_t>(size_of(p.data_type));
+  require_countable("x", {item, p.mini_batch, p.in_channels, p.input[0], p.input[1], p.input[2]});
+  require_countable("y", {item, p.mini_batch, p.out_channels, p.output[0], p.output[1], p.output[2]});
+  require_countable("w",
+                    {item, p.out_channels, p.in_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]});
+}
+
+}  // namespace mucudnn

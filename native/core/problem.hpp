@@ -1,0 +1,82 @@
+// The geometry of a convolution and its one-line text form, the descriptor.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mucudnn {
+
+enum class DataType { f32, f64, f16, bf16 };
+enum class Layout { nchw, nhwc };  // channels first or last, in 2-D and in 3-D
+enum class Math { standard, tf32, strict };
+enum class Pass { forward, backward_data, backward_filter };
+
+std::size_t size_of(DataType type);
+const char* name_of(DataType type);
+const char* name_of(Layout layout);
+const char* name_of(Math math);
+const char* name_of(Pass pass);
+
+// Each throws std::invalid_argument with the names that exist.
+DataType data_type_named(std::string_view name);
+Layout layout_named(std::string_view name);
+Math math_named(std::string_view name);
+Pass pass_named(std::string_view name);
+
+// One convolution. x is (mini_batch, in_channels, input), w is (out_channels, in_channels / groups,
+// kernel), y is (mini_batch, out_channels, output); with Layout::nhwc the channels come last in all
+// three (cuDNN's KRSC for w). Every tensor is packed. The operation is a cross-correlation.
+struct Problem {
+  using Sizes = std::array<std::int64_t, 3>;  // depth, height, width; depth is neutral in 2-D
+
+  DataType data_type = DataType::f32;
+  Layout layout = Layout::nchw;
+  Math math = Math::standard;
+  int dims = 2;  // spatial dimensions, 2 or 3
+  std::int64_t groups = 1;
+  std::int64_t mini_batch = 1;
+  std::int64_t in_channels = 1;
+  std::int64_t out_channels = 1;
+  Sizes input{1, 1, 1};
+  Sizes output{1, 1, 1};
+  Sizes kernel{1, 1, 1};
+  Sizes stride{1, 1, 1};
+  Sizes padding{0, 0, 0};   // the same before and after, as in cuDNN
+  Sizes dilation{1, 1, 1};  // counted from 1, as in cuDNN; the text form counts from 0
+
+  std::int64_t x_sample() const;    // elements of one sample of x
+  std::int64_t y_sample() const;    // elements of one sample of y
+  std::int64_t w_elements() const;  // elements of w
+  double flops() const;             // multiplications and additions of the direct method
+
+  Problem with_mini_batch(std::int64_t size) const;
+
+  bool operator==(const Problem& other) const;
+  bool operator!=(const Problem& other) const { return !(*this == other); }
+};
+
+// The output size that input, kernel, stride, padding and dilation give.
+Problem::Sizes output_of(const Problem& problem);
+
+// Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide
+// the channels, the output agrees with the rest, and no tensor reaches 2^63 bytes.
+void validate(const Problem& problem);
+
+// A problem with the name and the number of identical kernels that a network gives it.
+struct Descriptor {
+  Problem problem;
+  std::string name;
+  int count = 1;
+};
+
+// Reads the full and the short forms; what the text leaves out comes from `defaults` (its data type,
+// layout, math and mini-batch). Throws std::invalid_argument naming the part that is wrong.
+Descriptor parse_descriptor(std::string_view text, const Problem& defaults = {});
+
+// The full form without name and count: the key of plans.
+std::string to_text(const Problem& problem);
+
+}  // namespace mucudnn

@@ -1,0 +1,357 @@
+/* The part of the cuDNN 9 C ABI that convolutions need, declared by us so that neither CUDA nor cuDNN is
+ * needed to build. Usable from C and C++. tests/native/test_header_agrees.py checks every declaration
+ * against the real header.
+ *
+ * Lists that code also walks (tables of functions, names of values) are X-macros. */
+#ifndef MUCUDNN_CUDNN_ABI_H
+#define MUCUDNN_CUDNN_ABI_H
+
+#include <stddef.h>
+
+#define CUDNN_DIM_MAX 8
+
+/* X(enumerator, value) */
+#define MUCUDNN_CUDNN_STATUSES(X)                                  \
+  X(CUDNN_STATUS_SUCCESS, 0)                                       \
+  X(CUDNN_STATUS_NOT_INITIALIZED, 1001)                            \
+  X(CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH, 1002)                \
+  X(CUDNN_STATUS_SERIALIZATION_VERSION_MISMATCH, 1003)             \
+  X(CUDNN_STATUS_DEPRECATED, 1004)                                 \
+  X(CUDNN_STATUS_LICENSE_ERROR, 1005)                              \
+  X(CUDNN_STATUS_RUNTIME_IN_PROGRESS, 1006)                        \
+  X(CUDNN_STATUS_RUNTIME_FP_OVERFLOW, 1007)                        \
+  X(CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED, 1008)                  \
+  X(CUDNN_STATUS_BAD_PARAM, 2000)                                  \
+  X(CUDNN_STATUS_INVALID_VALUE, 2001)                              \
+  X(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, 2002)                     \
+  X(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, 2003)               \
+  X(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, 2004)                    \
+  X(CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, 2005)                     \
+  X(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, 2006)                \
+  X(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, 2007)                  \
+  X(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, 2008)                   \
+  X(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, 2009)               \
+  X(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, 2010)                   \
+  X(CUDNN_STATUS_BAD_PARAM_CUDA_GRAPH_MISMATCH, 2011)              \
+  X(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, 2012)                  \
+  X(CUDNN_STATUS_NOT_SUPPORTED, 3000)                              \
+  X(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, 3001)                \
+  X(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, 3002)                        \
+  X(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, 3003)                    \
+  X(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, 3004)                       \
+  X(CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER, 3005)     \
+  X(CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDART, 3006)          \
+  X(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, 3007)                \
+  X(CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING, 3008) \
+  X(CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE, 3009)       \
+  X(CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT, 3010)   \
+  X(CUDNN_STATUS_NOT_SUPPORTED_PADDING, 3011)                      \
+  X(CUDNN_STATUS_NOT_SUPPORTED_BAD_LAUNCH_PARAM, 3012)             \
+  X(CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API, 3013)        \
+  X(CUDNN_STATUS_INTERNAL_ERROR, 4000)                             \
+  X(CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED, 4001)          \
+  X(CUDNN_STATUS_INTERNAL_ERROR_UNEXPECTED_VALUE, 4002)            \
+  X(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, 4003)      \
+  X(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 4004)    \
+  X(CUDNN_STATUS_INTERNAL_ERROR_BAD_LAUNCH_PARAM, 4005)            \
+  X(CUDNN_STATUS_INTERNAL_ERROR_TEXTURE_CREATION_FAILED, 4006)     \
+  X(CUDNN_STATUS_EXECUTION_FAILED, 5000)                           \
+  X(CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, 5001)               \
+  X(CUDNN_STATUS_EXECUTION_FAILED_CUBLAS, 5002)                    \
+  X(CUDNN_STATUS_EXECUTION_FAILED_CUDART, 5003)                    \
+  X(CUDNN_STATUS_EXECUTION_FAILED_CURAND, 5004)
+
+/* X(enumerator, value, name): the name is how plans and caches call the algorithm. */
+#define MUCUDNN_FORWARD_ALGORITHMS(X)                                             \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, 0, "IMPLICIT_GEMM")                 \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, 1, "IMPLICIT_PRECOMP_GEMM") \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_GEMM, 2, "GEMM")                                   \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_DIRECT, 3, "DIRECT")                               \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_FFT, 4, "FFT")                                     \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, 5, "FFT_TILING")                       \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, 6, "WINOGRAD")                           \
+  X(CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, 7, "WINOGRAD_NONFUSED")
+
+#define MUCUDNN_BACKWARD_DATA_ALGORITHMS(X)                      \
+  X(CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, 0, "ALGO_0")              \
+  X(CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, 1, "ALGO_1")              \
+  X(CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, 2, "FFT")               \
+  X(CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING, 3, "FFT_TILING") \
+  X(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, 4, "WINOGRAD")     \
+  X(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED, 5, "WINOGRAD_NONFUSED")
+
+#define MUCUDNN_BACKWARD_FILTER_ALGORITHMS(X)                                    \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, 0, "ALGO_0")                            \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, 1, "ALGO_1")                            \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, 2, "FFT")                             \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3, 3, "ALGO_3")                            \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD, 4, "WINOGRAD")                   \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, 5, "WINOGRAD_NONFUSED") \
+  X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING, 6, "FFT_TILING")
+
+/* X(result, function, parameters) */
+#define MUCUDNN_CUDNN_FUNCTIONS(X)                                                                           \
+  X(size_t, cudnnGetVersion, (void))                                                                         \
+  X(size_t, cudnnGetCudartVersion, (void))                                                                   \
+  X(const char*, cudnnGetErrorString, (cudnnStatus_t status))                                                \
+  X(void, cudnnGetLastErrorString, (char* message, size_t size))                                             \
+  X(cudnnStatus_t, cudnnGetProperty, (libraryPropertyType type, int* value))                                 \
+  X(cudnnStatus_t, cudnnCreate, (cudnnHandle_t * handle))                                                    \
+  X(cudnnStatus_t, cudnnDestroy, (cudnnHandle_t handle))                                                     \
+  X(cudnnStatus_t, cudnnSetStream, (cudnnHandle_t handle, cudaStream_t stream))                              \
+  X(cudnnStatus_t, cudnnGetStream, (cudnnHandle_t handle, cudaStream_t * stream))                            \
+  X(cudnnStatus_t, cudnnCreateTensorDescriptor, (cudnnTensorDescriptor_t * tensor))                          \
+  X(cudnnStatus_t, cudnnDestroyTensorDescriptor, (cudnnTensorDescriptor_t tensor))                           \
+  X(cudnnStatus_t, cudnnSetTensor4dDescriptor,                                                               \
+    (cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n, int c, int h,  \
+     int w))                                                                                                 \
+  X(cudnnStatus_t, cudnnSetTensor4dDescriptorEx,                                                             \
+    (cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int n, int c, int h, int w, int n_stride,         \
+     int c_stride, int h_stride, int w_stride))                                                              \
+  X(cudnnStatus_t, cudnnGetTensor4dDescriptor,                                                               \
+    (cudnnTensorDescriptor_t tensor, cudnnDataType_t * type, int* n, int* c, int* h, int* w, int* n_stride,  \
+     int* c_stride, int* h_stride, int* w_stride))                                                           \
+  X(cudnnStatus_t, cudnnSetTensorNdDescriptor,                                                               \
+    (cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const int* sizes, const int* strides))  \
+  X(cudnnStatus_t, cudnnSetTensorNdDescriptorEx,                                                             \
+    (cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int dims,             \
+     const int* sizes))                                                                                      \
+  X(cudnnStatus_t, cudnnGetTensorNdDescriptor,                                                               \
+    (cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type, int* dims, int* sizes,            \
+     int* strides))                                                                                          \
+  X(cudnnStatus_t, cudnnGetTensorSizeInBytes, (cudnnTensorDescriptor_t tensor, size_t* size))                \
+  X(cudnnStatus_t, cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * filter))                          \
+  X(cudnnStatus_t, cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter))                           \
+  X(cudnnStatus_t, cudnnSetFilter4dDescriptor,                                                               \
+    (cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int k, int c, int h,  \
+     int w))                                                                                                 \
+  X(cudnnStatus_t, cudnnGetFilter4dDescriptor,                                                               \
+    (cudnnFilterDescriptor_t filter, cudnnDataType_t * type, cudnnTensorFormat_t * format, int* k, int* c,   \
+     int* h, int* w))                                                                                        \
+  X(cudnnStatus_t, cudnnSetFilterNdDescriptor,                                                               \
+    (cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int dims,             \
+     const int* sizes))                                                                                      \
+  X(cudnnStatus_t, cudnnGetFilterNdDescriptor,                                                               \
+    (cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type, cudnnTensorFormat_t* format,      \
+     int* dims, int* sizes))                                                                                 \
+  X(cudnnStatus_t, cudnnGetFilterSizeInBytes, (cudnnFilterDescriptor_t filter, size_t* size))                \
+  X(cudnnStatus_t, cudnnCreateConvolutionDescriptor, (cudnnConvolutionDescriptor_t * convolution))           \
+  X(cudnnStatus_t, cudnnDestroyConvolutionDescriptor, (cudnnConvolutionDescriptor_t convolution))            \
+  X(cudnnStatus_t, cudnnSetConvolutionMathType,                                                              \
+    (cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math))                                        \
+  X(cudnnStatus_t, cudnnGetConvolutionMathType,                                                              \
+    (cudnnConvolutionDescriptor_t convolution, cudnnMathType_t * math))                                      \
+  X(cudnnStatus_t, cudnnSetConvolutionGroupCount, (cudnnConvolutionDescriptor_t convolution, int groups))    \
+  X(cudnnStatus_t, cudnnGetConvolutionGroupCount, (cudnnConvolutionDescriptor_t convolution, int* groups))   \
+  X(cudnnStatus_t, cudnnSetConvolutionReorderType,                                                           \
+    (cudnnConvolutionDescriptor_t convolution, cudnnReorderType_t reorder))                                  \
+  X(cudnnStatus_t, cudnnGetConvolutionReorderType,                                                           \
+    (cudnnConvolutionDescriptor_t convolution, cudnnReorderType_t * reorder))                                \
+  X(cudnnStatus_t, cudnnSetConvolution2dDescriptor,                                                          \
+    (cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w, int stride_h, int stride_w,             \
+     int dilation_h, int dilation_w, cudnnConvolutionMode_t mode, cudnnDataType_t compute_type))             \
+  X(cudnnStatus_t, cudnnGetConvolution2dDescriptor,                                                          \
+    (cudnnConvolutionDescriptor_t convolution, int* pad_h, int* pad_w, int* stride_h, int* stride_w,         \
+     int* dilation_h, int* dilation_w, cudnnConvolutionMode_t* mode, cudnnDataType_t* compute_type))         \
+  X(cudnnStatus_t, cudnnSetConvolutionNdDescriptor,                                                          \
+    (cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings, const int* strides,            \
+     const int* dilations, cudnnConvolutionMode_t mode, cudnnDataType_t compute_type))                       \
+  X(cudnnStatus_t, cudnnGetConvolutionNdDescriptor,                                                          \
+    (cudnnConvolutionDescriptor_t convolution, int requested, int* dims, int* paddings, int* strides,        \
+     int* dilations, cudnnConvolutionMode_t* mode, cudnnDataType_t* compute_type))                           \
+  X(cudnnStatus_t, cudnnGetConvolution2dForwardOutputDim,                                                    \
+    (cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, int* n, \
+     int* c, int* h, int* width))                                                                            \
+  X(cudnnStatus_t, cudnnGetConvolutionNdForwardOutputDim,                                                    \
+    (cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,         \
+     int dims, int* sizes))                                                                                  \
+  X(cudnnStatus_t, cudnnGetConvolutionForwardAlgorithmMaxCount, (cudnnHandle_t handle, int* count))          \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataAlgorithmMaxCount, (cudnnHandle_t handle, int* count))     \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterAlgorithmMaxCount, (cudnnHandle_t handle, int* count))   \
+  X(cudnnStatus_t, cudnnGetConvolutionForwardAlgorithm_v7,                                                   \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,                             \
+     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y, int requested, int* returned,      \
+     cudnnConvolutionFwdAlgoPerf_t* results))                                                                \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataAlgorithm_v7,                                              \
+    (cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,                            \
+     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx, int requested, int* returned,     \
+     cudnnConvolutionBwdDataAlgoPerf_t* results))                                                            \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterAlgorithm_v7,                                            \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,                            \
+     cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw, int requested, int* returned,     \
+     cudnnConvolutionBwdFilterAlgoPerf_t* results))                                                          \
+  X(cudnnStatus_t, cudnnFindConvolutionForwardAlgorithm,                                                     \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,                             \
+     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y, int requested, int* returned,      \
+     cudnnConvolutionFwdAlgoPerf_t* results))                                                                \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardDataAlgorithm,                                                \
+    (cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,                            \
+     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx, int requested, int* returned,     \
+     cudnnConvolutionBwdDataAlgoPerf_t* results))                                                            \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardFilterAlgorithm,                                              \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,                            \
+     cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw, int requested, int* returned,     \
+     cudnnConvolutionBwdFilterAlgoPerf_t* results))                                                          \
+  X(cudnnStatus_t, cudnnFindConvolutionForwardAlgorithmEx,                                                   \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,                              \
+     cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,          \
+     cudnnTensorDescriptor_t y_descriptor, void* y, int requested, int* returned,                            \
+     cudnnConvolutionFwdAlgoPerf_t* results, void* workspace, size_t workspace_size))                        \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardDataAlgorithmEx,                                              \
+    (cudnnHandle_t handle, cudnnFilterDescriptor_t w_descriptor, const void* w,                              \
+     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
+     cudnnTensorDescriptor_t dx_descriptor, void* dx, int requested, int* returned,                          \
+     cudnnConvolutionBwdDataAlgoPerf_t* results, void* workspace, size_t workspace_size))                    \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardFilterAlgorithmEx,                                            \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,                              \
+     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
+     cudnnFilterDescriptor_t dw_descriptor, void* dw, int requested, int* returned,                          \
+     cudnnConvolutionBwdFilterAlgoPerf_t* results, void* workspace, size_t workspace_size))                  \
+  X(cudnnStatus_t, cudnnGetConvolutionForwardWorkspaceSize,                                                  \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,                             \
+     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y,                                    \
+     cudnnConvolutionFwdAlgo_t algorithm, size_t* size))                                                     \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataWorkspaceSize,                                             \
+    (cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,                            \
+     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx,                                   \
+     cudnnConvolutionBwdDataAlgo_t algorithm, size_t* size))                                                 \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterWorkspaceSize,                                           \
+    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,                            \
+     cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw,                                   \
+     cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* size))                                               \
+  X(cudnnStatus_t, cudnnConvolutionForward,                                                                  \
+    (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_descriptor, const void* x,           \
+     cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,          \
+     cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,          \
+     cudnnTensorDescriptor_t y_descriptor, void* y))                                                         \
+  X(cudnnStatus_t, cudnnConvolutionBackwardData,                                                             \
+    (cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_descriptor, const void* w,           \
+     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
+     cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,      \
+     cudnnTensorDescriptor_t dx_descriptor, void* dx))                                                       \
+  X(cudnnStatus_t, cudnnConvolutionBackwardFilter,                                                           \
+    (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_descriptor, const void* x,           \
+     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
+     cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,    \
+     cudnnFilterDescriptor_t dw_descriptor, void* dw))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st* cudaStream_t;
+typedef struct cudnnContext* cudnnHandle_t;
+typedef struct cudnnTensorStruct* cudnnTensorDescriptor_t;
+typedef struct cudnnFilterStruct* cudnnFilterDescriptor_t;
+typedef struct cudnnConvolutionStruct* cudnnConvolutionDescriptor_t;
+
+/* A program may pass any number for an enumerator: in C++, a fixed type makes each a valid value to check. */
+#ifdef __cplusplus
+#define MUCUDNN_ANY_NUMBER : unsigned int
+#else
+#define MUCUDNN_ANY_NUMBER
+#endif
+
+typedef enum libraryPropertyType_t MUCUDNN_ANY_NUMBER {
+  MAJOR_VERSION,
+  MINOR_VERSION,
+  PATCH_LEVEL
+} libraryPropertyType;
+
+#define MUCUDNN_STATUS(enumerator, value) enumerator = value,
+#define MUCUDNN_ALGORITHM(enumerator, value, name) enumerator = value,
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_STATUS_ALLOC_FAILED = 4003, /* another name of the host allocation failure */
+  MUCUDNN_CUDNN_STATUSES(MUCUDNN_STATUS)
+} cudnnStatus_t;
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 8,
+  MUCUDNN_FORWARD_ALGORITHMS(MUCUDNN_ALGORITHM)
+} cudnnConvolutionFwdAlgo_t;
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 6,
+  MUCUDNN_BACKWARD_DATA_ALGORITHMS(MUCUDNN_ALGORITHM)
+} cudnnConvolutionBwdDataAlgo_t;
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT = 7,
+  MUCUDNN_BACKWARD_FILTER_ALGORITHMS(MUCUDNN_ALGORITHM)
+} cudnnConvolutionBwdFilterAlgo_t;
+
+#undef MUCUDNN_STATUS
+#undef MUCUDNN_ALGORITHM
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_DATA_FLOAT = 0,
+  CUDNN_DATA_DOUBLE = 1,
+  CUDNN_DATA_HALF = 2,
+  CUDNN_DATA_INT8 = 3,
+  CUDNN_DATA_INT32 = 4,
+  CUDNN_DATA_BFLOAT16 = 9
+} cudnnDataType_t;
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_DEFAULT_MATH = 0,
+  CUDNN_TENSOR_OP_MATH = 1,
+  CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2,
+  CUDNN_FMA_MATH = 3
+} cudnnMathType_t;
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_TENSOR_NCHW = 0,
+  CUDNN_TENSOR_NHWC = 1,
+  CUDNN_TENSOR_NCHW_VECT_C = 2
+} cudnnTensorFormat_t;
+
+typedef enum MUCUDNN_ANY_NUMBER { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
+typedef enum MUCUDNN_ANY_NUMBER { CUDNN_DEFAULT_REORDER = 0, CUDNN_NO_REORDER = 1 } cudnnReorderType_t;
+typedef enum MUCUDNN_ANY_NUMBER { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 } cudnnDeterminism_t;
+
+#undef MUCUDNN_ANY_NUMBER
+
+/* Time in milliseconds, -1 where the algorithm did not run; memory in bytes. */
+typedef struct cudnnConvolutionFwdAlgoPerfStruct {
+  cudnnConvolutionFwdAlgo_t algo;
+  cudnnStatus_t status;
+  float time;
+  size_t memory;
+  cudnnDeterminism_t determinism;
+  cudnnMathType_t mathType;
+  int reserved[3];
+} cudnnConvolutionFwdAlgoPerf_t;
+
+typedef struct cudnnConvolutionBwdDataAlgoPerfStruct {
+  cudnnConvolutionBwdDataAlgo_t algo;
+  cudnnStatus_t status;
+  float time;
+  size_t memory;
+  cudnnDeterminism_t determinism;
+  cudnnMathType_t mathType;
+  int reserved[3];
+} cudnnConvolutionBwdDataAlgoPerf_t;
+
+typedef struct cudnnConvolutionBwdFilterAlgoPerfStruct {
+  cudnnConvolutionBwdFilterAlgo_t algo;
+  cudnnStatus_t status;
+  float time;
+  size_t memory;
+  cudnnDeterminism_t determinism;
+  cudnnMathType_t mathType;
+  int reserved[3];
+} cudnnConvolutionBwdFilterAlgoPerf_t;
+
+/* Visible, because whoever defines these functions means them to be called from outside. */
+#pragma GCC visibility push(default)
+#define MUCUDNN_DECLARE(result, function, parameters) result function parameters;
+MUCUDNN_CUDNN_FUNCTIONS(MUCUDNN_DECLARE)
+#undef MUCUDNN_DECLARE
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

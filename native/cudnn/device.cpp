@@ -1,0 +1,67 @@
+#include "cudnn/device.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/half.hpp"
+
+namespace mucudnn {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+template <typename Type>
+void add(const Type* slice, float* sum, std::int64_t count, bool first) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] = to_float(slice[i]) + (first ? 0.0f : sum[i]);
+}
+
+template <typename Type, typename Round>
+void store(const float* sum, float beta, Type* output, std::int64_t count, Round round) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    output[i] = round(beta == 0 ? sum[i] : sum[i] + beta * to_float(output[i]));
+  }
+}
+
+class HostDevice final : public Device {
+ public:
+  void* allocate(std::size_t size) override {
+    void* memory = std::aligned_alloc(kAlignment, (size / kAlignment + 1) * kAlignment);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+  }
+
+  void release(void* memory) noexcept override { std::free(memory); }
+
+  void copy_from_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
+  void copy_to_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
+
+  double time_ms(const std::function<void()>& work) override {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) override {
+    if (type == DataType::f16) {
+      add(static_cast<const Half*>(slice), sum, count, first);
+    } else {
+      add(static_cast<const BFloat16*>(slice), sum, count, first);
+    }
+  }
+
+  void store_sum(DataType type, const float* sum, double beta, void* output, std::int64_t count) override {
+    if (type == DataType::f16) {
+      store(sum, static_cast<float>(beta), static_cast<Half*>(output), count, to_half);
+    } else {
+      store(sum, static_cast<float>(beta), static_cast<BFloat16*>(output), count, to_bfloat16);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_device() { return std::make_unique<HostDevice>(); }
+
+}  // namespace mucudnn

@@ -1,0 +1,35 @@
+// The memory and the clock of the machine that a library computes on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "core/problem.hpp"
+
+namespace mucudnn {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Bytes aligned to 256. Throws std::bad_alloc.
+  virtual void* allocate(std::size_t size) = 0;
+  virtual void release(void* memory) noexcept = 0;
+  virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
+  virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
+
+  // Milliseconds from the call until its work is done.
+  virtual double time_ms(const std::function<void()>& work) = 0;
+
+  // sum = slice, or sum += slice, in fp32; the slice is of a 16-bit type.
+  virtual void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) = 0;
+  // output = sum + beta * output, rounded once; with beta 0 the output is not read.
+  virtual void store_sum(DataType type, const float* sum, double beta, void* output, std::int64_t count) = 0;
+};
+
+// The machine's own memory.
+std::unique_ptr<Device> make_host_device();
+
+}  // namespace mucudnn

@@ -1,0 +1,14 @@
+// The algorithms of cuDNN's legacy convolution API.
+#pragma once
+
+#include <memory>
+
+#include "cudnn/engine.hpp"
+#include "cudnn/library.hpp"
+
+namespace mucudnn {
+
+// Throws EngineError where no handle can be created. The library is kept loaded by the engine.
+std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library);
+
+}  // namespace mucudnn

@@ -1,0 +1,35 @@
+// A library with the cuDNN ABI, loaded at run time, and its table of functions.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cudnn/abi.h"
+
+namespace mucudnn {
+
+class Library {
+ public:
+  // Throws EngineError naming the file, and the function where one is missing.
+  explicit Library(const std::string& path);
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+#define MUCUDNN_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
+  MUCUDNN_CUDNN_FUNCTIONS(MUCUDNN_DECLARE)
+#undef MUCUDNN_DECLARE
+
+  // Only the host engine has these two.
+  void (*set_host_threads)(int) = nullptr;
+  const char* (*describe_host)() = nullptr;
+  bool is_host() const { return describe_host != nullptr; }
+
+  // Throws EngineError with the call's name, the status and the library's last error.
+  void check(cudnnStatus_t status, const char* call) const;
+
+ private:
+  void* handle_;
+};
+
+}  // namespace mucudnn

@@ -1,0 +1,76 @@
+#include "cudnn/measure.hpp"
+
+#include <algorithm>
+
+namespace mucudnn {
+namespace {
+
+constexpr int kLeastRuns = 3;
+
+struct Bytes {
+  std::size_t x;
+  std::size_t w;
+  std::size_t y;
+};
+
+Bytes bytes_of(const Problem& problem) {
+  const std::size_t item = size_of(problem.data_type);
+  const auto samples = static_cast<std::size_t>(problem.mini_batch);
+  return {samples * static_cast<std::size_t>(problem.x_sample()) * item,
+          static_cast<std::size_t>(problem.w_elements()) * item,
+          samples * static_cast<std::size_t>(problem.y_sample()) * item};
+}
+
+}  // namespace
+
+void check_sizes(const Problem& problem, const Region& region) {
+  const Bytes need = bytes_of(problem);
+  const auto require = [](const char* name, std::size_t size, std::size_t least) {
+    if (size < least) {
+      throw std::invalid_argument(std::string(name) + " has " + std::to_string(size) +
+                                  " bytes, the problem needs " + std::to_string(least));
+    }
+  };
+  require("x", region.x_size, need.x);
+  require("w", region.w_size, need.w);
+  require("y", region.y_size, need.y);
+}
+
+std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                            const std::string& algorithm, const Region& region, const Scratch& workspace,
+                            int repeats, double budget_ms) {
+  check_sizes(problem, region);
+  const auto kernel = engine.prepare(problem, pass, algorithm);
+  const Bytes slice = bytes_of(problem);
+  const std::size_t slices = std::min(region.x_size / slice.x, region.y_size / slice.y);
+  std::size_t next = 0;
+  const auto time_one = [&] {
+    const Tensors at{region.tensors.x + next * slice.x, region.tensors.w, region.tensors.y + next * slice.y};
+    next = (next + 1) % slices;
+    return device.time_ms([&] { kernel->execute(at, 1.0, 0.0, workspace); });
+  };
+  time_one();
+  std::vector<double> times;
+  double sum = 0;
+  const int most = std::max(repeats, kLeastRuns);
+  while (static_cast<int>(times.size()) < most &&
+         (static_cast<int>(times.size()) < kLeastRuns || sum < budget_ms)) {
+    times.push_back(time_one());
+    sum += times.back();
+  }
+  return times;
+}
+
+std::vector<std::vector<double>> compare(Device& device, const std::vector<const Division*>& divisions,
+                                         const Tensors& tensors, const Scratch& workspace, int rounds) {
+  std::vector<std::vector<double>> times(divisions.size());
+  for (int round = -1; round < rounds; ++round) {
+    for (std::size_t i = 0; i < divisions.size(); ++i) {
+      const double time = device.time_ms([&] { divisions[i]->run(tensors, 1.0, 0.0, workspace); });
+      if (round >= 0) times[i].push_back(time);
+    }
+  }
+  return times;
+}
+
+}  // namespace mucudnn

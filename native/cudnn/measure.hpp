@@ -1,0 +1,35 @@
+// Timing of algorithms and of whole configurations.
+#pragma once
+
+#include <vector>
+
+#include "cudnn/device.hpp"
+#include "cudnn/division.hpp"
+#include "cudnn/engine.hpp"
+
+namespace mucudnn {
+
+// The tensors in memory, which may hold more samples than one run takes.
+struct Region {
+  Tensors tensors;
+  std::size_t x_size = 0;  // bytes
+  std::size_t w_size = 0;
+  std::size_t y_size = 0;
+};
+
+// Throws std::invalid_argument where `region` is too small for the problem.
+void check_sizes(const Problem& problem, const Region& region);
+
+// Times in ms of single runs, after one that is not counted: at least three, and up to `repeats` while
+// their sum stays below `budget_ms`. Each run takes the next slice of x and y in the region, so that a
+// region larger than the caches gives what a slice costs inside a mini-batch: one hot buffer flatters
+// small micro-batches by up to 17 %.
+std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                            const std::string& algorithm, const Region& region, const Scratch& workspace,
+                            int repeats, double budget_ms);
+
+// Times in ms of each division run whole, `rounds` times in turns, after one turn that is not counted.
+std::vector<std::vector<double>> compare(Device& device, const std::vector<const Division*>& divisions,
+                                         const Tensors& tensors, const Scratch& workspace, int rounds);
+
+}  // namespace mucudnn

@@ -1,0 +1,76 @@
+#include "cudnn/values.hpp"
+
+#include "core/half.hpp"
+
+namespace mucudnn {
+namespace {
+
+// Calls `body` with a zero of the type, so that one generic lambda serves them all.
+template <typename Body>
+void with_type(DataType type, Body body) {
+  switch (type) {
+    case DataType::f32:
+      return body(float{});
+    case DataType::f64:
+      return body(double{});
+    case DataType::f16:
+      return body(Half{});
+    case DataType::bf16:
+      return body(BFloat16{});
+  }
+}
+
+double widen(double value) { return value; }
+double widen(float value) { return value; }
+template <typename Type>
+double widen(Type value) {
+  return to_float(value);
+}
+
+void narrow(double value, double& to) { to = value; }
+void narrow(double value, float& to) { to = static_cast<float>(value); }
+void narrow(double value, Half& to) { to = to_half(static_cast<float>(value)); }
+void narrow(double value, BFloat16& to) { to = to_bfloat16(static_cast<float>(value)); }
+
+// splitmix64 (Steele, Lea and Flood 2014): a counter in, well-mixed bits out.
+std::uint64_t mix(std::uint64_t value) {
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+void to_double(DataType type, const void* from, double* to, std::size_t count) {
+  with_type(type, [&](auto zero) {
+    const auto* values = static_cast<const decltype(zero)*>(from);
+    for (std::size_t i = 0; i < count; ++i) to[i] = widen(values[i]);
+  });
+}
+
+void from_double(DataType type, const double* from, void* to, std::size_t count) {
+  with_type(type, [&](auto zero) {
+    auto* values = static_cast<decltype(zero)*>(to);
+    for (std::size_t i = 0; i < count; ++i) narrow(from[i], values[i]);
+  });
+}
+
+void fill_random(DataType type, void* to, std::size_t count, std::uint64_t seed) {
+  with_type(type, [&](auto zero) {
+    auto* values = static_cast<decltype(zero)*>(to);
+    const std::uint64_t start = mix(seed);
+    for (std::size_t i = 0; i < count; ++i) {
+      narrow(static_cast<double>(mix(start + i) >> 40) * 0x1p-24 - 0.5, values[i]);
+    }
+  });
+}
+
+void fill(DataType type, void* to, std::size_t count, double value) {
+  with_type(type, [&](auto zero) {
+    auto* values = static_cast<decltype(zero)*>(to);
+    for (std::size_t i = 0; i < count; ++i) narrow(value, values[i]);
+  });
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,185 @@
+// The descriptor of a convolution.
+#include <algorithm>
+
+#include "host/abi/state.hpp"
+
+namespace mucudnn::host {
+namespace {
+
+constexpr int kMaxDims = cudnnConvolutionStruct::kMaxDims;
+
+void check_dims(int dims) {
+  if (dims < 0) bad_parameter(std::to_string(dims) + " spatial dimensions");
+  if (dims > kMaxDims) not_supported(std::to_string(dims) + " spatial dimensions: at most 6");
+}
+
+void check_at_least(const char* what, int least, int dims, const int* values) {
+  const int* const end = values + dims;
+  const int* const found = std::find_if(values, end, [&](int value) { return value < least; });
+  if (found == end) return;
+  bad_parameter(std::string(what) + " is " + std::to_string(*found) + ": at least " + std::to_string(least));
+}
+
+void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings, const int* strides,
+         const int* dilations, cudnnConvolutionMode_t mode, cudnnDataType_t compute_type) {
+  require({{"the convolution descriptor", convolution},
+           {"the paddings", paddings},
+           {"the strides", strides},
+           {"the dilations", dilations}});
+  check_dims(dims);
+  check_at_least("padding", 0, dims, paddings);
+  check_at_least("stride", 1, dims, strides);
+  check_at_least("dilation, counted from 1,", 1, dims, dilations);
+  if (mode != CUDNN_CONVOLUTION && mode != CUDNN_CROSS_CORRELATION) {
+    bad_parameter("convolution mode " + std::to_string(static_cast<int>(mode)) + ": 0 or 1");
+  }
+  if (compute_type != CUDNN_DATA_FLOAT && compute_type != CUDNN_DATA_DOUBLE &&
+      compute_type != CUDNN_DATA_HALF && compute_type != CUDNN_DATA_INT32) {
+    bad_parameter("compute type " + std::to_string(static_cast<int>(compute_type)) +
+                  ": float, double, half or int32");
+  }
+  convolution->dims = dims;
+  std::copy_n(paddings, dims, convolution->paddings.begin());
+  std::copy_n(strides, dims, convolution->strides.begin());
+  std::copy_n(dilations, dims, convolution->dilations.begin());
+  convolution->mode = mode;
+  convolution->compute_type = compute_type;
+}
+
+}  // namespace
+}  // namespace mucudnn::host
+
+using mucudnn::host::bad_parameter;
+using mucudnn::host::guarded;
+using mucudnn::host::require;
+
+extern "C" {
+
+cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}});
+    *convolution = new cudnnConvolutionStruct;
+  });
+}
+
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution) {
+  delete convolution;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w,
+                                              int stride_h, int stride_w, int dilation_h, int dilation_w,
+                                              cudnnConvolutionMode_t mode, cudnnDataType_t compute_type) {
+  const int paddings[] = {pad_h, pad_w};
+  const int strides[] = {stride_h, stride_w};
+  const int dilations[] = {dilation_h, dilation_w};
+  return guarded(
+      [&] { mucudnn::host::set(convolution, 2, paddings, strides, dilations, mode, compute_type); });
+}
+
+cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int* pad_h,
+                                              int* pad_w, int* stride_h, int* stride_w, int* dilation_h,
+                                              int* dilation_w, cudnnConvolutionMode_t* mode,
+                                              cudnnDataType_t* compute_type) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution},
+             {"pad_h", pad_h},
+             {"pad_w", pad_w},
+             {"stride_h", stride_h},
+             {"stride_w", stride_w},
+             {"dilation_h", dilation_h},
+             {"dilation_w", dilation_w},
+             {"mode", mode},
+             {"compute_type", compute_type}});
+    *pad_h = convolution->paddings[0];
+    *pad_w = convolution->paddings[1];
+    *stride_h = convolution->strides[0];
+    *stride_w = convolution->strides[1];
+    *dilation_h = convolution->dilations[0];
+    *dilation_w = convolution->dilations[1];
+    *mode = convolution->mode;
+    *compute_type = convolution->compute_type;
+  });
+}
+
+cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int dims,
+                                              const int* paddings, const int* strides, const int* dilations,
+                                              cudnnConvolutionMode_t mode, cudnnDataType_t compute_type) {
+  return guarded(
+      [&] { mucudnn::host::set(convolution, dims, paddings, strides, dilations, mode, compute_type); });
+}
+
+cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int requested,
+                                              int* dims, int* paddings, int* strides, int* dilations,
+                                              cudnnConvolutionMode_t* mode, cudnnDataType_t* compute_type) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution},
+             {"dims", dims},
+             {"paddings", paddings},
+             {"strides", strides},
+             {"dilations", dilations},
+             {"mode", mode},
+             {"compute_type", compute_type}});
+    mucudnn::host::check_dims(requested);
+    *dims = convolution->dims;
+    const int count = std::min(requested, convolution->dims);
+    std::copy_n(convolution->paddings.begin(), count, paddings);
+    std::copy_n(convolution->strides.begin(), count, strides);
+    std::copy_n(convolution->dilations.begin(), count, dilations);
+    *mode = convolution->mode;
+    *compute_type = convolution->compute_type;
+  });
+}
+
+cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int groups) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}});
+    if (groups < 1) bad_parameter(std::to_string(groups) + " groups: at least 1");
+    convolution->groups = groups;
+  });
+}
+
+cudnnStatus_t cudnnGetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int* groups) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}, {"groups", groups}});
+    *groups = convolution->groups;
+  });
+}
+
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}});
+    if (static_cast<unsigned>(math) > CUDNN_FMA_MATH) {
+      bad_parameter("math type " + std::to_string(static_cast<int>(math)) + ": 0 to 3");
+    }
+    convolution->math = math;
+  });
+}
+
+cudnnStatus_t cudnnGetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t* math) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}, {"math", math}});
+    *math = convolution->math;
+  });
+}
+
+cudnnStatus_t cudnnSetConvolutionReorderType(cudnnConvolutionDescriptor_t convolution,
+                                             cudnnReorderType_t reorder) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}});
+    if (reorder != CUDNN_DEFAULT_REORDER && reorder != CUDNN_NO_REORDER) {
+      bad_parameter("reorder type " + std::to_string(static_cast<int>(reorder)) + ": 0 or 1");
+    }
+    convolution->reorder = reorder;
+  });
+}
+
+cudnnStatus_t cudnnGetConvolutionReorderType(cudnnConvolutionDescriptor_t convolution,
+                                             cudnnReorderType_t* reorder) {
+  return guarded([&] {
+    require({{"the convolution descriptor", convolution}, {"reorder", reorder}});
+    *reorder = convolution->reorder;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,20 @@
+// Running one algorithm for a caller who brings the memory.
+#pragma once
+
+#include "host/abi/mapping.hpp"
+
+namespace mucudnn::host {
+
+// The engine's Tensors serve all passes, so that they hold inputs without their const.
+inline void* input(const void* data) { return const_cast<void*>(data); }
+
+// Bytes to ask the caller for. The engine wants them aligned, and a caller's pointer need not be: where
+// anything is needed at all, the room to align it is asked for too. Throws Failure, NOT_SUPPORTED, where
+// `algorithm` is nothing or cannot run the problem.
+std::size_t required_workspace(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem);
+
+// Throws Failure before anything is written where the workspace is not what required_workspace asks for.
+void run(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, const Tensors& tensors,
+         double alpha, double beta, void* workspace, std::size_t workspace_size);
+
+}  // namespace mucudnn::host

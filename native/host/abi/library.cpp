@@ -1,0 +1,122 @@
+// The library itself: its version, its handles, its threads and what it runs on.
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+
+#include "host/abi/state.hpp"
+#include "host/blas.hpp"
+#include "host/parallel.hpp"
+#include "host/transforms/transforms.hpp"
+
+namespace mucudnn::host {
+namespace {
+
+constexpr int kVersion[] = {9, 19, 0};  // of the cuDNN whose behaviour this follows
+
+// MUCUDNN_THREADS counts until the program asks for another number; what cannot be read counts as 1.
+void start_threads() {
+  static std::once_flag started;
+  std::call_once(started, [] {
+    const char* text = std::getenv("MUCUDNN_THREADS");
+    char* end = nullptr;
+    const long count = text == nullptr ? 1 : std::strtol(text, &end, 10);
+    const bool readable = text != nullptr && end != text && *end == '\0' && count >= 1 && count <= 4096;
+    set_threads(readable ? static_cast<int>(count) : 1);
+  });
+}
+
+std::string cpu_model() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+// "OpenBLAS 0.3.34", the first two words of a line that goes on with build options.
+std::string openblas_version() {
+  const std::string config = scipy_openblas_get_config();
+  return config.substr(0, config.find(' ', config.find(' ') + 1));
+}
+
+}  // namespace
+}  // namespace mucudnn::host
+
+using mucudnn::host::bad_parameter;
+using mucudnn::host::guarded;
+using mucudnn::host::kVersion;
+using mucudnn::host::require;
+
+extern "C" {
+
+size_t cudnnGetVersion(void) {
+  return static_cast<size_t>(kVersion[0] * 10000 + kVersion[1] * 100 + kVersion[2]);
+}
+
+// There is no CUDA runtime behind this library.
+size_t cudnnGetCudartVersion(void) { return 0; }
+
+cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
+  return guarded([&] {
+    require({{"value", value}});
+    if (static_cast<unsigned>(type) > PATCH_LEVEL) {
+      bad_parameter("there is no property " + std::to_string(static_cast<int>(type)));
+    }
+    *value = kVersion[type];
+  });
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  return guarded([&] {
+    require({{"handle", handle}});
+    mucudnn::host::start_threads();
+    *handle = new cudnnContext;
+  });
+}
+
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  delete handle;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Work is done when a call returns, so the stream is only remembered.
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  return guarded([&] {
+    require({{"handle", handle}});
+    handle->stream = stream;
+  });
+}
+
+cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
+  return guarded([&] {
+    require({{"handle", handle}, {"stream", stream}});
+    *stream = handle->stream;
+  });
+}
+
+// Two functions of our own: threads that every later call uses (1 for less), and the CPU model, the
+// instruction set and the OpenBLAS kernels in use, in one line that stays the same in this process.
+#pragma GCC visibility push(default)
+
+void mucudnnHostSetThreads(int count) {
+  guarded([&] {
+    mucudnn::host::start_threads();
+    mucudnn::host::set_threads(count < 1 ? 1 : count);
+  });
+}
+
+const char* mucudnnHostDescribe(void) {
+  try {
+    static const std::string text = mucudnn::host::cpu_model() + ", " +
+                                    mucudnn::host::transforms::instruction_set() + ", " +
+                                    mucudnn::host::openblas_version() + " " + scipy_openblas_get_corename();
+    return text.c_str();
+  } catch (...) {
+    return "host";
+  }
+}
+
+#pragma GCC visibility pop
+
+}  // extern "C"

@@ -1,0 +1,79 @@
+// From descriptors to the engine's problem, and from the enumerators of a pass to its algorithms.
+#pragma once
+
+#include <optional>
+
+#include "core/problem.hpp"
+#include "host/abi/state.hpp"
+#include "host/convolution.hpp"
+
+namespace mucudnn::host {
+
+// The four descriptors of every call, whatever the pass names them.
+struct Descriptors {
+  cudnnTensorDescriptor_t x;
+  cudnnFilterDescriptor_t w;
+  cudnnConvolutionDescriptor_t convolution;
+  cudnnTensorDescriptor_t y;
+};
+
+// The sizes of y, as many as the descriptors have dimensions. Throws Failure, BAD_PARAM, where the
+// descriptors do not agree or no output is left.
+std::array<int, CUDNN_DIM_MAX> output_sizes(cudnnConvolutionDescriptor_t convolution,
+                                            cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w);
+
+// Throws Failure: BAD_PARAM where the descriptors do not agree, NOT_SUPPORTED where the host engine has no
+// such dimensions, types, mode or strides.
+Problem problem_of(const Descriptors& descriptors);
+
+// What each pass calls the engine's algorithms. The backward enumerations have no GEMM: implicit GEMM is
+// their ALGO_1 and explicit GEMM their ALGO_0.
+template <Pass pass>
+struct Legacy;
+
+template <>
+struct Legacy<Pass::forward> {
+  using Algorithm = cudnnConvolutionFwdAlgo_t;
+  using Performance = cudnnConvolutionFwdAlgoPerf_t;
+  static constexpr Algorithm kImplicit = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM;
+  static constexpr Algorithm kExplicit = CUDNN_CONVOLUTION_FWD_ALGO_GEMM;
+  static constexpr Algorithm kWinograd = CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
+  static constexpr Algorithm kFft = CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING;
+  static constexpr int kCount = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
+};
+
+template <>
+struct Legacy<Pass::backward_data> {
+  using Algorithm = cudnnConvolutionBwdDataAlgo_t;
+  using Performance = cudnnConvolutionBwdDataAlgoPerf_t;
+  static constexpr Algorithm kImplicit = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
+  static constexpr Algorithm kExplicit = CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
+  static constexpr Algorithm kWinograd = CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED;
+  static constexpr Algorithm kFft = CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING;
+  static constexpr int kCount = CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT;
+};
+
+template <>
+struct Legacy<Pass::backward_filter> {
+  using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
+  using Performance = cudnnConvolutionBwdFilterAlgoPerf_t;
+  static constexpr Algorithm kImplicit = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+  static constexpr Algorithm kExplicit = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0;
+  static constexpr Algorithm kWinograd = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+  static constexpr Algorithm kFft = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING;
+  static constexpr int kCount = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT;
+};
+
+// Nothing for algorithms that the engine does not have. BAD_PARAM for what is no enumerator.
+template <Pass pass>
+std::optional<Algorithm> engine_algorithm(typename Legacy<pass>::Algorithm algorithm) {
+  const auto value = static_cast<unsigned>(algorithm);
+  if (value >= Legacy<pass>::kCount) bad_parameter("there is no algorithm " + std::to_string(value));
+  if (algorithm == Legacy<pass>::kImplicit) return Algorithm::implicit_gemm;
+  if (algorithm == Legacy<pass>::kExplicit) return Algorithm::explicit_gemm;
+  if (algorithm == Legacy<pass>::kWinograd) return Algorithm::winograd_nonfused;
+  if (algorithm == Legacy<pass>::kFft) return Algorithm::fft_tiling;
+  return std::nullopt;
+}
+
+}  // namespace mucudnn::host

@@ -1,0 +1,99 @@
+// What stands behind the opaque pointers of the ABI, and how its functions fail.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "cudnn/abi.h"
+
+struct cudnnContext {
+  cudaStream_t stream = nullptr;
+};
+
+// Until they are set, descriptors read as zeros, as in cuDNN.
+struct cudnnTensorStruct {
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  int dims = 0;
+  std::array<int, CUDNN_DIM_MAX> sizes{};
+  std::array<int, CUDNN_DIM_MAX> strides{};
+};
+
+struct cudnnFilterStruct {
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
+  int dims = 0;
+  std::array<int, CUDNN_DIM_MAX> sizes{};
+};
+
+struct cudnnConvolutionStruct {
+  static constexpr int kMaxDims = CUDNN_DIM_MAX - 2;
+
+  int dims = 0;
+  std::array<int, kMaxDims> paddings{};
+  std::array<int, kMaxDims> strides{};
+  std::array<int, kMaxDims> dilations{};
+  cudnnConvolutionMode_t mode = CUDNN_CONVOLUTION;
+  cudnnDataType_t compute_type = CUDNN_DATA_FLOAT;
+  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+  cudnnReorderType_t reorder = CUDNN_DEFAULT_REORDER;
+  int groups = 1;
+};
+
+namespace mucudnn::host {
+
+// Ends a function of the ABI with this status; the message is what cudnnGetLastErrorString tells.
+class Failure : public std::runtime_error {
+ public:
+  Failure(cudnnStatus_t status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  cudnnStatus_t status() const { return status_; }
+
+ private:
+  cudnnStatus_t status_;
+};
+
+[[noreturn]] inline void bad_parameter(const std::string& message) {
+  throw Failure(CUDNN_STATUS_BAD_PARAM, message);
+}
+
+[[noreturn]] inline void not_supported(const std::string& message) {
+  throw Failure(CUDNN_STATUS_NOT_SUPPORTED, message);
+}
+
+// NULL is BAD_PARAM, as cuDNN's legacy functions have it, not BAD_PARAM_NULL_POINTER.
+inline void require(std::initializer_list<std::pair<const char*, const void*>> pointers) {
+  for (const auto& [name, pointer] : pointers) {
+    if (pointer == nullptr) bad_parameter(std::string(name) + " is NULL");
+  }
+}
+
+// Keeps the message for this thread's cudnnGetLastErrorString.
+cudnnStatus_t failed(cudnnStatus_t status, const char* message) noexcept;
+
+// The outermost frame of every function that returns a status: no exception leaves the library.
+template <typename Body>
+cudnnStatus_t guarded(Body&& body) noexcept {
+  try {
+    body();
+    return CUDNN_STATUS_SUCCESS;
+  } catch (const Failure& failure) {
+    return failed(failure.status(), failure.what());
+  } catch (const std::bad_alloc&) {
+    return failed(CUDNN_STATUS_ALLOC_FAILED, "out of memory");
+  } catch (const std::invalid_argument& error) {
+    return failed(CUDNN_STATUS_BAD_PARAM, error.what());
+  } catch (const std::exception& error) {
+    return failed(CUDNN_STATUS_INTERNAL_ERROR, error.what());
+  } catch (...) {
+    return failed(CUDNN_STATUS_INTERNAL_ERROR, "unknown exception");
+  }
+}
+
+// Bytes of one element; BAD_PARAM for a type that the host engine does not know.
+std::size_t size_of(cudnnDataType_t type);
+
+}  // namespace mucudnn::host

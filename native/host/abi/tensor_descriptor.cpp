@@ -1,0 +1,243 @@
+// Descriptors of tensors and filters.
+#include <algorithm>
+#include <limits>
+
+#include "host/abi/state.hpp"
+
+namespace mucudnn::host {
+namespace {
+
+constexpr int kMaxElements = std::numeric_limits<int>::max();
+
+void check_dims(int dims, int least) {
+  if (dims < least) bad_parameter(std::to_string(dims) + " dimensions: at least " + std::to_string(least));
+  if (dims > CUDNN_DIM_MAX) not_supported(std::to_string(dims) + " dimensions: at most 8");
+}
+
+void check_sizes(int dims, const int* sizes) {
+  for (int axis = 0; axis < dims; ++axis) {
+    if (sizes[axis] > 0) continue;
+    bad_parameter("dimension " + std::to_string(axis) + " has size " + std::to_string(sizes[axis]));
+  }
+}
+
+void check_format(cudnnTensorFormat_t format) {
+  if (format == CUDNN_TENSOR_NCHW || format == CUDNN_TENSOR_NHWC) return;
+  bad_parameter("tensor format " + std::to_string(static_cast<int>(format)) + ": NCHW (0) or NHWC (1)");
+}
+
+// Elements from the first to the last, gaps included; NOT_SUPPORTED beyond cuDNN's limit.
+std::int64_t extent(int dims, const int* sizes, const int* strides) {
+  std::int64_t elements = 1;
+  for (int axis = 0; axis < dims; ++axis) {
+    elements += std::int64_t{sizes[axis] - 1} * strides[axis];
+    if (elements > kMaxElements) not_supported("a tensor of more than 2147483647 elements");
+  }
+  return elements;
+}
+
+void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const int* sizes,
+         const int* strides) {
+  require({{"the tensor descriptor", tensor}, {"the sizes", sizes}, {"the strides", strides}});
+  check_dims(dims, 2);
+  size_of(type);
+  check_sizes(dims, sizes);
+  for (int axis = 0; axis < dims; ++axis) {
+    if (strides[axis] > 0 || sizes[axis] == 1) continue;
+    bad_parameter("dimension " + std::to_string(axis) + " has stride " + std::to_string(strides[axis]));
+  }
+  extent(dims, sizes, strides);
+  cudnnTensorStruct next;
+  next.type = type;
+  next.dims = dims;
+  std::copy_n(sizes, dims, next.sizes.begin());
+  std::copy_n(strides, dims, next.strides.begin());
+  *tensor = next;
+}
+
+void set_packed(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int dims,
+                const int* sizes) {
+  require({{"the tensor descriptor", tensor}, {"the sizes", sizes}});
+  check_dims(dims, 2);
+  check_format(format);
+  check_sizes(dims, sizes);
+  const bool channels_last = format == CUDNN_TENSOR_NHWC;
+  std::array<int, CUDNN_DIM_MAX> strides{};
+  std::int64_t step = 1;
+  const auto place = [&](int axis) {
+    strides[axis] = static_cast<int>(step);
+    step *= sizes[axis];
+    if (step > kMaxElements) not_supported("a tensor of more than 2147483647 elements");
+  };
+  if (channels_last) place(1);
+  for (int axis = dims - 1; axis >= 2; --axis) place(axis);
+  if (!channels_last) place(1);
+  place(0);
+  set(tensor, type, dims, sizes, strides.data());
+}
+
+void set(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int dims,
+         const int* sizes) {
+  require({{"the filter descriptor", filter}, {"the sizes", sizes}});
+  check_dims(dims, 3);
+  size_of(type);
+  check_format(format);
+  check_sizes(dims, sizes);
+  cudnnFilterStruct next;
+  next.type = type;
+  next.format = format;
+  next.dims = dims;
+  std::copy_n(sizes, dims, next.sizes.begin());
+  *filter = next;
+}
+
+}  // namespace
+}  // namespace mucudnn::host
+
+using mucudnn::host::bad_parameter;
+using mucudnn::host::guarded;
+using mucudnn::host::require;
+
+extern "C" {
+
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
+  return guarded([&] {
+    require({{"the tensor descriptor", tensor}});
+    *tensor = new cudnnTensorStruct;
+  });
+}
+
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
+  delete tensor;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
+                                         cudnnDataType_t type, int n, int c, int h, int w) {
+  const int sizes[] = {n, c, h, w};
+  return guarded([&] { mucudnn::host::set_packed(tensor, format, type, 4, sizes); });
+}
+
+cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int n, int c,
+                                           int h, int w, int n_stride, int c_stride, int h_stride,
+                                           int w_stride) {
+  const int sizes[] = {n, c, h, w};
+  const int strides[] = {n_stride, c_stride, h_stride, w_stride};
+  return guarded([&] { mucudnn::host::set(tensor, type, 4, sizes, strides); });
+}
+
+cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t* type, int* n,
+                                         int* c, int* h, int* w, int* n_stride, int* c_stride, int* h_stride,
+                                         int* w_stride) {
+  return guarded([&] {
+    require({{"the tensor descriptor", tensor}, {"type", type}});
+    int* const sizes[] = {n, c, h, w};
+    int* const strides[] = {n_stride, c_stride, h_stride, w_stride};
+    for (int axis = 0; axis < 4; ++axis) require({{"a size", sizes[axis]}, {"a stride", strides[axis]}});
+    *type = tensor->type;
+    for (int axis = 0; axis < 4; ++axis) {
+      *sizes[axis] = tensor->sizes[axis];
+      *strides[axis] = tensor->strides[axis];
+    }
+  });
+}
+
+cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims,
+                                         const int* sizes, const int* strides) {
+  return guarded([&] { mucudnn::host::set(tensor, type, dims, sizes, strides); });
+}
+
+cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
+                                           cudnnDataType_t type, int dims, const int* sizes) {
+  return guarded([&] { mucudnn::host::set_packed(tensor, format, type, dims, sizes); });
+}
+
+cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type,
+                                         int* dims, int* sizes, int* strides) {
+  return guarded([&] {
+    require({{"the tensor descriptor", tensor},
+             {"type", type},
+             {"dims", dims},
+             {"sizes", sizes},
+             {"strides", strides}});
+    *type = tensor->type;
+    *dims = tensor->dims;
+    const int count = std::clamp(requested, 0, tensor->dims);
+    std::copy_n(tensor->sizes.begin(), count, sizes);
+    std::copy_n(tensor->strides.begin(), count, strides);
+  });
+}
+
+cudnnStatus_t cudnnGetTensorSizeInBytes(cudnnTensorDescriptor_t tensor, size_t* size) {
+  return guarded([&] {
+    require({{"the tensor descriptor", tensor}, {"size", size}});
+    const auto elements = mucudnn::host::extent(tensor->dims, tensor->sizes.data(), tensor->strides.data());
+    *size = tensor->dims == 0 ? 0 : static_cast<size_t>(elements) * mucudnn::host::size_of(tensor->type);
+  });
+}
+
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
+  return guarded([&] {
+    require({{"the filter descriptor", filter}});
+    *filter = new cudnnFilterStruct;
+  });
+}
+
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
+  delete filter;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int k, int c, int h, int w) {
+  const int sizes[] = {k, c, h, w};
+  return guarded([&] { mucudnn::host::set(filter, type, format, 4, sizes); });
+}
+
+cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t* type,
+                                         cudnnTensorFormat_t* format, int* k, int* c, int* h, int* w) {
+  return guarded([&] {
+    require({{"the filter descriptor", filter}, {"type", type}, {"format", format}});
+    int* const sizes[] = {k, c, h, w};
+    for (const int* size : sizes) require({{"a size", size}});
+    *type = filter->type;
+    *format = filter->format;
+    for (int axis = 0; axis < 4; ++axis) *sizes[axis] = filter->sizes[axis];
+  });
+}
+
+cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int dims, const int* sizes) {
+  return guarded([&] { mucudnn::host::set(filter, type, format, dims, sizes); });
+}
+
+cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type,
+                                         cudnnTensorFormat_t* format, int* dims, int* sizes) {
+  return guarded([&] {
+    require({{"the filter descriptor", filter},
+             {"type", type},
+             {"format", format},
+             {"dims", dims},
+             {"sizes", sizes}});
+    mucudnn::host::check_dims(requested, 1);
+    *type = filter->type;
+    *format = filter->format;
+    *dims = filter->dims;
+    std::copy_n(filter->sizes.begin(), std::min(requested, filter->dims), sizes);
+  });
+}
+
+cudnnStatus_t cudnnGetFilterSizeInBytes(cudnnFilterDescriptor_t filter, size_t* size) {
+  return guarded([&] {
+    require({{"the filter descriptor", filter}, {"size", size}});
+    size_t bytes = filter->dims == 0 ? 0 : mucudnn::host::size_of(filter->type);
+    for (int axis = 0; axis < filter->dims; ++axis) {
+      if (__builtin_mul_overflow(bytes, static_cast<size_t>(filter->sizes[axis]), &bytes)) {
+        bad_parameter("a filter of 2^64 bytes or more");
+      }
+    }
+    *size = bytes;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,36 @@
+// The algorithms behind convolution.hpp, one namespace and one source file each; the contract of each
+// pair is that of the two functions there.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "host/convolution.hpp"
+
+namespace mucudnn::host {
+
+namespace implicit_gemm {
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
+void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
+              void* workspace);
+}  // namespace implicit_gemm
+
+namespace explicit_gemm {
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
+void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
+              void* workspace);
+}  // namespace explicit_gemm
+
+namespace winograd {
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
+void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
+              void* workspace);
+}  // namespace winograd
+
+namespace fft {
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
+void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
+              void* workspace);
+}  // namespace fft
+
+}  // namespace mucudnn::host

@@ -1,0 +1,26 @@
+// FFT tiling: tiles of 16x16, of which the kernel leaves 17 - its size as outputs in each direction. The
+// spectrum of a real tile has 4 real and 126 complex independent frequencies.
+#include "host/algorithms.hpp"
+#include "host/spectral.hpp"
+
+namespace mucudnn::host::fft {
+namespace {
+
+// Larger kernels would leave less than half of each tile as outputs.
+constexpr std::int64_t largest_kernel = 9;
+
+spectral::Method method() { return {transforms::kernels().fft, 16, 4, 126}; }
+
+}  // namespace
+
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem) {
+  if (problem.kernel[1] > largest_kernel || problem.kernel[2] > largest_kernel) return std::nullopt;
+  return spectral::workspace_size(method(), pass, problem);
+}
+
+void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
+              void* workspace) {
+  spectral::convolve(method(), pass, problem, tensors, alpha, beta, workspace);
+}
+
+}  // namespace mucudnn::host::fft

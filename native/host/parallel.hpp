@@ -1,0 +1,17 @@
+// The host engine's threads. OpenBLAS itself is held to one: every loop is divided here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace mucudnn::host {
+
+// Threads that each parallel_for uses from now on; at least 1.
+void set_threads(int count);
+int threads();
+
+// Calls body(begin, end) over disjoint ranges that cover [0, count), on up to threads() threads,
+// and returns when all are done. Runs inline where called from inside another parallel_for.
+void parallel_for(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+
+}  // namespace mucudnn::host

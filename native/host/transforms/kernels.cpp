@@ -1,0 +1,19 @@
+// Compiled once for each instruction set: MUCUDNN_ISA names it, MUCUDNN_LANES is its vectors' width. No
+// standard header with code may be included here: the linker could take this file's copy of an inline
+// function into programs for lesser processors.
+#include "host/transforms/fft_tiles.hpp"
+#include "host/transforms/winograd_tiles.hpp"
+
+#define MUCUDNN_QUOTE(name) #name
+#define MUCUDNN_NAME(name) MUCUDNN_QUOTE(name)
+
+namespace mucudnn::host::transforms::MUCUDNN_ISA {
+
+extern const Kernels table;
+const Kernels table = {
+    MUCUDNN_NAME(MUCUDNN_ISA),
+    {winograd_analyse<SignalTransform>, winograd_analyse<GradientTransform>, winograd_synthesise_image,
+     winograd_analyse_filter, winograd_synthesise_filter},
+    {fft_analyse, fft_analyse, fft_synthesise_image, fft_analyse_filter, fft_synthesise_filter}};
+
+}  // namespace mucudnn::host::transforms::MUCUDNN_ISA

@@ -1,0 +1,105 @@
+// What both transforms share: bands of packed image rows, and filters as runs. For kernels.cpp alone.
+#pragma once
+
+#include "host/transforms/vector.hpp"
+
+namespace mucudnn::host::transforms::MUCUDNN_ISA {
+namespace {
+
+// The spectrum from a row and a channel on.
+MUCUDNN_INLINE Spectrum at(const Spectrum& s, std::int64_t row, int channel) {
+  return Spectrum{s.data + row * s.row_stride + channel, s.plane_stride, s.row_stride};
+}
+
+// The rows of the image that a block's tiles touch, packed.
+struct Band {
+  Vector* pixels;
+  std::int64_t first, last, width;
+
+  // The pixels of an image row, or null outside the image.
+  const Vector* row(std::int64_t y) const {
+    return y >= first && y < last ? pixels + (y - first) * width : nullptr;
+  }
+};
+
+Band pack_band(const ImageBlock& b, int lane) {
+  Band band{vectors(b.scratch), 0, 0, b.width};
+  band.first = larger<std::int64_t>(0, b.first_row * b.step_height - b.pad_height);
+  band.last = smaller(b.height, (b.last_row - 1) * b.step_height - b.pad_height + b.tile_height);
+  if (band.first >= band.last) return Band{band.pixels, 0, 0, b.width};
+  float* source = b.image + lane * b.channel_stride + band.first * b.width * b.pixel_stride;
+  pack(band.pixels, Run{source, (band.last - band.first) * b.width, channels_from(b.channels, lane),
+                        b.channel_stride, b.pixel_stride});
+  return band;
+}
+
+// The image rows of tile row i, to be written back.
+Run tile_row_run(const ImageBlock& b, std::int64_t i, int lane) {
+  const std::int64_t first = i * b.step_height;
+  const std::int64_t rows = smaller(b.step_height, b.height - first);
+  return Run{b.image + lane * b.channel_stride + first * b.width * b.pixel_stride, rows * b.width,
+             channels_from(b.channels, lane), b.channel_stride, b.pixel_stride};
+}
+
+// Fetches a run while the values to be written to it are computed: its channels lie in different pages.
+void prefetch(const Run& run) {
+  constexpr std::int64_t line_floats = 16;
+  for (std::int64_t c = 0; c < run.channels && run.pixel_stride == 1; ++c) {
+    for (std::int64_t p = 0; p < run.pixels; p += line_floats) {
+      __builtin_prefetch(run.data + c * run.channel_stride + p);
+    }
+  }
+}
+
+// Where the packed taps of a filter block lie: that of `tap` for the n-th input channel is at
+// n * in_step + tap * tap_step.
+struct Taps {
+  Vector* packed;
+  std::int64_t in_step, tap_step;
+};
+
+// Calls visit(packed, run) over the fewest contiguous runs that make up the block.
+template <typename Visit>
+MUCUDNN_INLINE Taps for_each_run(const FilterBlock& b, int lane, Visit visit) {
+  const std::int64_t taps = b.height * b.width;
+  Vector* packed = vectors(b.scratch);
+  float* filter = b.filter + lane * b.out_stride;
+  const std::int64_t channels = channels_from(b.out_channels, lane);
+  if (b.in_stride == 1) {  // channels last, lanes along the first dimension
+    for (std::int64_t t = 0; t < taps; ++t) {
+      visit(packed + t * b.in_channels,
+            Run{filter + t * b.tap_stride, b.in_channels, channels, b.out_stride, 1});
+    }
+    return Taps{packed, 1, b.in_channels};
+  }
+  if (b.tap_stride == 1 && b.in_stride == taps) {
+    visit(packed, Run{filter, b.in_channels * taps, channels, b.out_stride, 1});
+  } else {
+    for (std::int64_t n = 0; n < b.in_channels; ++n) {
+      visit(packed + n * taps, Run{filter + n * b.in_stride, taps, channels, b.out_stride, b.tap_stride});
+    }
+  }
+  return Taps{packed, taps, 1};
+}
+
+Taps pack_filter(const FilterBlock& b, int lane) {
+  Taps taps = for_each_run(b, lane, [](Vector* packed, const Run& run) { pack(packed, run); });
+  if (b.rotated) {
+    taps.packed += (b.height * b.width - 1) * taps.tap_step;
+    taps.tap_step = -taps.tap_step;
+  }
+  return taps;
+}
+
+Taps packed_filter(const FilterBlock& b) {
+  const std::int64_t taps = b.height * b.width;
+  Vector* packed = vectors(b.scratch);
+  return b.in_stride == 1 ? Taps{packed, 1, b.in_channels} : Taps{packed, taps, 1};
+}
+
+void unpack_filter(const FilterBlock& b, int lane, float alpha, float beta) {
+  for_each_run(b, lane, [=](Vector* packed, const Run& run) { unpack(packed, run, alpha, beta); });
+}
+
+}  // namespace
+}  // namespace mucudnn::host::transforms::MUCUDNN_ISA

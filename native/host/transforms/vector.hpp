@@ -1,0 +1,173 @@
+// Vectors of MUCUDNN_LANES channels, and the transposition between tensors and vectors. For kernels.cpp
+// alone: everything is local to that translation unit, so that no code compiled for one instruction
+// set can be merged into a program for another.
+#pragma once
+
+#include <cstdint>
+
+#include "host/transforms/transforms.hpp"
+
+#define MUCUDNN_INLINE inline __attribute__((always_inline))
+
+namespace mucudnn::host::transforms::MUCUDNN_ISA {
+namespace {
+
+constexpr int lanes = MUCUDNN_LANES;
+
+typedef float Vector __attribute__((vector_size(4 * MUCUDNN_LANES), may_alias));
+typedef float UnalignedVector __attribute__((vector_size(4 * MUCUDNN_LANES), aligned(4), may_alias));
+
+MUCUDNN_INLINE Vector load(const float* source) { return *reinterpret_cast<const UnalignedVector*>(source); }
+MUCUDNN_INLINE void store(float* target, Vector v) { *reinterpret_cast<UnalignedVector*>(target) = v; }
+MUCUDNN_INLINE Vector* vectors(float* aligned) { return reinterpret_cast<Vector*>(aligned); }
+
+template <typename T>
+MUCUDNN_INLINE T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+template <typename T>
+MUCUDNN_INLINE T larger(T a, T b) {
+  return a < b ? b : a;
+}
+
+#if MUCUDNN_LANES == 4
+#define MUCUDNN_LOW_HALVES 0, 4, 1, 5
+#define MUCUDNN_HIGH_HALVES 2, 6, 3, 7
+#elif MUCUDNN_LANES == 8
+#define MUCUDNN_LOW_HALVES 0, 8, 1, 9, 2, 10, 3, 11
+#define MUCUDNN_HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define MUCUDNN_LOW_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define MUCUDNN_HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#endif
+
+#if defined(__clang__) || __GNUC__ >= 12
+MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, MUCUDNN_LOW_HALVES);
+}
+MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, MUCUDNN_HIGH_HALVES);
+}
+#else
+typedef std::int32_t Indices __attribute__((vector_size(4 * MUCUDNN_LANES)));
+MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
+  return __builtin_shuffle(a, b, Indices{MUCUDNN_LOW_HALVES});
+}
+MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
+  return __builtin_shuffle(a, b, Indices{MUCUDNN_HIGH_HALVES});
+}
+#endif
+
+// Each interleaving of the two halves rotates the bits of an element's (row, column) by one place;
+// when half of them are done, row and column have changed places.
+MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
+#pragma GCC unroll 4
+  for (int stage = 1; stage < lanes; stage *= 2) {
+    Vector next[lanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < lanes / 2; ++i) {
+      next[2 * i] = interleave_low(m[i], m[i + lanes / 2]);
+      next[2 * i + 1] = interleave_high(m[i], m[i + lanes / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) m[i] = next[i];
+  }
+}
+
+// A run of pixels of up to `lanes` channels.
+struct Run {
+  float* data;
+  std::int64_t pixels, channels;
+  std::int64_t channel_stride, pixel_stride;
+};
+
+void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
+  for (std::int64_t p = first; p < run.pixels; ++p) {
+    Vector v = {};
+    for (std::int64_t c = 0; c < run.channels; ++c) {
+      v[c] = run.data[c * run.channel_stride + p * run.pixel_stride];
+    }
+    packed[p] = v;
+  }
+}
+
+// One vector a pixel; lanes without a channel become 0.
+void pack(Vector* packed, const Run& run) {
+  if (run.channel_stride == 1 && run.channels == lanes) {
+    for (std::int64_t p = 0; p < run.pixels; ++p) packed[p] = load(run.data + p * run.pixel_stride);
+    return;
+  }
+  if (run.pixel_stride != 1 || run.pixels < lanes) return pack_pixels(packed, run, 0);
+  for (std::int64_t p = 0; p < run.pixels; p += lanes) {
+    const std::int64_t at = smaller(p, run.pixels - lanes);  // the last one overlaps the one before
+    Vector m[lanes];
+#pragma GCC unroll 16
+    for (int c = 0; c < lanes; ++c) {
+      m[c] = c < run.channels ? load(run.data + c * run.channel_stride + at) : Vector{};
+    }
+    transpose(m);
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) packed[at + i] = m[i];
+  }
+}
+
+template <bool accumulate>
+MUCUDNN_INLINE void unpack_pixels(const Vector* packed, const Run& run, std::int64_t first, float alpha,
+                                  float beta) {
+  for (std::int64_t c = 0; c < run.channels; ++c) {
+    for (std::int64_t p = first; p < run.pixels; ++p) {
+      float* target = run.data + c * run.channel_stride + p * run.pixel_stride;
+      const float value = alpha * reinterpret_cast<const float*>(packed + p)[c];
+      *target = accumulate ? value + beta * *target : value;
+    }
+  }
+}
+
+template <bool accumulate>
+MUCUDNN_INLINE void unpack_vector(float* target, Vector v, float alpha, float beta) {
+  store(target, accumulate ? alpha * v + beta * load(target) : alpha * v);
+}
+
+template <bool accumulate>
+MUCUDNN_INLINE void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
+  if (run.channel_stride == 1 && run.channels == lanes) {
+    for (std::int64_t p = 0; p < run.pixels; ++p) {
+      unpack_vector<accumulate>(run.data + p * run.pixel_stride, packed[p], alpha, beta);
+    }
+    return;
+  }
+  if (run.pixel_stride != 1 || run.pixels < lanes)
+    return unpack_pixels<accumulate>(packed, run, 0, alpha, beta);
+  for (std::int64_t p = 0; p < run.pixels; p += lanes) {
+    std::int64_t at = p;
+    if (p + lanes > run.pixels) {
+      if (accumulate) return unpack_pixels<accumulate>(packed, run, p, alpha, beta);
+      at = run.pixels - lanes;  // writes some values a second time, which only plain writing may
+    }
+    Vector m[lanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) m[i] = packed[at + i];
+    transpose(m);
+#pragma GCC unroll 16
+    for (int c = 0; c < lanes; ++c) {
+      if (c < run.channels)
+        unpack_vector<accumulate>(run.data + c * run.channel_stride + at, m[c], alpha, beta);
+    }
+  }
+}
+
+void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
+  if (beta == 0) {
+    unpack<false>(packed, run, alpha, beta);
+  } else {
+    unpack<true>(packed, run, alpha, beta);
+  }
+}
+
+// The channels of a block that fall to the lanes from `lane` on.
+MUCUDNN_INLINE std::int64_t channels_from(std::int64_t channels, int lane) {
+  return smaller<std::int64_t>(larger<std::int64_t>(channels - lane, 0), lanes);
+}
+
+}  // namespace
+}  // namespace mucudnn::host::transforms::MUCUDNN_ISA

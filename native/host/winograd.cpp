@@ -1,0 +1,22 @@
+// Non-fused Winograd F(4x4, 3x3): 36 multiplications for 16 outputs of 9 taps.
+#include "host/algorithms.hpp"
+#include "host/spectral.hpp"
+
+namespace mucudnn::host::winograd {
+namespace {
+
+spectral::Method method() { return {transforms::kernels().winograd, 6, 36, 0}; }
+
+}  // namespace
+
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem) {
+  if (problem.kernel[1] != 3 || problem.kernel[2] != 3) return std::nullopt;
+  return spectral::workspace_size(method(), pass, problem);
+}
+
+void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
+              void* workspace) {
+  spectral::convolve(method(), pass, problem, tensors, alpha, beta, workspace);
+}
+
+}  // namespace mucudnn::host::winograd

@@ -1,0 +1,187 @@
+"""Workspace division (WD): one total for all kernels of a network, each kernel getting its own part of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+
+from . import exact as dynamic_programming
+from . import ilp
+from .choice import Options, Solver
+from .configuration import TIE, Configuration, Infeasible, pareto_front
+from .relaxation import worthwhile
+
+GAP = 1e-4  # relative, by default
+TIME_LIMIT = 30.0  # seconds, by default
+
+SOLVERS: dict[str, Solver] = {"highs": ilp.solve, "exact": dynamic_programming.solve}
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Division(Generic[K]):
+    """What a division came to.
+
+    Attributes:
+        choice: every kernel's configuration, in the order that the kernels were given in.
+        gap: no division takes less than (1 - gap) of this one's time; 0 within 1e-12.
+        reached: whether that is within the gap asked for; False where a solver ran out of time.
+        solver: whose choice it is: "highs" or "exact"; "none" where every kernel's fastest fits.
+        seconds: what finding it took.
+    """
+
+    choice: dict[K, Configuration]
+    gap: float
+    reached: bool
+    solver: str
+    seconds: float
+
+
+def divide_workspace(
+    kernels: Mapping[K, Sequence[Configuration]],
+    total: int,
+    *,
+    counts: Mapping[K, int] | None = None,
+    exact: bool = False,
+    solver: Literal["auto", "highs", "exact"] = "auto",
+) -> dict[K, Configuration]:
+    """Choose one configuration of each kernel, all workspaces together within a total: `solve_division`."""
+    return solve_division(kernels, total, counts=counts, exact=exact, solver=solver).choice
+
+
+def solve_division(
+    kernels: Mapping[K, Sequence[Configuration]],
+    total: int,
+    *,
+    counts: Mapping[K, int] | None = None,
+    exact: bool = False,
+    solver: Literal["auto", "highs", "exact"] = "auto",
+    time_limit: float = TIME_LIMIT,
+) -> Division[K]:
+    """Choose one configuration of each kernel so that all workspaces together fit a total (WD).
+
+    Minimises the sum over the kernels of count x time, the sum of count x workspace being at most the total.
+    The answer fits the total in whole bytes whatever the solver, and does not depend on the input's order.
+
+    Args:
+        kernels: each kernel's configurations, in any order; those not Pareto-optimal are never chosen.
+        total: bytes for all kernels together.
+        counts: how many identical kernels each stands for; 1 where not given.
+        exact: find the optimum (within 1e-12) instead of an answer within 1e-4 of it, both relative.
+        solver: who tries first. "highs": the integer linear program, then, where its answer does not fit or
+            is not there in time, dynamic programming; "exact": dynamic programming alone; "auto": "highs",
+            or with `exact` dynamic programming and then "highs", whose tolerances are too wide to prove it.
+        time_limit: seconds for each solver; at it the best answer found is taken.
+
+    Raises:
+        Infeasible: the least workspaces do not fit; its `need` is their sum, or None where a kernel has no
+            configuration at all.
+        ValueError: a count is less than 1 or of no kernel, or there is no such solver.
+    """
+    start = time.monotonic()
+    orders = {
+        "auto": ("exact", "highs") if exact else ("highs", "exact"),
+        "highs": ("highs", "exact"),
+        "exact": ("exact",),
+    }
+    if solver not in orders:
+        raise ValueError(f"no solver {solver!r}, there are {', '.join(orders)}")
+    weights = _weights(kernels, counts)
+    fronts = {kernel: _front(configurations) for kernel, configurations in kernels.items()}
+    capacity = total - _need(fronts, weights, total)
+    fronts = {k: _affordable(front, capacity // weights[k]) for k, front in fronts.items()}
+    problem = {k: _options(front, weights[k]) for k, front in fronts.items()}
+
+    if sum(int(options.workspace[-1]) for options in problem.values()) <= capacity:
+        fastest = {kernel: front[-1] for kernel, front in fronts.items()}
+        return Division(fastest, 0.0, True, "none", time.monotonic() - start)
+
+    order = sorted(problem, key=lambda k: (*_content(problem[k]), repr(k)))
+    kept = worthwhile([problem[k] for k in order], capacity)
+    capacity -= sum(int(problem[k].workspace[indices[0]]) for k, indices in zip(order, kept, strict=True))
+    options = [problem[k].take(indices) for k, indices in zip(order, kept, strict=True)]
+    gap_asked = 0.0 if exact else GAP
+    chosen: list[int] | None = None
+    best, bound, winner = math.inf, 0.0, ""
+    for name in orders[solver]:
+        answer = SOLVERS[name](options, capacity, gap_asked, time_limit)
+        bound = max(bound, answer.bound)
+        if answer.choice is not None and _workspace(options, answer.choice) <= capacity:
+            milliseconds = math.fsum(o.time[i] for o, i in zip(options, answer.choice, strict=True))
+            if milliseconds < best:
+                chosen, best, winner = answer.choice, milliseconds, name
+        gap = max(0.0, 1 - bound / best)
+        if chosen is not None and gap <= gap_asked + 2 * TIE:
+            break
+    assert chosen is not None  # dynamic programming always answers
+    index = {k: int(indices[i]) for k, indices, i in zip(order, kept, chosen, strict=True)}
+    return Division(
+        choice={kernel: front[index[kernel]] for kernel, front in fronts.items()},
+        gap=gap if gap > 2 * TIE else 0.0,
+        reached=gap <= gap_asked + 2 * TIE,
+        solver=winner,
+        seconds=time.monotonic() - start,
+    )
+
+
+def _weights(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -> dict[K, int]:
+    counts = counts or {}
+    for kernel, count in counts.items():
+        if kernel not in kernels:
+            raise ValueError(f"a count of {count} is given for {kernel!r}, which is none of the kernels")
+        if count < 1:
+            raise ValueError(f"the count of {kernel!r} is {count}, must be at least 1")
+    return {kernel: counts.get(kernel, 1) for kernel in kernels}
+
+
+def _front(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """Return the Pareto-optimal ones, workspace ascending; of equals fewer parts, then larger parts first."""
+
+    def preference(c: Configuration) -> tuple[object, ...]:
+        parts = [(-part.micro_batch, part.workspace, part.algorithm) for part in c.parts]
+        return c.workspace, c.time_ms, len(parts), parts
+
+    return pareto_front(sorted(configurations, key=preference))
+
+
+def _need(fronts: Mapping[K, Sequence[Configuration]], weights: Mapping[K, int], total: int) -> int:
+    """Return the bytes that the kernels need at least; raises Infeasible where the total is less."""
+    for kernel, front in fronts.items():
+        if not front:
+            raise Infeasible(f"kernel {kernel!r} has no configuration at all", limit=total, need=None)
+    need = sum(weights[kernel] * front[0].workspace for kernel, front in fronts.items())
+    if need > total:
+        raise Infeasible(
+            f"{len(fronts)} kernels do not fit {total} bytes of workspace in total: "
+            f"the least that they need together is {need} bytes",
+            limit=total,
+            need=need,
+        )
+    return need
+
+
+def _affordable(front: list[Configuration], spare: int) -> list[Configuration]:
+    """Return those that fit when all other kernels take their least."""
+    return [c for c in front if c.workspace - front[0].workspace <= spare]
+
+
+def _options(front: Sequence[Configuration], weight: int) -> Options:
+    least = front[0].workspace
+    return Options(
+        np.array([weight * (c.workspace - least) for c in front], dtype=np.int64),
+        np.array([weight * c.time_ms for c in front], dtype=np.float64),
+    )
+
+
+def _content(options: Options) -> tuple[list[int], list[float]]:
+    return options.workspace.tolist(), options.time.tolist()
+
+
+def _workspace(options: Sequence[Options], choice: Sequence[int]) -> int:
+    return sum(int(o.workspace[i]) for o, i in zip(options, choice, strict=True))

@@ -1,0 +1,126 @@
+"""The relaxation of workspace division in which a kernel's options may be mixed.
+
+It has a greedy answer: go along the segments of all kernels' lower convex hulls, most milliseconds saved per
+byte first, until the capacity is used up. Its time is a bound for every division; the price of a byte there
+tells which options can be in none that is better than a division known already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .choice import Options
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+def worthwhile(options: Sequence[Options], capacity: int) -> list[Ints]:
+    """Return the indices of each kernel's options that an optimal division may need, ascending.
+
+    The options of one optimal division are always among them (within rounding).
+    """
+    segments = Segments(options)
+    known = segments.fill(capacity)
+    best = sum(float(kernel.time[i]) for kernel, i in zip(options, known, strict=True))
+    price = segments.price(capacity)
+    costs = [kernel.time + price * kernel.workspace for kernel in options]
+    bound = sum(float(cost.min()) for cost in costs) - price * capacity
+    kept = []
+    for cost, i in zip(costs, known, strict=True):
+        keep = bound + (cost - cost.min()) <= best
+        keep[i] = True
+        kept.append(np.flatnonzero(keep))
+    extra = [kernel.workspace[i] - kernel.workspace[i[0]] for kernel, i in zip(options, kept, strict=True)]
+    spare = capacity - sum(int(kernel.workspace[i[0]]) for kernel, i in zip(options, kept, strict=True))
+    return [i[more <= spare] for i, more in zip(kept, extra, strict=True)]
+
+
+class Segments:
+    """The segments of all kernels' lower convex hulls, most milliseconds saved per byte first."""
+
+    def __init__(self, options: Sequence[Options]) -> None:
+        hulls = [convex_hull(kernel) for kernel in options]
+        self._slowest = np.array([kernel.time[0] for kernel in options])
+        workspace = np.concatenate([np.diff(k.workspace[h]) for k, h in zip(options, hulls, strict=True)])
+        saved = np.concatenate([-np.diff(k.time[h]) for k, h in zip(options, hulls, strict=True)])
+        order = np.argsort(-saved / workspace, kind="stable")  # a kernel's own segments stay in their order
+        self._workspace, self._saved = workspace[order], saved[order]
+        self._kernel = np.repeat(np.arange(len(options)), [len(hull) - 1 for hull in hulls])[order]
+        self._option = np.concatenate([hull[1:] for hull in hulls])[order]
+
+    def price(self, capacity: int) -> float:
+        """Return the milliseconds that one byte more would save, at a capacity that not all segments fit."""
+        last = int(np.searchsorted(np.cumsum(self._workspace), capacity, side="right"))
+        return float(self._saved[last] / self._workspace[last])
+
+    def fill(self, capacity: int) -> list[int]:
+        """Return a good choice that fits: all segments in turn, each where it and those below it fit."""
+        choice = [0] * len(self._slowest)
+        full: set[int] = set()
+        for kernel, option, workspace in zip(
+            self._kernel.tolist(), self._option.tolist(), self._workspace.tolist(), strict=True
+        ):
+            if kernel not in full and workspace <= capacity:
+                choice[kernel] = option
+                capacity -= workspace
+            else:
+                full.add(kernel)
+        return choice
+
+    def after(self, done: int) -> Rest:
+        """Return the relaxation over the kernels that are left when the first `done` are decided."""
+        left = self._kernel >= done
+        workspace = np.concatenate(([0], np.cumsum(self._workspace[left])))
+        saved = np.concatenate(([0.0], np.cumsum(self._saved[left])))
+        slowest = self._slowest[done:]
+        kernel, option = self._kernel[left] - done, self._option[left]
+        return Rest(workspace, slowest.sum() - saved, kernel, option, len(slowest))
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The kernels left over: time against workspace as whole segments are taken, from none to all."""
+
+    workspace: Ints
+    time: Floats
+    kernel: Ints
+    option: Ints
+    kernels: int
+
+    def bound(self, capacity: Ints) -> Floats:
+        """Return the least time in each capacity if options could be mixed."""
+        return np.interp(capacity, self.workspace, self.time)
+
+    def whole(self, capacity: Ints) -> Floats:
+        """Return the time in each capacity with whole segments, as `choice` takes them."""
+        time: Floats = self.time[np.searchsorted(self.workspace, capacity, side="right") - 1]
+        return time
+
+    def choice(self, capacity: int) -> list[int]:
+        """Return the options taken with whole segments."""
+        taken = int(np.searchsorted(self.workspace, capacity, side="right")) - 1
+        choice = [0] * self.kernels
+        for kernel, option in zip(self.kernel[:taken].tolist(), self.option[:taken].tolist(), strict=True):
+            choice[kernel] = option
+        return choice
+
+
+def convex_hull(kernel: Options) -> Ints:
+    """Return the indices of the options on the lower convex hull."""
+
+    def slope(left: int, right: int) -> float:
+        run = kernel.workspace[right] - kernel.workspace[left]
+        return float((kernel.time[right] - kernel.time[left]) / run)
+
+    hull: list[int] = []
+    for option in range(len(kernel.time)):
+        while len(hull) > 1 and slope(hull[-2], hull[-1]) >= slope(hull[-1], option):
+            hull.pop()
+        hull.append(option)
+    return np.array(hull)

@@ -1,0 +1,194 @@
+"""Bad input gets one clear line on stderr, nothing on stdout, and the exit code of its kind."""
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mucudnn.cache import Cache
+from mucudnn.cli import main
+from mucudnn.settings import SETTINGS
+
+Capture = pytest.CaptureFixture[str]
+GOOD = "mb4_ic4ih8_oc4_kh3"
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    path = tmp_path / "cache.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
+    return path
+
+
+def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
+    """The exit code, and the only line that was printed."""
+    try:
+        code = main(arguments)
+    except SystemExit as exit_:  # argparse's way
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("mucudnn")
+    return code, line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("optimize", "resnet5"), "did you mean resnet50"),
+        (("optimize", "nothing-like-it"), "alexnet, cosmoflow, resnet18, resnet50, unet3d, vgg16"),
+        (("optimize", "ic4ih8_oc4_kh3_zz1"), "zz1"),
+        (("optimize", "ic4ih8_oc4_kh3", "--batch", "0"), "the mini-batch must be from 1"),
+        (("optimize", "ic4ih8_oc4_kh3", "--batch", "-3"), "not -3"),
+        (("optimize", "ic4ih8_oc4_kh3", "--batch", "99999999999999999999"), "not 99999999999999999999"),
+        (("optimize", "mb0_ic4ih8_oc4_kh3"), "mini-batch (mb) is 0"),
+        (("optimize", "mb4_ic4ih8_oc4_kh0"), "kernel height is 0"),
+        (("optimize", "mb4_ic4ih8_oc4_kh-1"), "-1"),
+        (("optimize", "mb4_ic4ih8_oc4_kh9"), "output height would be 0 or less"),
+        (("optimize", "mb4_ic4ih2147483648_oc4_kh3"), "ih2147483648"),
+        (("optimize", "mb2147483647_ic2147483647ih9_oc4_kh3"), "2^63"),
+        (("optimize", GOOD, "--workspace", "12XB"), "'12XB' is not a size"),
+        (("optimize", GOOD, "--total-workspace", "none"), "'none' is not a size"),
+        (("optimize", GOOD, "--workspace", "1", "--total-workspace", "1"), "not allowed with"),
+        (("optimize", GOOD, "--passes", "sideways"), "'sideways' is not a pass"),
+        (("optimize", GOOD, "--dtype", "f8"), "'f8'"),
+        (("optimize", GOOD, "--policy", "some"), "'some'"),
+        (("optimize", GOOD, "--threads", "0"), "'0' is not a number of threads"),
+        (("optimize",), "required"),
+        (("fly",), "'fly'"),
+        ((), "required"),
+    ],
+)
+def test_what_cannot_be_understood_is_a_usage_error(
+    arguments: tuple[str, ...], part: str, capsys: Capture
+) -> None:
+    code, line = fails(capsys, *arguments)
+    assert code == 2
+    assert part in line
+
+
+def test_a_line_of_a_file_is_named(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "network.txt"
+    file.write_text("ic4ih8_oc4_kh3\n\nic4ih8_oc4_kx3\n")
+    code, line = fails(capsys, "optimize", str(file))
+    assert code == 2
+    assert f"{file}, line 3: 'kx3'" in line
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("MUCUDNN_WORKSPACE_LIMIT", "12XB"),
+        ("MUCUDNN_BATCH_POLICY", "some"),
+        ("MUCUDNN_THREADS", "many"),
+        ("MUCUDNN_LIBRARY", "relative.so"),
+    ],
+)
+def test_an_unreadable_variable_is_named(
+    variable: str, text: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, text)
+    code, line = fails(capsys, "optimize", GOOD)
+    assert code == 2
+    assert f"{variable}: '{text}'" in line
+
+
+@pytest.mark.parametrize("engine", ["cudnn", "/no/such/library.so", __file__])
+def test_an_engine_that_is_not_there_is_exit_code_4(engine: str, capsys: Capture) -> None:
+    code, line = fails(capsys, "optimize", GOOD, "--engine", engine)
+    assert code == 4
+    assert engine in line or "no cuDNN device" in line
+
+
+def hungry_cache(path: Path) -> None:
+    """A cache in which every algorithm needs workspace."""
+    assert main(["benchmark", GOOD]) == 0
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE measurements SET workspace = workspace + 1000")
+    database.close()
+
+
+@pytest.mark.parametrize("limit", ["--workspace", "--total-workspace"])
+def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, capsys: Capture) -> None:
+    hungry_cache(cache_path)
+    capsys.readouterr()
+    code, line = fails(capsys, "optimize", GOOD, limit, "10", "--replay", str(cache_path))
+    assert code == 3
+    assert "nothing fits 10 B of workspace" in line
+    assert "1000 bytes" in line
+    assert "mb4_ic4ih8_oc4_kh3 forward" in line
+
+
+@pytest.mark.parametrize(
+    "command", [("optimize", GOOD), ("benchmark", GOOD), ("cache", "info"), ("cache", "list")]
+)
+def test_a_file_that_is_no_cache_is_not_touched(
+    command: tuple[str, ...], cache_path: Path, capsys: Capture
+) -> None:
+    cache_path.write_text("my thesis\n" * 100)
+    code, line = fails(capsys, *command)
+    assert code == 1
+    assert "not a mucudnn cache" in line
+    assert cache_path.read_text() == "my thesis\n" * 100
+
+
+def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
+    cache_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    Cache.open(cache_path).__exit__()
+    database = sqlite3.connect(cache_path)
+    database.execute("PRAGMA user_version = 2")
+    database.close()
+    assert fails(capsys, "optimize", GOOD)[0] == 5
+    assert fails(capsys, "cache", "info")[0] == 5
+    plan = tmp_path / "new.plan"
+    plan.write_text("mucudnn plan 2\n")
+    assert fails(capsys, "plan", "show", str(plan))[0] == 5
+
+
+def test_a_replay_from_nothing_is_one_line(cache_path: Path, tmp_path: Path, capsys: Capture) -> None:
+    code, line = fails(capsys, "optimize", GOOD, "--replay", str(tmp_path / "missing"))
+    assert (code, "missing" in line) == (1, True)
+    Cache.open(cache_path).__exit__()
+    code, line = fails(capsys, "optimize", GOOD, "--replay", str(cache_path))
+    assert (code, "no measurements" in line) == (1, True)
+
+
+def test_tensors_beyond_the_memory_suggest_a_smaller_batch(capsys: Capture) -> None:
+    code, line = fails(capsys, "optimize", "vgg16", "--batch", "1000000")
+    assert code == 1
+    assert "try --batch " in line
+
+
+def test_an_interrupt_says_that_what_was_measured_is_kept(
+    cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, added = Cache.add, []
+
+    def interrupted(self: Cache, *arguments: Any) -> None:
+        add(self, *arguments)
+        added.append(arguments)
+        if len(added) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Cache, "add", interrupted)
+    assert main(["optimize", GOOD]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1] == f"mucudnn: interrupted: what was measured is kept in {cache_path}"
+    with Cache.read_only(cache_path) as cache:
+        assert cache.query("SELECT count(*) FROM measurements") == [(3,)]
+
+
+def test_version_and_help_are_no_errors(capsys: Capture) -> None:
+    for flag in ("--version", "--help"):
+        with pytest.raises(SystemExit) as caught:
+            main([flag])
+        assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("mucudnn ")

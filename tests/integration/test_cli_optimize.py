@@ -1,0 +1,157 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mucudnn.cli import main
+from mucudnn.plan import read_plan
+from mucudnn.settings import SETTINGS
+
+NETWORK = """\
+# two small layers
+ic8ih14_oc8_kh3_ph1_n"small:conv1*1"
+ic8ih14_oc16_kh1_n"small:conv2*2"
+"""
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> str:
+    file = tmp_path / "small.txt"
+    file.write_text(NETWORK)
+    return str(file)
+
+
+def run(*arguments: str) -> None:
+    assert main(arguments) == 0
+
+
+def run_json(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    run(*arguments, "--json")
+    parsed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return parsed
+
+
+def test_optimize_measures_decides_runs_and_writes_a_plan(
+    network: str, tmp_path: Path, capsys: Capture
+) -> None:
+    plan = tmp_path / "small.plan"
+    run("optimize", network, "--batch", "8", "--workspace", "64KiB", "--output", str(plan))
+    captured = capsys.readouterr()
+    assert re.match(r"Measuring \d+ times for 2 kernels on .*: about .* of memory\n$", captured.err)
+    lines = captured.out.splitlines()
+    assert "within 64 KiB of workspace for each kernel" in lines[0]
+    assert lines[-1] == f"Next: mucudnn plan show {plan}"
+    table = lines[3 : lines.index("", 3)]
+    assert table[2].startswith("conv1 ")
+    assert table[3].startswith("conv2 ×2 ")
+    assert max(map(len, table)) <= 100
+    assert [kernel.count for kernel in read_plan(plan).kernels] in ([1, 2], [2, 1])
+
+    run("plan", "show", str(plan))
+    shown = capsys.readouterr().out
+    assert "mb8_ic8ih14_oc8_kh3_ph1" in shown
+    assert "workspace_limit: 65536" in shown
+
+
+def test_the_next_command_repeats_the_flags(network: str, capsys: Capture) -> None:
+    run("optimize", network, "--batch", "2", "--total-workspace", "1MiB", "--no-run", "--passes", "all")
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"Next: mucudnn optimize {network} --batch 2 --passes forward,backward_data,backward_filter "
+        "--total-workspace 1MiB --no-run --output small.plan"
+    )
+
+
+def test_a_warm_cache_needs_no_measurement_and_decides_the_same(network: str, capsys: Capture) -> None:
+    arguments = ("optimize", network, "--batch", "4", "--workspace", "1MiB", "--passes", "all")
+    cold = run_json(capsys, *arguments)
+    warm = run_json(capsys, *arguments)
+    assert cold["new_measurements"] > 0
+    assert warm == {**cold, "new_measurements": 0}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_replay_needs_no_engine(network: str, tmp_path: Path, capsys: Capture) -> None:
+    arguments = ("optimize", network, "--batch", "4", "--workspace", "1MiB")
+    decided = run_json(capsys, *arguments, "--no-run")
+    replayed = run_json(
+        capsys, *arguments, "--replay", str(tmp_path / "cache.sqlite"), "--engine", "/no/engine"
+    )
+    assert replayed == {**decided, "new_measurements": 0}
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_the_division_is_as_exact_as_its_algorithms(pass_: str, dtype: str, capsys: Capture) -> None:
+    arguments = ("optimize", "mb8_ic8ih14_oc8_kh3_ph1", "--passes", pass_, "--dtype", dtype)
+    (kernel,) = run_json(capsys, *arguments, "--workspace", "none")["kernels"]
+    measured = kernel["measured"]
+    assert 0 < measured["undivided_error"] < 1e-2
+    epsilon = {"f32": 2.0**-23, "f16": 2.0**-10}[dtype]
+    # The magnitudes that are summed exceed the result by far less than this factor here.
+    assert measured["error"] <= 2 * measured["same_algorithms_error"] + 2 * epsilon * 100
+
+
+def test_flags_and_descriptor_agree_on_the_problem(capsys: Capture) -> None:
+    result = run_json(capsys, "optimize", "f16:nhwc:mb3_ic4ih8_oc4_kh3", "--math", "strict", "--no-run")
+    (kernel,) = result["kernels"]
+    assert kernel["problem"] == "f16:nhwc:strict:g1mb3_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
+    assert sum(part["micro_batch"] for part in kernel["divided"]["parts"]) == 3
+
+
+def test_the_environment_gives_defaults_that_flags_override(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "3MiB")
+    monkeypatch.setenv("MUCUDNN_BATCH_POLICY", "undivided")
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    monkeypatch.setenv("MUCUDNN_THREADS", "2")
+    arguments = ("optimize", "mb4_ic4ih8_oc4_kh3", "--no-run")
+    result = run_json(capsys, *arguments)
+    assert (result["workspace_limit"], result["policy"], result["threads"]) == (3 * 2**20, "undivided", 2)
+    flags = ("--workspace", "none", "--policy", "all", "--threads", "1")
+    result = run_json(capsys, *arguments, *flags)
+    assert (result["workspace_limit"], result["policy"], result["threads"]) == (None, "all", 1)
+
+
+def test_benchmark_fills_the_cache_that_the_cache_command_shows(
+    network: str, tmp_path: Path, capsys: Capture
+) -> None:
+    run("cache", "info")
+    assert "does not exist yet" in capsys.readouterr().out
+    run("benchmark", network, "--batch", "4")
+    captured = capsys.readouterr()
+    assert "micro-batch" in captured.out
+    assert captured.out.splitlines()[-1] == f"Next: mucudnn optimize {network} --batch 4"
+
+    run("cache", "path")
+    assert capsys.readouterr().out == f"{tmp_path / 'cache.sqlite'}\n"
+    run("cache", "info")
+    assert "version 1" in capsys.readouterr().out
+    run("cache", "list")
+    listed = capsys.readouterr().out
+    assert "ic8ih14_oc8_kh3_ph1" in listed
+    assert "ic8ih14_oc16_kh1" in listed
+
+    assert run_json(capsys, "optimize", network, "--batch", "4", "--no-run")["new_measurements"] == 0
+
+
+def test_where_the_cache_cannot_be_written_optimize_warns_and_goes_on(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "file" / "cache.sqlite"))  # not even root can make it
+    assert main(["optimize", "mb2_ic4ih8_oc4_kh3"]) == 0
+    warning, forecast = capsys.readouterr().err.splitlines()
+    assert warning.startswith("Warning: the cache ")
+    assert forecast.startswith("Measuring")
+    assert main(["benchmark", "mb2_ic4ih8_oc4_kh3"]) == 1

@@ -1,0 +1,169 @@
+"""Convolutions in fp64 by their definition, and random problems to hold engines against them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from mucudnn._native import Engine, Problem
+
+Array = npt.NDArray[np.float64]
+PASSES = ("forward", "backward_data", "backward_filter")
+EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+def convolve(problem: Problem, pass_: str, x: Array, w: Array, y: Array) -> Array:
+    """The pass's output, channels first; of x, w and y the one that the pass writes gives only its shape."""
+    spatial = range(problem.dims)
+    padded = np.zeros((*x.shape[:2], *(problem.input[a] + 2 * problem.padding[a] for a in spatial)))
+    inside = tuple(slice(problem.padding[a], problem.padding[a] + problem.input[a]) for a in spatial)
+    if pass_ != "backward_data":
+        padded[:, :, *inside] = x
+    out = np.zeros({"forward": y, "backward_data": x, "backward_filter": w}[pass_].shape)
+    ic, oc = problem.in_channels // problem.groups, problem.out_channels // problem.groups
+    for group, tap in product(range(problem.groups), product(*(range(k) for k in problem.kernel))):
+        c, k = slice(group * ic, (group + 1) * ic), slice(group * oc, (group + 1) * oc)
+        begin = [tap[a] * problem.dilation[a] for a in spatial]
+        window = tuple(
+            slice(begin[a], begin[a] + problem.stride[a] * (problem.output[a] - 1) + 1, problem.stride[a])
+            for a in spatial
+        )
+        if pass_ == "forward":
+            out[:, k] += np.einsum("nc...,kc->nk...", padded[:, c, *window], w[k, :, *tap])
+        elif pass_ == "backward_data":
+            padded[:, c, *window] += np.einsum("nk...,kc->nc...", y[:, k], w[k, :, *tap])
+        else:
+            taken = padded[:, c, *window].reshape(problem.mini_batch, ic, -1)
+            out[k, :, *tap] = np.einsum("ncp,nkp->kc", taken, y[:, k].reshape(problem.mini_batch, oc, -1))
+    return padded[:, :, *inside] if pass_ == "backward_data" else out
+
+
+OUTPUT = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
+
+
+class Bench:
+    """Runs configurations of one problem on an engine, on random data that stays the same."""
+
+    def __init__(self, engine: Engine, problem: Problem, pass_: str, seed: int = 1) -> None:
+        self.engine, self.problem, self.pass_ = engine, problem, pass_
+        p, group_channels = problem, problem.in_channels // problem.groups
+        self.shapes = {
+            "x": (p.mini_batch, p.in_channels, *p.input),
+            "w": (p.out_channels, group_channels, *p.kernel),
+            "y": (p.mini_batch, p.out_channels, *p.output),
+        }
+        self.memory, self.values = {}, {}
+        for index, (name, shape) in enumerate(self.shapes.items()):
+            count = int(np.prod(shape))
+            self.memory[name] = engine.allocate(count * p.element_size)
+            self.memory[name].fill_random(p.data_type, count, seed + index)
+            self.values[name] = self._load(name)
+
+    def _load(self, name: str) -> Array:
+        shape = self.shapes[name]
+        flat = self.memory[name].read(self.problem.data_type, int(np.prod(shape)))
+        if self.problem.layout == "nchw":
+            return flat.reshape(shape)
+        return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+
+    def workspace(self, parts: list[tuple[int, str]]) -> int:
+        """Bytes that the division needs."""
+        most = 0
+        for size, algorithm in parts:
+            found = self.engine.enumerate(self.problem.replace(mini_batch=size), self.pass_)
+            most = max(most, next(c.workspace for c in found if c.algorithm == algorithm))
+        return most + self.engine.accumulator_size(self.problem, self.pass_, len(parts))
+
+    def runnable(self, mini_batch: int) -> list[str]:
+        """Names of the algorithms that run this pass at that mini-batch."""
+        found = self.engine.enumerate(self.problem.replace(mini_batch=mini_batch), self.pass_)
+        return [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
+
+    def run(
+        self,
+        parts: list[tuple[int, str]],
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        over: float | None = None,
+    ) -> Array:
+        """The output of a division over the random output values (or over `over` all over)."""
+        name = OUTPUT[self.pass_]
+        memory, count = self.memory[name], int(np.prod(self.shapes[name]))
+        if over is None:
+            memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
+        else:
+            memory.fill(self.problem.data_type, count, over)
+        workspace = self.engine.allocate(self.workspace(parts))
+        self.engine.execute(
+            self.problem, self.pass_, parts, *self.memory.values(), workspace, alpha=alpha, beta=beta
+        )
+        return self._load(name)
+
+    def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
+        """The same output in fp64."""
+        result = alpha * convolve(self.problem, self.pass_, *self.values.values())
+        return result + beta * self.values[OUTPUT[self.pass_]] if beta else result
+
+    def magnitude(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
+        """‖ |α| (|x| ∗ |w|) + |β| |y0| ‖: the scale of the rounding errors of sums of products."""
+        absolute = {name: np.abs(values) for name, values in self.values.items()}
+        result = abs(alpha) * convolve(self.problem, self.pass_, *absolute.values())
+        return float(np.linalg.norm(result + abs(beta) * absolute[OUTPUT[self.pass_]]))
+
+    def norm(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
+        """A bound of the result's norm: the scale of transforms, whose errors spread over their tiles."""
+        output = OUTPUT[self.pass_]
+        inputs = [np.linalg.norm(values) for name, values in self.values.items() if name != output]
+        taps = np.sqrt(np.prod(self.problem.kernel))
+        return float(
+            abs(alpha) * inputs[0] * inputs[1] * taps + abs(beta) * np.linalg.norm(self.values[output])
+        )
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    data_types: tuple[str, ...] = ("f32",),
+    layouts: tuple[str, ...] = ("nchw", "nhwc"),
+    dims: tuple[int, ...] = (2, 3),
+    kernel: tuple[int, ...] | None = None,
+    plain: bool = False,
+    most_samples: int = 7,
+) -> Problem:
+    """Small problems of every kind; `plain` ones have stride, dilation and groups of 1."""
+    rank = len(kernel) if kernel else draw(st.sampled_from(dims))
+    sizes = st.integers(1, 11 if rank == 2 else 6)
+    input_ = tuple(draw(sizes) for _ in range(rank))
+    kernel = kernel or tuple(draw(st.integers(1, 4)) for _ in range(rank))
+    dilation = tuple(1 if plain else draw(st.integers(1, 2)) for _ in range(rank))
+    extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
+    least = tuple(max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True))
+    groups = 1 if plain else draw(st.integers(1, 3))
+    return Problem(
+        mini_batch=draw(st.integers(1, most_samples)),
+        in_channels=groups * draw(st.integers(1, 5)),
+        out_channels=groups * draw(st.integers(1, 5)),
+        input=input_,
+        kernel=kernel,
+        stride=tuple(1 if plain else draw(st.integers(1, 3)) for _ in range(rank)),
+        padding=tuple(draw(st.integers(p, p + 2)) for p in least),
+        dilation=dilation,
+        groups=groups,
+        data_type=draw(st.sampled_from(data_types)),
+        layout=draw(st.sampled_from(layouts)),
+    )
+
+
+@st.composite
+def divisions(draw: st.DrawFn, mini_batch: int) -> list[int]:
+    """Micro-batch sizes that add to the mini-batch, in any order."""
+    sizes = []
+    while mini_batch:
+        sizes.append(draw(st.integers(1, mini_batch)))
+        mini_batch -= sizes[-1]
+    return sizes

@@ -1,0 +1,209 @@
+"""Every pass, layout, type, algorithm, beta and division, against fp64 by the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import EPSILON, PASSES, Bench, divisions, problems
+
+from mucudnn._native import Engine, EngineError, Problem
+
+ALL_TYPES = ("f32", "f64", "f16", "bf16")
+# Rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them by
+# about ten (Lavin and Gray 2016, section 5.2).
+ROUNDINGS = {"WINOGRAD_NONFUSED": 16, "FFT_TILING": 4}
+
+passes = st.sampled_from(PASSES)
+scales = st.sampled_from([1.0, -0.5, 2.0])
+betas = st.sampled_from([0.0, 1.0, 0.5])
+
+
+def assert_each_algorithm_is_right(bench: Bench, alpha: float, beta: float) -> None:
+    exact = bench.exact(alpha=alpha, beta=beta)
+    for algorithm in bench.runnable(bench.problem.mini_batch):
+        result = bench.run([(bench.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
+        assert np.linalg.norm(result - exact) <= tolerance(bench, algorithm, alpha, beta), algorithm
+
+
+def tolerance(bench: Bench, algorithm: str, alpha: float, beta: float) -> float:
+    if algorithm in ROUNDINGS:
+        scale = ROUNDINGS[algorithm] * bench.norm(alpha=alpha, beta=beta)
+    else:
+        scale = 2 * bench.magnitude(alpha=alpha, beta=beta)
+    return EPSILON[bench.problem.data_type] * scale
+
+
+@settings(max_examples=150)
+@given(problem=problems(data_types=ALL_TYPES), pass_=passes, alpha=scales, beta=betas)
+def test_every_algorithm_agrees_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+
+
+@settings(max_examples=80)
+@given(problem=problems(kernel=(3, 3), plain=True), pass_=passes, alpha=scales, beta=betas)
+def test_winograd_agrees_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+
+
+@settings(max_examples=80)
+@given(
+    problem=st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(lambda k: problems(kernel=k, plain=True)),
+    pass_=passes,
+    alpha=scales,
+    beta=betas,
+)
+def test_fft_agrees_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+
+
+@settings(max_examples=150)
+@given(
+    data=st.data(),
+    problem=st.one_of(problems(data_types=ALL_TYPES), problems(kernel=(3, 3), plain=True)),
+    pass_=passes,
+    alpha=scales,
+    beta=betas,
+)
+def test_a_division_is_as_exact_as_its_algorithms_on_the_whole_mini_batch(
+    engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    bench = Bench(engine, problem, pass_)
+    sizes = data.draw(divisions(problem.mini_batch))
+    parts = [(size, data.draw(st.sampled_from(bench.runnable(size)))) for size in sizes]
+    exact = bench.exact(alpha=alpha, beta=beta)
+    divided = bench.run(parts, alpha=alpha, beta=beta)
+    undivided = max(
+        np.linalg.norm(bench.run([(problem.mini_batch, algorithm)], alpha=alpha, beta=beta) - exact)
+        for algorithm in {algorithm for _, algorithm in parts}
+    )
+    rounding = 2 * EPSILON[problem.data_type] * bench.magnitude(alpha=alpha, beta=beta)
+    assert np.linalg.norm(divided - exact) <= 2 * undivided + rounding
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("data_type", ALL_TYPES)
+@pytest.mark.parametrize("slices", [1, 3, 8])
+def test_with_beta_0_an_output_full_of_nan_is_not_read(
+    engine: Engine, pass_: str, data_type: str, slices: int
+) -> None:
+    problem = Problem(
+        mini_batch=8,
+        in_channels=4,
+        out_channels=6,
+        input=(9, 7),
+        kernel=(3, 3),
+        padding=1,
+        data_type=data_type,
+    )
+    bench = Bench(engine, problem, pass_)
+    sizes = [8 // slices] * (slices - 1)
+    sizes.append(8 - sum(sizes))
+    for algorithm in bench.runnable(8):
+        result = bench.run([(size, algorithm) for size in sizes], beta=0.0, over=float("nan"))
+        assert np.isfinite(result).all(), algorithm
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])
+def test_a_divided_backward_filter_applies_the_callers_beta_once(engine: Engine, beta: float) -> None:
+    problem = Problem(mini_batch=6, in_channels=3, out_channels=5, input=(8, 8), kernel=(3, 3), padding=1)
+    bench = Bench(engine, problem, "backward_filter")
+    for algorithm in bench.runnable(2):
+        result = bench.run([(2, algorithm)] * 3, beta=beta)
+        error = np.linalg.norm(result - bench.exact(beta=beta))
+        assert error <= tolerance(bench, algorithm, 1.0, beta), algorithm
+
+
+@pytest.mark.parametrize("data_type", ["f16", "bf16"])
+def test_a_16_bit_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engine, data_type: str) -> None:
+    problem = Problem(
+        mini_batch=64,
+        in_channels=4,
+        out_channels=4,
+        input=(6, 6),
+        kernel=(3, 3),
+        padding=1,
+        data_type=data_type,
+    )
+    bench = Bench(engine, problem, "backward_filter")
+    exact = bench.exact()
+    whole = np.linalg.norm(bench.run([(64, "ALGO_1")]) - exact)
+    divided = np.linalg.norm(bench.run([(1, "ALGO_1")] * 64) - exact)
+    assert divided <= 2 * whole  # summed in 16 bit it would be more than five times
+
+
+def test_16_bit_slices_need_scratch_for_their_sum_beyond_four(engine: Engine) -> None:
+    problem = Problem(
+        mini_batch=8, in_channels=4, out_channels=4, input=(6, 6), kernel=(3, 3), data_type="f16"
+    )
+    assert engine.accumulator_size(problem, "backward_filter", 4) == 0
+    assert engine.accumulator_size(problem, "backward_filter", 5) >= problem.w_elements * (2 + 4)
+    assert engine.accumulator_size(problem, "forward", 8) == 0
+    assert engine.accumulator_size(problem.replace(data_type="f32"), "backward_filter", 8) == 0
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_more_threads_give_the_same_result(threads: int, pass_: str) -> None:
+    from mucudnn._native import host_library
+
+    several = Engine(host_library(), threads=threads)
+    for layout in ("nchw", "nhwc"):
+        problem = Problem(
+            mini_batch=5,
+            in_channels=6,
+            out_channels=7,
+            input=(13, 11),
+            kernel=(3, 3),
+            padding=1,
+            layout=layout,
+        )
+        assert_each_algorithm_is_right(Bench(several, problem, pass_), 1.0, 0.0)
+
+
+def test_a_workspace_too_small_is_refused_by_size(engine: Engine) -> None:
+    problem = Problem(mini_batch=2, in_channels=4, out_channels=4, input=(8, 8), kernel=(3, 3), padding=1)
+    memory = {n: engine.allocate(4096) for n in "xwy"}
+    with pytest.raises(EngineError, match=r"needs a workspace of [0-9]+ bytes, 16 are given"):
+        engine.execute(problem, "forward", [(2, "GEMM")], *memory.values(), engine.allocate(16))
+
+
+def test_tensors_too_small_are_refused_by_name(engine: Engine) -> None:
+    problem = Problem(mini_batch=2, in_channels=4, out_channels=4, input=(8, 8), kernel=(3, 3))
+    large, small = engine.allocate(4096), engine.allocate(100)
+    with pytest.raises(ValueError, match="x has 100 bytes, the problem needs 2048"):
+        engine.execute(problem, "forward", [(2, "IMPLICIT_GEMM")], small, large, large, None)
+
+
+def test_micro_batches_that_do_not_add_up_are_refused(engine: Engine) -> None:
+    problem = Problem(mini_batch=3, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+    memory = engine.allocate(4096)
+    for sizes in ([2], [2, 2], [3, 0], []):
+        with pytest.raises(ValueError, match="do not add to the mini-batch of 3"):
+            engine.execute(
+                problem, "forward", [(s, "IMPLICIT_GEMM") for s in sizes], memory, memory, memory, None
+            )
+
+
+def test_an_unknown_algorithm_is_named(engine: Engine) -> None:
+    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+    memory = engine.allocate(4096)
+    with pytest.raises(EngineError, match="'FASTEST'"):
+        engine.execute(problem, "forward", [(1, "FASTEST")], memory, memory, memory, None)
+
+
+def test_measuring_gives_at_least_three_times_and_stops_at_the_budget(engine: Engine) -> None:
+    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+    memory = [engine.allocate(4096) for _ in range(3)]
+    times = engine.measure(problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=0.0)
+    assert len(times) == 3
+    times = engine.measure(problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9)
+    assert len(times) == 9
+    assert all(t >= 0 for t in times)

@@ -1,0 +1,115 @@
+"""C programs use the host engine as they would use cuDNN: linked against it, or through dlopen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import host_abi as abi
+import pytest
+import scipy_openblas32
+
+from mucudnn import _native
+
+HERE = Path(__file__).parent
+VERSION_SCRIPT = "libcudnn.so.9 { global: cudnn*; local: *; };\n"
+
+
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def compile_c(*arguments: str | Path) -> None:
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    assert compiler, "needs a C compiler: set CC"
+    # A preloaded sanitizer is for the programs, not for the compiler.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    options = ("-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
+    command = [*compiler.split(), *options, *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("clients")
+
+
+@pytest.fixture(scope="module")
+def dlopen_client(build: Path) -> Path:
+    client = build / "dlopen_client"
+    source = HERE / "dlopen_client.c"
+    compile_c(f"-I{abi.ABI.parent}", source, "-o", client, "-pthread", "-ldl")
+    return client
+
+
+@pytest.fixture(scope="module")
+def linked_client(build: Path) -> Path:
+    """Linked against a stand-in with cuDNN's name and version, as programs in the wild are."""
+    stand_in, script = build / "stand_in.c", build / "exports.map"
+    stand_in.write_text("".join(f"int {function}(void) {{ return 9; }}\n" for function in abi.FUNCTIONS))
+    script.write_text(VERSION_SCRIPT)
+    library = build / "stand_in" / "libcudnn.so.9"
+    library.parent.mkdir()
+    options = ("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.9", f"-Wl,--version-script={script}")
+    compile_c(*options, stand_in, "-o", library)
+    client = build / "linked_client"
+    compile_c(HERE / "linked_client.c", library, "-o", client)
+    return client
+
+
+@pytest.fixture(scope="module")
+def search_path(build: Path) -> str:
+    """Folders with the host engine under cuDNN's name and with the OpenBLAS that it needs."""
+    folder = build / "lib"
+    folder.mkdir()
+    (folder / "libcudnn.so.9").symlink_to(_native.host_library())
+    return f"{folder}:{scipy_openblas32.get_lib_dir()}"
+
+
+def test_a_program_linked_against_cudnn_runs_on_the_host_engine(
+    linked_client: Path, search_path: str
+) -> None:
+    result = run([str(linked_client)], LD_LIBRARY_PATH=search_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "12 16 24 28\n", "")
+
+
+def test_a_program_that_opens_libcudnn_by_name_finds_every_versioned_function(
+    dlopen_client: Path, search_path: str
+) -> None:
+    result = run([str(dlopen_client), "libcudnn.so.9"], LD_LIBRARY_PATH=search_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("threads", ["1", "3", "0", "many", ""])
+def test_the_installed_library_opens_by_its_path_with_any_value_of_mucudnn_threads(
+    dlopen_client: Path, threads: str
+) -> None:
+    result = run([str(dlopen_client), _native.host_library()], MUCUDNN_THREADS=threads)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
+
+
+def test_a_preloaded_cudnn_captures_no_call_that_the_library_makes_to_itself(
+    build: Path, dlopen_client: Path, linked_client: Path, search_path: str
+) -> None:
+    interposer = build / "interposer.so"
+    compile_c("-shared", "-fPIC", f"-I{abi.ABI.parent}", HERE / "interposer.c", "-o", interposer)
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {interposer}".strip()
+    captured = run([str(linked_client)], LD_PRELOAD=preload, LD_LIBRARY_PATH=search_path)
+    assert "captured: cudnnCreate" in captured.stderr, "the interposer should take the program's own calls"
+    result = run([str(dlopen_client), _native.host_library()], LD_PRELOAD=preload)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
+
+
+def test_the_library_exports_the_declared_functions_two_of_our_own_and_nothing_else() -> None:
+    result = run(["nm", "-D", "--defined-only", "--format=just-symbols", _native.host_library()])
+    assert result.returncode == 0, result.stderr
+    exported = set(result.stdout.split())
+    version = "@@libcudnn.so.9"
+    ours = ("mucudnnHostDescribe", "mucudnnHostSetThreads")
+    expected = {function + version for function in (*abi.FUNCTIONS, *ours)}
+    assert exported - {"libcudnn.so.9"} == expected

@@ -1,0 +1,115 @@
+"""An engine whose times and workspaces are formulas, so that decisions can be foretold."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mucudnn._native import Problem
+
+TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float16}
+
+
+@dataclass
+class FakeMemory:
+    size: int
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def fill_random(self, data_type: str, count: int, seed: int) -> None:
+        self.write(data_type, np.random.default_rng(seed).random(count) - 0.5)
+
+    def read(self, data_type: str, count: int) -> np.ndarray:
+        return self.values[data_type][:count].astype(np.float64)
+
+    def write(self, data_type: str, values: np.ndarray) -> None:
+        assert values.size * TYPES[data_type]().itemsize <= self.size
+        self.values[data_type] = values.astype(TYPES[data_type])
+
+
+@dataclass(frozen=True)
+class FakeCandidate:
+    algorithm: str
+    status: str
+    workspace: int
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class FakeAlgorithm:
+    """Milliseconds and bytes as functions of the mini-batch; its results are off by a factor of 1 + error."""
+
+    time_ms: Callable[[int], float]
+    workspace: Callable[[int], int] = lambda n: 0
+    error: float = 0.0
+    status: str = "CUDNN_STATUS_SUCCESS"
+    in_f64: bool = False
+
+
+SLOW_AND_LEAN = FakeAlgorithm(lambda n: 2.0 * n, in_f64=True)
+FAST_AND_HUNGRY = FakeAlgorithm(lambda n: 0.5 + n, lambda n: n * 2**20, error=1e-6)
+UNSUPPORTED = FakeAlgorithm(lambda n: 0.0, status="CUDNN_STATUS_NOT_SUPPORTED")
+
+
+class FakeEngine:
+    kind = "host"
+    device = "a device"
+    library = "a library 1.0"
+
+    def __init__(self, algorithms: dict[str, FakeAlgorithm] | None = None, *, threads: int = 1) -> None:
+        self.threads = threads
+        self.algorithms = algorithms or {
+            "LEAN": SLOW_AND_LEAN,
+            "HUNGRY": FAST_AND_HUNGRY,
+            "NONE": UNSUPPORTED,
+        }
+        self.division_factor = 1.0  # how much slower a division is when it is run whole
+        self.calls: Counter[str] = Counter()
+        self.interrupt_after: int | None = None
+
+    def allocate(self, size: int) -> FakeMemory:
+        return FakeMemory(size)
+
+    def enumerate(self, problem: Problem, pass_: str) -> list[FakeCandidate]:
+        return [
+            FakeCandidate(
+                name,
+                "CUDNN_STATUS_NOT_SUPPORTED" if problem.data_type == "f64" and not a.in_f64 else a.status,
+                a.workspace(problem.mini_batch),
+            )
+            for name, a in self.algorithms.items()
+        ]
+
+    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
+        sixteen = pass_ == "backward_filter" and problem.element_size == 2
+        return problem.w_elements * 6 if sixteen and parts > 4 else 0
+
+    def measure(self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms) -> list[float]:
+        if self.calls["measure"] == self.interrupt_after:
+            raise KeyboardInterrupt
+        self.calls["measure"] += 1
+        needed = self.algorithms[algorithm].workspace(problem.mini_batch)
+        assert needed <= (workspace.size if workspace else 0)
+        return [self.algorithms[algorithm].time_ms(problem.mini_batch)] * 3
+
+    def execute(self, problem, pass_, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0) -> None:
+        assert sum(size for size, _ in parts) == problem.mini_batch
+        tensors = {"forward": (x, w, y), "backward_data": (y, w, x), "backward_filter": (x, y, w)}[pass_]
+        read = [t.read(problem.data_type, t.size // problem.element_size) for t in tensors[:2]]
+        count = tensors[2].size // problem.element_size
+        result = np.resize(read[0], count) * np.resize(read[1], count)
+        result *= 1 + max(self.algorithms[algorithm].error for _, algorithm in parts)
+        tensors[2].write(problem.data_type, result)
+
+    def compare(
+        self, problem, pass_, configurations: Sequence, x, w, y, workspace, *, rounds
+    ) -> list[list[float]]:
+        self.calls["compare"] += 1
+        return [
+            [
+                sum(self.algorithms[algorithm].time_ms(size) for size, algorithm in parts)
+                * (self.division_factor if len(parts) > 1 else 1.0)
+            ]
+            * rounds
+            for parts in configurations
+        ]

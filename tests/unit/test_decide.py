@@ -1,0 +1,113 @@
+import pytest
+
+from mucudnn._native import parse_descriptor
+from mucudnn.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.errors import MucudnnError, NothingFitsError
+from mucudnn.kernels import Kernel
+from mucudnn.records import Comparison, Measurement
+from mucudnn.solver import Configuration
+
+MiB = 2**20
+SUCCESS = "CUDNN_STATUS_SUCCESS"
+
+
+def kernel(
+    batch: int = 8, *, pass_: str = "forward", dtype: str = "f32", name: str = "a", count: int = 1
+) -> Kernel:
+    return Kernel(parse_descriptor(f"{dtype}:mb{batch}_ic4ih5_oc4_kh3")[0], pass_, name, count)
+
+
+def lean(size: int, accumulator: int = 0) -> Measurement:
+    return Measurement(size, "LEAN", SUCCESS, 0, "", 2.0 * size, 0.1, accumulator)
+
+
+def hungry(size: int, accumulator: int = 0) -> Measurement:
+    return Measurement(size, "HUNGRY", SUCCESS, size * MiB, "", 0.5 + size, 0.1, accumulator)
+
+
+def rows(*sizes: int, accumulator: int = 0) -> list[Measurement]:
+    return [measure(size, accumulator) for size in sizes for measure in (lean, hungry)]
+
+
+SIZES = (1, 2, 4, 8)
+
+
+def parts(configuration: Configuration | None) -> list[tuple[int, str]]:
+    return [(part.micro_batch, part.algorithm) for part in configuration.parts] if configuration else []
+
+
+def test_reuse_takes_the_fastest_division_within_the_limit() -> None:
+    (decision,) = decide({kernel(): rows(*SIZES)}, "power_of_two", Limits(workspace=2 * MiB))
+    assert parts(decision.divided) == [(2, "HUNGRY")] * 4
+    assert parts(decision.undivided) == [(8, "LEAN")]
+
+
+def test_no_limit_takes_the_fastest_of_all() -> None:
+    (decision,) = decide({kernel(): rows(*SIZES)}, "power_of_two", Limits())
+    assert parts(decision.divided) == parts(decision.undivided) == [(8, "HUNGRY")]
+    assert not decision.dropped
+
+
+def test_division_grants_each_kernel_its_part_of_the_total() -> None:
+    cheap, dear = kernel(name="cheap"), kernel(4, name="dear", count=2)
+    decisions = decide(
+        {cheap: rows(*SIZES), dear: rows(1, 2, 4)}, "power_of_two", Limits(total=5 * MiB, exact=True)
+    )
+    total = sum(d.kernel.count * d.divided.workspace for d in decisions)
+    assert total <= 5 * MiB
+    for decision in decisions:
+        granted = decision.divided.workspace
+        assert decision.undivided is not None
+        assert decision.undivided.workspace <= granted
+
+
+def test_undivided_is_missing_where_it_does_not_fit() -> None:
+    (decision,) = decide({kernel(): [hungry(size) for size in SIZES]}, "power_of_two", Limits(workspace=MiB))
+    assert decision.undivided is None
+    assert parts(decision.divided) == [(1, "HUNGRY")] * 8
+
+
+@pytest.mark.parametrize(
+    ("limits", "least"), [(Limits(workspace=MiB - 1), f"{MiB} bytes"), (Limits(total=0), f"{2 * MiB} bytes")]
+)
+def test_where_nothing_fits_the_kernel_and_the_least_workspace_are_named(limits: Limits, least: str) -> None:
+    measured = {kernel(name="conv9", count=2): [hungry(size) for size in SIZES]}
+    with pytest.raises(NothingFitsError, match=f"(?s)(conv9.*{least}|{least}.*conv9)") as caught:
+        decide(measured, "power_of_two", limits)
+    assert caught.value.exit_code == 3
+
+
+def test_a_size_that_was_never_measured_is_named() -> None:
+    with pytest.raises(MucudnnError, match="a forward: nothing was measured at micro-batch 2, 4"):
+        decide({kernel(): rows(1, 8)}, "power_of_two", Limits())
+
+
+def test_sizes_beyond_the_policy_are_left_aside() -> None:
+    (decision,) = decide({kernel(): rows(*SIZES, 3, 5)}, "undivided", Limits(workspace=2 * MiB))
+    assert parts(decision.divided) == [(8, "LEAN")]
+
+
+def test_few_slices_of_a_16_bit_filter_gradient_need_no_accumulator() -> None:
+    gradient = kernel(16, pass_="backward_filter", dtype="f16")
+    measured = rows(1, 2, 4, 8, 16, accumulator=10 * MiB)
+    desirable = desirable_configurations(measured, gradient)
+    by_workspace = {c.workspace: parts(c) for c in desirable}
+    assert by_workspace[4 * MiB] == [(4, "HUNGRY")] * 4  # four slices, in place
+    assert all(c.workspace > 10 * MiB for c in desirable if len(c.parts) > 4)
+    assert [c.workspace for c in desirable] == sorted({c.workspace for c in desirable})
+    times = [c.time_ms for c in desirable]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_division_that_is_slower_when_run_whole_is_dropped() -> None:
+    (decision,) = decide({kernel(): rows(*SIZES)}, "power_of_two", Limits(workspace=2 * MiB))
+    slower = Comparison(10.0, 10.5, 0.1, 0.1, 1e-7, 1e-7, 1e-7)
+    faster = Comparison(10.0, 9.5, 0.1, 0.1, 1e-7, 1e-7, 1e-7)
+
+    def compared(comparison: Comparison) -> Decision:
+        return Decision(decision.kernel, decision.desirable, decision.undivided, decision.divided, comparison)
+
+    assert compared(slower).dropped
+    assert compared(slower).chosen == decision.undivided
+    assert not compared(faster).dropped
+    assert compared(faster).chosen == decision.divided

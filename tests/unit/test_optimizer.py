@@ -1,0 +1,211 @@
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fake_engine import FakeAlgorithm, FakeEngine
+
+from mucudnn._native import Engine, EngineError, parse_descriptor
+from mucudnn.buffers import measuring_extent
+from mucudnn.cache import Cache
+from mucudnn.decide import Limits
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.optimizer import Result, optimize, replay
+from mucudnn.result import to_json, to_plan
+
+MiB = 2**20
+LIMIT = Limits(workspace=2 * MiB)
+KERNELS = [
+    Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward", "first"),
+    Kernel(parse_descriptor("mb8_ic4ih6_oc4_kh3")[0], "backward_filter", "second", 3),
+]
+
+
+class Recorder(Listener):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.sqlite"
+
+
+def run(path: Path, engine: FakeEngine, listener: Listener | None = None, **options: Any) -> Result:
+    with Cache.open(path) as cache:
+        return optimize(
+            cast(Engine, engine),
+            cache,
+            options.pop("kernels", KERNELS),
+            options.pop("policy", "power_of_two"),
+            options.pop("limits", LIMIT),
+            listener or Listener(),
+            **options,
+        )
+
+
+def test_everything_is_measured_once_and_then_kept(path: Path) -> None:
+    engine = FakeEngine()
+    first = run(path, engine)
+    # Two kernels, four sizes, two algorithms that run; and two comparisons.
+    assert first.new_measurements == 2 * 4 * 2 + 2
+    measured = engine.calls["measure"]
+    second = run(path, engine)
+    assert second.new_measurements == 0
+    assert (engine.calls["measure"], engine.calls["compare"]) == (measured, 2)
+    assert to_json(second) == {**to_json(first), "new_measurements": 0}
+
+
+def test_another_number_of_threads_is_measured_anew(path: Path) -> None:
+    run(path, FakeEngine())
+    assert run(path, FakeEngine(threads=2)).new_measurements > 0
+
+
+def test_what_will_be_measured_is_said_before(path: Path) -> None:
+    listener = Recorder()
+    run(path, FakeEngine(), listener)
+    assert len(listener.messages) == 1
+    assert "Measuring 16 times for 2 kernels on a device" in listener.messages[0]
+    assert "of memory" in listener.messages[0]
+
+
+def test_the_json_is_of_the_schema(path: Path) -> None:
+    result = to_json(run(path, FakeEngine()))
+    assert list(result) == [
+        "schema", "mode", "device", "library", "engine", "threads", "policy", "workspace_limit",
+        "total_workspace", "new_measurements", "kernels", "total",
+    ]  # fmt: skip
+    assert (result["schema"], result["mode"], result["engine"]) == (1, "wr", "host")
+    first, second = result["kernels"]
+    assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured"]
+    assert first["undivided"] == {"algorithm": "LEAN", "time_ms": 16.0, "workspace": 0}
+    part = {"micro_batch": 2, "algorithm": "HUNGRY", "time_ms": 2.5, "workspace": 2 * MiB}
+    assert first["divided"] == {"parts": [part] * 4, "time_ms": 10.0, "workspace": 2 * MiB}
+    assert list(first["measured"]) == [
+        "undivided_ms", "divided_ms", "speedup", "error", "same_algorithms_error", "undivided_error",
+    ]  # fmt: skip
+    assert first["measured"]["speedup"] == 1.6
+    assert second["count"] == 3
+    assert result["total"] == {
+        "undivided_ms": 64.0, "divided_ms": 40.0, "speedup": 1.6, "workspace": 2 * MiB,
+    }  # fmt: skip
+    json.dumps(result, allow_nan=False)
+
+
+def test_errors_are_relative_to_fp64(path: Path) -> None:
+    measured = to_json(run(path, FakeEngine()))["kernels"][0]["measured"]
+    assert measured["undivided_error"] < 1e-7
+    assert measured["error"] == pytest.approx(1e-6, rel=0.1)
+    assert measured["same_algorithms_error"] == measured["error"]
+
+
+def test_a_division_that_does_not_hold_up_falls_back_to_undivided(path: Path) -> None:
+    engine = FakeEngine()
+    engine.division_factor = 1.7
+    result = run(path, engine)
+    assert all(decision.dropped for decision in result.decisions)
+    kernel = to_json(result)["kernels"][0]
+    assert [part["algorithm"] for part in kernel["divided"]["parts"]] == ["LEAN"]
+    assert kernel["measured"]["speedup"] == 1.0
+    assert kernel["measured"]["divided_ms"] == 16.0
+    assert to_json(result)["total"]["workspace"] == 0
+    assert all(len(entry.chosen.parts) == 1 for entry in to_plan(result).kernels)
+    assert run(path, engine).new_measurements == 0
+
+
+def test_where_nothing_undivided_fits_there_is_nothing_to_compare_with(path: Path) -> None:
+    only = {"HUNGRY": FakeAlgorithm(lambda n: 1.0 * n, lambda n: n * MiB, in_f64=True)}
+    result = to_json(run(path, FakeEngine(only)))
+    kernel = result["kernels"][0]
+    assert kernel["undivided"] is None
+    assert kernel["measured"]["undivided_ms"] is None
+    assert kernel["measured"]["speedup"] is None
+    assert kernel["measured"]["undivided_error"] is None
+    assert result["total"]["undivided_ms"] is None
+    assert result["total"]["speedup"] is None
+
+
+def test_without_a_run_nothing_is_compared(path: Path) -> None:
+    engine = FakeEngine()
+    result = to_json(run(path, engine, run=False))
+    assert engine.calls["compare"] == 0
+    assert all(kernel["measured"] is None for kernel in result["kernels"])
+    assert result["total"]["speedup"] == 1.6
+
+
+def test_a_replay_decides_the_same_without_an_engine(path: Path) -> None:
+    decided = to_json(run(path, FakeEngine(), run=False))
+    with Cache.read_only(path) as cache:
+        replayed = to_json(replay(cache, KERNELS, "power_of_two", LIMIT))
+    assert replayed == {**decided, "new_measurements": 0}
+
+
+def test_a_replay_names_what_is_missing(path: Path) -> None:
+    run(path, FakeEngine(), kernels=KERNELS[:1], policy="undivided")
+    with Cache.read_only(path) as cache:
+        with pytest.raises(MucudnnError, match="no measurements of second backward_filter"):
+            replay(cache, KERNELS, "undivided", LIMIT)
+        with pytest.raises(MucudnnError, match="first forward: nothing was measured at micro-batch 1, 2, 4"):
+            replay(cache, KERNELS[:1], "power_of_two", LIMIT)
+
+
+def test_a_replay_of_several_machines_asks_which(path: Path) -> None:
+    run(path, FakeEngine())
+    run(path, FakeEngine(threads=2))
+    with Cache.read_only(path) as cache:
+        with pytest.raises(UsageError, match=r"1 thread; .* 2 threads"):
+            replay(cache, KERNELS, "power_of_two", LIMIT)
+        assert replay(cache, KERNELS, "power_of_two", LIMIT, threads=2).machine.threads == 2
+
+
+def test_an_interrupt_keeps_what_was_measured(path: Path) -> None:
+    engine = FakeEngine()
+    engine.interrupt_after = 6
+    with pytest.raises(KeyboardInterrupt):
+        run(path, engine)
+    engine.interrupt_after = None
+    assert run(path, engine).new_measurements == 2 * 4 * 2 + 2 - 6 + 1  # one went into the forecast
+
+
+def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: Path) -> None:
+    class Failing(FakeEngine):
+        def measure(self, problem: Any, pass_: Any, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
+            if algorithm == "HUNGRY":
+                raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
+            return super().measure(problem, pass_, algorithm, *args, **kwargs)
+
+    result = run(path, Failing())
+    assert all(decision.divided.parts[0].algorithm == "LEAN" for decision in result.decisions)
+    assert run(path, Failing()).new_measurements == 0
+    with Cache.read_only(path) as cache:
+        statuses = {(m.algorithm, m.status) for k in KERNELS
+                    for m in cache.measurements(result.machine, k.problem, k.pass_)}  # fmt: skip
+    assert ("HUNGRY", "CUDNN_STATUS_EXECUTION_FAILED") in statuses
+
+
+def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
+    problem = parse_descriptor("mb64_ic4ih5_oc4_kh3")[0]
+    sample = (4 * 25 + 4 * 9) * 4
+    with pytest.raises(MucudnnError, match="try --batch 8"):
+        measuring_extent(problem, 4 * 4 * 9 * 4 + 10 * sample)
+    with pytest.raises(MucudnnError, match="not even one sample"):
+        measuring_extent(problem, sample)
+
+
+def test_a_cache_of_version_1_is_still_read() -> None:
+    """The file was written by FakeEngine and mucudnn 0.1.0; it stays as it is when the format goes on."""
+    old = Path(__file__).parent.parent / "data" / "cache-1.sqlite"
+    whole = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
+    gradient = Kernel(parse_descriptor("f16:mb16_ic4ih5_oc4_kh3")[0], "backward_filter")
+    before = old.read_bytes()
+    with Cache.read_only(old) as cache:
+        first, second = replay(cache, [whole, gradient], "power_of_two", LIMIT).decisions
+    assert [(p.micro_batch, p.algorithm) for p in first.divided.parts] == [(2, "HUNGRY")] * 4
+    # Sixteen slices of one sample: two of two samples and the accumulator would exceed the limit.
+    assert {(p.micro_batch, p.algorithm) for p in second.divided.parts} == {(1, "HUNGRY")}
+    assert old.read_bytes() == before

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from mucudnn._native import parse_descriptor
+from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.plan import Plan, PlanKernel, read_plan, write_plan
+from mucudnn.solver import Configuration, MicroConfiguration
+
+WHOLE = Configuration((MicroConfiguration(8, "LEAN", 8.5, 0),))
+HALVES = Configuration((MicroConfiguration(4, "HUNGRY", 2.25, 4096),) * 2)
+
+
+def kernel(text: str = "mb8_ic4ih5_oc4_kh3", pass_: str = "forward") -> PlanKernel:
+    return PlanKernel(parse_descriptor(text)[0], pass_, 2, HALVES, (WHOLE, HALVES))
+
+
+PLAN = Plan({"device": "a device", "workspace_limit": "none"}, (kernel(),))
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "network.plan"
+    write_plan(PLAN, path)
+    assert read_plan(path) == PLAN
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_equal_plans_are_equal_bytes_in_whatever_order_they_were_made() -> None:
+    one, other = kernel(), kernel(pass_="backward_data")
+    assert str(Plan({"a": "1", "b": "2"}, (one, other))) == str(Plan({"b": "2", "a": "1"}, (other, one)))
+
+
+def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "network.plan"
+    lines = str(PLAN).splitlines()
+    lines[3] = lines[3].replace("kh3", "kh0")
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(MucudnnError, match=r"network.plan: line 4: .*0") as caught:
+        read_plan(path)
+    assert caught.value.exit_code == 1
+
+
+def test_a_plan_that_was_cut_off_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "network.plan"
+    path.write_text(str(PLAN)[:-6])
+    with pytest.raises(MucudnnError, match="line"):
+        read_plan(path)
+
+
+def test_a_plan_of_a_newer_version_is_refused_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "network.plan"
+    path.write_text(str(PLAN).replace("mucudnn plan 1", "mucudnn plan 2", 1))
+    with pytest.raises(NewerFileError, match="version 2") as caught:
+        read_plan(path)
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"something else\n", b"\xff\xfe"])
+def test_another_file_is_no_plan(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(MucudnnError, match="file"):
+        read_plan(path)
+
+
+def test_a_plan_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(MucudnnError, match="cannot be written"):
+        write_plan(PLAN, tmp_path / "missing" / "network.plan")
+    with pytest.raises(MucudnnError, match="cannot be written"):
+        write_plan(PLAN, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_plan_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(MucudnnError, match="cannot be read"):
+        read_plan(tmp_path / "network.plan")

@@ -1,0 +1,138 @@
+"""The text of plans, as the extension writes and reads it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
+
+PROBLEM = Problem(mini_batch=64, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
+WHOLE = [(64, "IMPLICIT_GEMM", 25.5, 0)]
+QUARTERS = [(16, "WINOGRAD_NONFUSED", 3.25, 14155776)] * 4
+HEADER = {"device": "Some CPU, avx512", "engine": "host", "workspace_limit": "67108864"}
+
+TEXT = """\
+mucudnn plan 1
+device Some CPU, avx512
+engine host
+workspace_limit 67108864
+kernel forward 3 f32:nchw:default:g1mb64_ic64ih56iw56_oc64oh56ow56_kh3kw3_sh1sw1_ph1pw1_dh0dw0
+choose 4*16:WINOGRAD_NONFUSED:3.25:14155776
+option 1*64:IMPLICIT_GEMM:25.5:0
+option 4*16:WINOGRAD_NONFUSED:3.25:14155776
+end 1
+"""
+
+parts = st.tuples(
+    st.integers(1, 9),
+    st.sampled_from(["IMPLICIT_GEMM", "ALGO_1", "eng28_k2=1_k5=3"]),
+    st.floats(0, 1e9),
+    st.integers(0, 2**62),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
+    kernels = []
+    for index in range(draw(st.integers(0, 3))):
+        chosen = draw(st.lists(parts, min_size=1, max_size=4))
+        total = sum(part[0] for part in chosen)
+        problem = Problem(
+            mini_batch=total, in_channels=1 + index, out_channels=1, input=(5, 5), kernel=(3, 3)
+        )
+        option = [(total, "GEMM", draw(st.floats(0, 1e9)), draw(st.integers(0, 2**62)))]
+        pass_ = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
+        kernels.append((problem, pass_, draw(st.integers(1, 9)), chosen, [option]))
+    return draw(
+        st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))
+    ), kernels
+
+
+def test_a_plan_reads_like_this() -> None:
+    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE])]) == TEXT
+
+
+def test_it_reads_back_with_the_desirable_set_by_workspace() -> None:
+    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS])])
+
+
+@given(plans())
+def test_what_is_written_reads_back_as_the_same_and_equal_plans_are_equal_bytes(plan: tuple) -> None:
+    header, kernels = plan
+    text = format_plan(header, kernels)
+    assert format_plan(*parse_plan(text)) == text
+    read_header, read = parse_plan(text)
+    assert read_header == header
+    assert sorted(map(repr, read)) == sorted(map(repr, kernels))
+    shuffled = random.Random(1).sample(kernels, len(kernels))
+    assert format_plan(dict(reversed(header.items())), shuffled) == text
+
+
+@given(st.integers(0, len(TEXT) - 1))
+def test_a_truncated_plan_is_refused(length: int) -> None:
+    with pytest.raises(ValueError, match=r"line [0-9]+: "):
+        parse_plan(TEXT[:length])
+
+
+@given(st.data())
+def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(TEXT) - 1))
+    damaged = TEXT[:at] + data.draw(st.characters(max_codepoint=300)) + TEXT[at + 1 :]
+    try:
+        parse_plan(damaged)
+    except ValueError:
+        return
+
+
+def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
+    with pytest.raises(NewerVersionError, match="of version 2, this mucudnn reads up to version 1"):
+        parse_plan(TEXT.replace("plan 1", "plan 2"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("mucudnn plan 1", "something else", "line 1: this is not a mucudnn plan"),
+        ("forward", "sideways", "line 5: unknown pass 'sideways'"),
+        ("ic64", "ic0", "line 5: the number of input channels"),
+        ("4*16", "3*16", "line 6: the micro-batches add to 48, not to the mini-batch of 64"),
+        ("choose 4*16", "choose 5*16", "line 6: the micro-batches do not add to the mini-batch of 64"),
+        ("4*16", "2147483648*16", "line 6: 2147483648 repeats"),
+        (":25.5:", ":fast:", "line 7: 'fast' is not a time"),
+        (":25.5:", ":-1:", "line 7: a time is not a number of at least 0"),
+        (":25.5:", ":nan:", "line 7: a time is not a number of at least 0"),
+        (":25.5:0", ":25.5:-1", "line 7: a workspace is below 0"),
+        (":IMPLICIT_GEMM:", ":IMPLICIT GEMM:", "line 7: "),
+        ("choose", "option", "line 9: the kernel above has no choice"),
+        ("option 1", "choose 1", "line 7: a second choice"),
+        ("option 1", "maybe 1", "line 7: 'maybe' is no entry of a plan"),
+        ("engine", "device", "line 3: 'device' is given twice"),
+        ("end 1", "end 2", "line 9: the plan should have 2 kernels, it has 1"),
+        ("end 1\n", "end 1\nmore\n", "line 9: there is text after the end"),
+    ],
+)
+def test_a_broken_plan_is_refused_by_line(old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_plan(TEXT.replace(old, new, 1))
+
+
+def test_a_kernel_stands_in_a_plan_once() -> None:
+    kernel = (PROBLEM, "forward", 1, WHOLE, [])
+    with pytest.raises(ValueError, match="twice"):
+        format_plan({}, [kernel, kernel])
+    block = TEXT[TEXT.index("kernel") : TEXT.index("end")]
+    with pytest.raises(ValueError, match="line 9: this kernel stands in the plan twice"):
+        parse_plan(TEXT.replace("end 1", block + "end 2"))
+
+
+def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
+    with pytest.raises(ValueError, match="'kernel' cannot stand in a plan's header"):
+        format_plan({"kernel": "x"}, [])
+    with pytest.raises(ValueError, match="'device' cannot stand"):
+        format_plan({"device": "two\nlines"}, [])
+    with pytest.raises(ValueError, match="'has space' is no name of an algorithm"):
+        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [])])

@@ -1,0 +1,48 @@
+import pytest
+
+from mucudnn import settings
+from mucudnn.errors import UsageError
+
+
+@pytest.mark.parametrize("setting", settings.SETTINGS, ids=lambda setting: setting.variable)
+def test_without_its_variable_a_setting_has_its_default(
+    setting: settings.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(setting.variable, raising=False)
+    assert setting.read() == setting.default
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "value"),
+    [
+        (settings.WORKSPACE_LIMIT, "8MiB", 8 * 2**20),
+        (settings.WORKSPACE_LIMIT, "none", None),
+        (settings.BATCH_POLICY, "all", "all"),
+        (settings.THREADS, "2", 2),
+        (settings.LIBRARY, "host", "host"),
+        (settings.LIBRARY, "/opt/libcudnn.so.9", "/opt/libcudnn.so.9"),
+    ],
+)
+def test_a_variable_is_read(
+    setting: settings.Setting, text: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(setting.variable, text)
+    assert setting.read() == value
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (settings.WORKSPACE_LIMIT, "12XB"),
+        (settings.BATCH_POLICY, "some"),
+        (settings.THREADS, "0"),
+        (settings.THREADS, "two"),
+        (settings.LIBRARY, "libcudnn.so.9"),
+    ],
+)
+def test_an_unreadable_variable_is_named(
+    setting: settings.Setting, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(setting.variable, text)
+    with pytest.raises(UsageError, match=f"{setting.variable}: .*{text}"):
+        setting.read()

@@ -1,0 +1,47 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mucudnn.errors import UsageError
+from mucudnn.sizes import format_size, parse_limit, parse_size, spell_limit
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1", 1),
+        ("64MiB", 64 * 2**20),
+        ("1.5GiB", 3 * 2**29),
+        ("8 KiB", 8192),
+        ("2TiB", 2**41),
+        ("12B", 12),
+    ],
+)
+def test_a_size_is_bytes_or_a_number_with_a_binary_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["12XB", "", "MiB", "-1", "1e3", "64MB", "1..5MiB", "none", "٣", "9999999TiB"]
+)
+def test_anything_else_is_a_usage_error_that_quotes_it(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_size(text)
+    assert f"'{text}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_none_is_no_limit() -> None:
+    assert parse_limit("none") is None
+    assert parse_limit("0") == 0
+
+
+@given(st.integers(0, 2**62))
+def test_what_is_written_reads_back_to_three_digits(size: int) -> None:
+    assert abs(parse_size(format_size(size)) - size) <= 0.01 * size
+
+
+@given(st.none() | st.integers(0, 2**62) | st.integers(0, 2**12).map(lambda n: n * 2**20))
+def test_a_limit_is_spelled_exactly(limit: int | None) -> None:
+    assert parse_limit(spell_limit(limit)) == limit

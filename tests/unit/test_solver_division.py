@@ -1,0 +1,228 @@
+"""Workspace division, against every choice there is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mucudnn.solver import (
+    Configuration,
+    Infeasible,
+    MicroConfiguration,
+    divide_workspace,
+    division,
+    solve_division,
+)
+from mucudnn.solver.choice import Answer, Options
+
+Kernels = dict[str, list[Configuration]]
+SolverName = Literal["auto", "highs", "exact"]
+
+TIE = 1e-12
+SOLVERS: tuple[SolverName, ...] = ("auto", "highs", "exact")
+
+
+def configuration(time_ms: float, workspace: int, parts: int = 1) -> Configuration:
+    return Configuration((MicroConfiguration(1, "A", time_ms / parts, workspace),) * parts)
+
+
+workspaces = st.one_of(st.integers(0, 20), st.integers(0, 10**12))
+configurations = st.builds(configuration, st.floats(0.01, 100.0), workspaces)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[Kernels, dict[str, int]]:
+    names = "abcde"[: draw(st.integers(1, 5))]
+    kernels = {name: draw(st.lists(configurations, min_size=1, max_size=5)) for name in names}
+    return kernels, draw(st.dictionaries(st.sampled_from(names), st.integers(1, 3)))
+
+
+def workspace_of(choice: Mapping[str, Configuration], counts: Mapping[str, int]) -> int:
+    return sum(counts.get(name, 1) * c.workspace for name, c in choice.items())
+
+
+def time_of(choice: Mapping[str, Configuration], counts: Mapping[str, int]) -> float:
+    return math.fsum(counts.get(name, 1) * c.time_ms for name, c in choice.items())
+
+
+def all_choices(kernels: Kernels) -> list[dict[str, Configuration]]:
+    return [dict(zip(kernels, choice, strict=True)) for choice in itertools.product(*kernels.values())]
+
+
+@st.composite
+def networks_with_totals(draw: st.DrawFn) -> tuple[Kernels, dict[str, int], int]:
+    """Draw totals exactly at a feasible sum, one byte under or over it, and anywhere."""
+    kernels, counts = draw(networks())
+    choice = {name: draw(st.sampled_from(options)) for name, options in kernels.items()}
+    total = workspace_of(choice, counts) + draw(st.sampled_from([-1, 0, 0, 1, 10**6]))
+    return kernels, counts, total
+
+
+@settings(deadline=None)
+@given(networks_with_totals(), st.sampled_from(SOLVERS), st.booleans())
+def test_a_division_is_as_good_as_the_best_of_all_choices(
+    case: tuple[Kernels, dict[str, int], int], solver: SolverName, exact: bool
+) -> None:
+    kernels, counts, total = case
+    fitting = [c for c in all_choices(kernels) if workspace_of(c, counts) <= total]
+    if not fitting:
+        with pytest.raises(Infeasible) as raised:
+            divide_workspace(kernels, total, counts=counts, exact=exact, solver=solver)
+        assert raised.value.limit == total
+        assert raised.value.need == min(workspace_of(c, counts) for c in all_choices(kernels))
+        return
+    best = min(time_of(c, counts) for c in fitting)
+    choice = divide_workspace(kernels, total, counts=counts, exact=exact, solver=solver)
+    assert list(choice) == list(kernels)
+    assert all(choice[name] in kernels[name] for name in kernels)
+    assert workspace_of(choice, counts) <= total
+    # HiGHS works within tolerances: with it, exact means no gap asked for.
+    gap = (1e-9 if solver == "highs" else 2 * TIE) if exact else division.GAP * 1.01
+    assert time_of(choice, counts) <= best * (1 + gap)
+
+
+@settings(deadline=None)
+@given(networks_with_totals(), st.randoms(use_true_random=False), st.booleans())
+def test_the_order_of_kernels_and_configurations_does_not_matter(
+    case: tuple[Kernels, dict[str, int], int], shuffler: random.Random, exact: bool
+) -> None:
+    kernels, counts, total = case
+    try:
+        expected = divide_workspace(kernels, total, counts=counts, exact=exact)
+    except Infeasible:
+        return
+    names = list(kernels)
+    shuffler.shuffle(names)
+    shuffled = {name: shuffler.sample(kernels[name], len(kernels[name])) for name in names}
+    assert divide_workspace(shuffled, total, counts=counts, exact=exact) == expected
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_total_binds_to_the_byte(solver: SolverName, exact: bool) -> None:
+    terabyte = 10**12
+    kernels = {
+        name: [configuration(10.0, 1), configuration(5.0, terabyte + 7), configuration(4.9, 2 * terabyte)]
+        for name in "abc"
+    }
+    total = 3 * (terabyte + 7)
+    at = divide_workspace(kernels, total, exact=exact, solver=solver)
+    assert [c.time_ms for c in at.values()] == [5.0, 5.0, 5.0]
+    under = divide_workspace(kernels, total - 1, exact=exact, solver=solver)
+    assert workspace_of(under, {}) <= total - 1
+    assert sorted(c.time_ms for c in under.values()) == [4.9, 5.0, 10.0]
+
+
+def test_a_count_weighs_both_time_and_workspace() -> None:
+    kernels = {name: [configuration(2.0, 0), configuration(1.0, 10)] for name in "ab"}
+    assert divide_workspace(kernels, 20, counts={"b": 2})["b"].workspace == 10
+    assert divide_workspace(kernels, 19, counts={"b": 2})["b"].workspace == 0
+    assert divide_workspace(kernels, 19, counts={"b": 2})["a"].workspace == 10
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_each_kernel_gets_its_fastest_where_all_fit(solver: SolverName) -> None:
+    kernels = {name: [configuration(2.0, 0), configuration(1.0, 10)] for name in "abc"}
+    found = solve_division(kernels, 30, solver=solver)
+    assert {c.time_ms for c in found.choice.values()} == {1.0}
+    assert (found.gap, found.reached, found.solver) == (0.0, True, "none")
+
+
+def test_no_kernels_need_nothing() -> None:
+    assert divide_workspace({}, 0) == {}
+
+
+def test_kernels_may_be_any_hashables() -> None:
+    kernels = {("conv1", "forward"): [configuration(1.0, 5)], 7: [configuration(1.0, 5)]}
+    assert list(divide_workspace(kernels, 10)) == [("conv1", "forward"), 7]
+
+
+def test_configurations_that_others_dominate_are_never_chosen() -> None:
+    best = configuration(1.0, 10)
+    kernels = {"a": [configuration(1.0, 11), configuration(2.0, 10), best, configuration(1.0, 10, parts=2)]}
+    assert divide_workspace(kernels, 100)["a"] == best
+
+
+def test_the_error_names_the_total_and_the_least_that_would_do() -> None:
+    kernels = {name: [configuration(1.0, 10)] for name in "ab"}
+    with pytest.raises(Infeasible, match=r"29 bytes .* 30 bytes") as raised:
+        divide_workspace(kernels, 29, counts={"b": 2})
+    assert (raised.value.limit, raised.value.need) == (29, 30)
+
+
+def test_a_kernel_without_configurations_is_infeasible_at_any_total() -> None:
+    with pytest.raises(Infeasible, match="'b' has no configuration") as raised:
+        divide_workspace({"a": [configuration(1.0, 0)], "b": []}, 10**15)
+    assert raised.value.need is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"), [({"a": 0}, "count of 'a' is 0"), ({"z": 2}, "'z', which is none of the kernels")]
+)
+def test_wrong_counts_are_refused(counts: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        divide_workspace({"a": [configuration(1.0, 0)]}, 1, counts=counts)
+
+
+def test_an_unknown_solver_is_refused() -> None:
+    with pytest.raises(ValueError, match="no solver 'cbc', there are auto, highs, exact"):
+        divide_workspace({"a": [configuration(1.0, 0)]}, 1, solver="cbc")  # type: ignore[arg-type]
+
+
+def fails(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
+    return Answer(None, -math.inf)
+
+
+def overshoots(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
+    return Answer([len(kernel.time) - 1 for kernel in options], 0.0)
+
+
+@pytest.mark.parametrize("highs", [fails, overshoots])
+def test_without_an_answer_of_highs_that_fits_dynamic_programming_decides(
+    highs: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(division.SOLVERS, "highs", highs)
+    kernels = network(kernels=20, configurations=10)
+    total = sum(options[3].workspace for options in kernels.values())
+    found = solve_division(kernels, total)
+    assert (found.solver, found.reached) == ("exact", True)
+    assert workspace_of(found.choice, {}) <= total
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_division_stopped_early_fits_and_tells_its_gap(solver: SolverName) -> None:
+    kernels = network(kernels=50, configurations=50)
+    total = sum(options[10].workspace for options in kernels.values())
+    stopped = solve_division(kernels, total, exact=True, solver=solver, time_limit=0.0)
+    optimum = time_of(divide_workspace(kernels, total, exact=True), {})
+    assert workspace_of(stopped.choice, {}) <= total
+    assert not stopped.reached
+    assert 0 < stopped.gap < 0.1
+    assert optimum * (1 + 1e-9) >= time_of(stopped.choice, {}) * (1 - stopped.gap)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_large_network_is_divided_within_the_gap(solver: SolverName) -> None:
+    kernels = network(kernels=150, configurations=200)
+    total = sum(options[20].workspace for options in kernels.values())
+    found = solve_division(kernels, total, solver=solver)
+    assert found.reached
+    assert found.gap <= division.GAP * 1.01
+    assert workspace_of(found.choice, {}) <= total
+
+
+def network(*, kernels: int, configurations: int) -> Kernels:
+    rng = random.Random(0)
+    made = {}
+    for k in range(kernels):
+        sizes = sorted(rng.randrange(2 ** rng.randint(20, 30)) for _ in range(configurations))
+        durations = sorted((rng.uniform(1, 3) for _ in range(configurations)), reverse=True)
+        made[f"kernel {k}"] = [configuration(ms, w) for ms, w in zip(durations, sizes, strict=True)]
+    return made
