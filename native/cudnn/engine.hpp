@@ -15,6 +15,18 @@ class EngineError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A call of the library that answered with a status other than success.
+class CallFailed : public EngineError {
+ public:
+  CallFailed(const std::string& call, const std::string& status, const std::string& reason)
+      : EngineError(call + " failed with " + status + (reason.empty() ? "" : ": " + reason)),
+        status_(status) {}
+  const std::string& status() const { return status_; }
+
+ private:
+  std::string status_;
+};
+
 // forward reads x, w and writes y; backward_data reads y, w and writes x; backward_filter reads x, y and
 // writes w. A slice of the mini-batch is an offset into x and y; w is always whole.
 struct Tensors {

@@ -1,8 +1,8 @@
 #include "cudnn/legacy_engine.hpp"
 
 #include <algorithm>
-#include <array>
-#include <limits>
+
+#include "cudnn/descriptors.hpp"
 
 namespace mucudnn {
 namespace {
@@ -34,80 +34,6 @@ int algorithm_named(const std::string& name) {
   return static_cast<int>(found - std::begin(Kind::kNames));
 }
 
-// A cuDNN descriptor that is destroyed with its owner.
-template <typename Descriptor>
-class Owned {
- public:
-  using Create = cudnnStatus_t (*)(Descriptor*);
-  using Destroy = cudnnStatus_t (*)(Descriptor);
-
-  Owned(const Library& library, Create create, Destroy destroy) : destroy_(destroy) {
-    library.check(create(&descriptor_), "creating a descriptor");
-  }
-  ~Owned() { destroy_(descriptor_); }
-  Owned(const Owned&) = delete;
-  Owned& operator=(const Owned&) = delete;
-
-  operator Descriptor() const { return descriptor_; }  // NOLINT: it stands for the descriptor in calls
-
- private:
-  Destroy destroy_;
-  Descriptor descriptor_ = nullptr;
-};
-
-cudnnDataType_t cudnn_type(DataType type) {
-  switch (type) {
-    case DataType::f64:
-      return CUDNN_DATA_DOUBLE;
-    case DataType::f16:
-      return CUDNN_DATA_HALF;
-    case DataType::bf16:
-      return CUDNN_DATA_BFLOAT16;
-    case DataType::f32:
-      break;
-  }
-  return CUDNN_DATA_FLOAT;
-}
-
-cudnnMathType_t cudnn_math(Math math) {
-  switch (math) {
-    case Math::tf32:
-      return CUDNN_TENSOR_OP_MATH;
-    case Math::strict:
-      return CUDNN_FMA_MATH;
-    case Math::standard:
-      break;
-  }
-  return CUDNN_DEFAULT_MATH;
-}
-
-std::array<int, 5> tensor_sizes(std::int64_t first, std::int64_t second, const Problem::Sizes& sizes,
-                                int dims) {
-  std::array<int, 5> all{static_cast<int>(first), static_cast<int>(second)};
-  for (int axis = 0; axis < dims; ++axis) all[2 + axis] = static_cast<int>(sizes[3 - dims + axis]);
-  return all;
-}
-
-// Throws EngineError where one sample has more elements than cuDNN's 32-bit strides reach.
-std::array<int, 5> packed_strides(const std::array<int, 5>& sizes, int dims, Layout layout) {
-  std::array<std::int64_t, 5> strides{};
-  std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;
-  for (int axis = 1 + dims; axis >= 2; --axis) {
-    strides[axis] = step;
-    step *= sizes[axis];
-  }
-  strides[1] = layout == Layout::nhwc ? 1 : step;
-  strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
-  if (strides[0] > std::numeric_limits<int>::max()) {
-    throw EngineError("one sample has " + std::to_string(strides[0]) +
-                      " elements, cuDNN takes up to 2147483647");
-  }
-  std::array<int, 5> narrow{};
-  std::transform(strides.begin(), strides.end(), narrow.begin(),
-                 [](std::int64_t s) { return static_cast<int>(s); });
-  return narrow;
-}
-
 // The handle and the functions, shared by an engine and the kernels that it prepared.
 class Context {
  public:
@@ -124,47 +50,6 @@ class Context {
  private:
   std::shared_ptr<const Library> library_;
   cudnnHandle_t handle_ = nullptr;
-};
-
-// The descriptors of one problem.
-class Descriptors {
- public:
-  Descriptors(const Library& c, const Problem& p)
-      : x(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
-        y(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
-        w(c, c.cudnnCreateFilterDescriptor, c.cudnnDestroyFilterDescriptor),
-        convolution(c, c.cudnnCreateConvolutionDescriptor, c.cudnnDestroyConvolutionDescriptor) {
-    const cudnnDataType_t type = cudnn_type(p.data_type);
-    const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, std::int64_t channels,
-                                const Problem::Sizes& sizes) {
-      const auto all = tensor_sizes(p.mini_batch, channels, sizes, p.dims);
-      const auto strides = packed_strides(all, p.dims, p.layout);
-      c.check(c.cudnnSetTensorNdDescriptor(descriptor, type, 2 + p.dims, all.data(), strides.data()),
-              "cudnnSetTensorNdDescriptor");
-    };
-    set_tensor(x, p.in_channels, p.input);
-    set_tensor(y, p.out_channels, p.output);
-    const auto filter = tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims);
-    c.check(c.cudnnSetFilterNdDescriptor(w, type,
-                                         p.layout == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                                         2 + p.dims, filter.data()),
-            "cudnnSetFilterNdDescriptor");
-    const auto padding = tensor_sizes(0, 0, p.padding, p.dims);
-    const auto stride = tensor_sizes(0, 0, p.stride, p.dims);
-    const auto dilation = tensor_sizes(0, 0, p.dilation, p.dims);
-    c.check(c.cudnnSetConvolutionNdDescriptor(
-                convolution, p.dims, &padding[2], &stride[2], &dilation[2], CUDNN_CROSS_CORRELATION,
-                p.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
-            "cudnnSetConvolutionNdDescriptor");
-    c.check(c.cudnnSetConvolutionGroupCount(convolution, static_cast<int>(p.groups)),
-            "cudnnSetConvolutionGroupCount");
-    c.check(c.cudnnSetConvolutionMathType(convolution, cudnn_math(p.math)), "cudnnSetConvolutionMathType");
-  }
-
-  Owned<cudnnTensorDescriptor_t> x;
-  Owned<cudnnTensorDescriptor_t> y;
-  Owned<cudnnFilterDescriptor_t> w;
-  Owned<cudnnConvolutionDescriptor_t> convolution;
 };
 
 cudnnStatus_t workspace_size(const Context& c, const Descriptors& d, cudnnConvolutionFwdAlgo_t algorithm,
@@ -246,32 +131,42 @@ class LegacyKernel final : public PreparedKernel {
   std::size_t workspace_ = 0;
 };
 
+// Determinism and tensor cores, from the heuristics' answer; algorithms that cannot run may be left out of
+// it.
+template <typename Kind>
+std::string notes_on(const std::vector<typename Kind::Performance>& described,
+                     typename Kind::Algorithm algorithm) {
+  for (const auto& result : described) {
+    if (result.algo != algorithm) continue;
+    std::string notes = result.determinism == CUDNN_DETERMINISTIC ? "deterministic" : "";
+    if (result.mathType != CUDNN_DEFAULT_MATH && result.mathType != CUDNN_FMA_MATH) {
+      notes += notes.empty() ? "tensor_op" : " tensor_op";
+    }
+    return notes;
+  }
+  return "";
+}
+
 template <typename Kind>
 std::vector<Candidate> candidates(const Context& context, const Problem& problem) {
   const Library& library = context.library();
-  const Descriptors descriptors(library, problem);
-  constexpr int kCount = std::size(Kind::kNames);
-
-  // Notes come from the heuristics' answer, which may leave out algorithms that cannot run.
-  std::array<typename Kind::Performance, 2 * kCount> described{};
-  int count = 0;
-  if (describe(context, descriptors, 2 * kCount, &count, described.data()) != CUDNN_STATUS_SUCCESS) count = 0;
-
   std::vector<Candidate> all;
-  for (int i = 0; i < kCount; ++i) {
-    Candidate candidate;
-    candidate.algorithm = Kind::kNames[i];
-    const auto algorithm = static_cast<typename Kind::Algorithm>(i);
-    candidate.status = library.cudnnGetErrorString(
-        mucudnn::workspace_size(context, descriptors, algorithm, &candidate.workspace));
-    const auto end = described.begin() + count;
-    const auto found =
-        std::find_if(described.begin(), end, [&](const auto& perf) { return perf.algo == algorithm; });
-    if (found != end && found->determinism == CUDNN_DETERMINISTIC) candidate.notes = "deterministic";
-    if (found != end && found->mathType != CUDNN_DEFAULT_MATH && found->mathType != CUDNN_FMA_MATH) {
-      candidate.notes += candidate.notes.empty() ? "tensor_op" : " tensor_op";
+  for (const char* name : Kind::kNames) all.push_back({name, "", 0, ""});
+  try {
+    const Descriptors descriptors(library, problem);
+    std::vector<typename Kind::Performance> described(2 * all.size());
+    int count = 0;
+    const auto most = static_cast<int>(described.size());
+    if (describe(context, descriptors, most, &count, described.data()) != CUDNN_STATUS_SUCCESS) count = 0;
+    described.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto algorithm = static_cast<typename Kind::Algorithm>(i);
+      all[i].status = library.cudnnGetErrorString(
+          mucudnn::workspace_size(context, descriptors, algorithm, &all[i].workspace));
+      all[i].notes = notes_on<Kind>(described, algorithm);
     }
-    all.push_back(std::move(candidate));
+  } catch (const CallFailed& failure) {  // the problem cannot even be described, so nothing can run it
+    for (Candidate& candidate : all) candidate.status = failure.status();
   }
   return all;
 }

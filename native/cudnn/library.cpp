@@ -32,8 +32,7 @@ void Library::check(cudnnStatus_t status, const char* call) const {
   std::string reason(512, '\0');
   cudnnGetLastErrorString(reason.data(), reason.size());
   reason.resize(std::char_traits<char>::length(reason.c_str()));
-  throw EngineError(std::string(call) + " failed with " + cudnnGetErrorString(status) +
-                    (reason.empty() ? "" : ": " + reason));
+  throw CallFailed(call, cudnnGetErrorString(status), reason);
 }
 
 }  // namespace mucudnn

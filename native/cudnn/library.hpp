@@ -25,7 +25,7 @@ class Library {
   const char* (*describe_host)() = nullptr;
   bool is_host() const { return describe_host != nullptr; }
 
-  // Throws EngineError with the call's name, the status and the library's last error.
+  // Throws CallFailed with the library's last error as the reason.
   void check(cudnnStatus_t status, const char* call) const;
 
  private:

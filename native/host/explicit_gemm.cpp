@@ -15,11 +15,6 @@ struct Layouts {
   std::int64_t packed = 0;
 };
 
-std::vector<Lattice> lattices_of(Pass pass, const Problem& problem) {
-  if (pass == Pass::backward_data) return backward_lattices(problem);
-  return {forward_lattice(problem)};
-}
-
 // False where the product overflows or exceeds any memory.
 bool grow(std::int64_t& size, std::int64_t a, std::int64_t b) {
   std::int64_t product;
@@ -34,7 +29,7 @@ std::optional<Layouts> layouts(Pass pass, const Problem& problem) {
   const std::int64_t sources = backward ? out : in, outputs = backward ? in : out;
   const bool within = problem.layout == Layout::nhwc || problem.mini_batch == 1;
   Layouts all;
-  for (const Lattice& lattice : lattices_of(pass, problem)) {
+  for (const Lattice& lattice : lattices_of(problem, pass)) {
     const std::int64_t pixels = lattice.pixels() * problem.mini_batch;
     const std::int64_t rows = static_cast<std::int64_t>(lattice.taps.size()) * sources;
     bool fits = grow(all.columns, rows, pixels);
@@ -68,12 +63,9 @@ void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double 
   const bool within = problem.layout == Layout::nchw && problem.mini_batch == 1;
   for (std::int64_t group = 0; group < problem.groups; ++group) {
     const Part<float> part = part_of<float>(problem, pass, tensors, group);
-    const bool backward = pass == Pass::backward_data;
-    const std::int64_t sources = backward ? part.y.count : part.x.count,
-                       outputs = backward ? part.x.count : part.y.count;
-    for (const Lattice& lattice : lattices_of(pass, problem)) {
-      const std::int64_t all =
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(lattice.taps.size()) * sources);
+    const std::int64_t outputs = part.output().count;
+    for (const Lattice& lattice : lattices_of(problem, pass)) {
+      const std::int64_t all = std::max<std::int64_t>(1, part.rows(lattice));
       const std::int64_t pixels = lattice.pixels() * problem.mini_batch;
       Blocks<float> blocks;
       if (pass == Pass::backward_filter) {

@@ -29,23 +29,17 @@ Matrices<Storage> tiles() {
 
 template <typename Storage>
 void run(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta) {
-  const std::vector<Lattice> lattices = pass == Pass::backward_data
-                                            ? backward_lattices(problem)
-                                            : std::vector<Lattice>{forward_lattice(problem)};
+  const std::vector<Lattice> lattices = lattices_of(problem, pass);
   for (std::int64_t group = 0; group < problem.groups; ++group) {
     const Part<Storage> part = part_of<Storage>(problem, pass, tensors, group);
-    const std::int64_t outputs = pass == Pass::backward_data ? part.x.count : part.y.count;
+    const std::int64_t most_in_tile = kTile / part.output().count;
     for (const Lattice& lattice : lattices) {
-      const std::int64_t sources = pass == Pass::backward_data ? part.y.count : part.x.count;
-      const std::int64_t all =
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(lattice.taps.size()) * sources);
-      std::int64_t most = std::min(kRows, std::max<std::int64_t>(1, kTile / outputs));
-      if (pass == Pass::backward_filter) most = std::min(most, (all + threads() - 1) / threads());
-      const std::int64_t rows = std::min(most, all);
-      const bool within = lattice.pixels() >= kSmallSample;
-      const std::int64_t pixels = std::min(kColumns / rows, std::max<std::int64_t>(1, kTile / outputs));
-      multiply<Storage>(part, lattice, alpha, beta,
-                        {rows, pixels, [](std::int64_t, std::int64_t) { return tiles<Storage>(); }}, within);
+      const std::int64_t all = std::max<std::int64_t>(1, part.rows(lattice));
+      std::int64_t rows = std::min({kRows, most_in_tile, all});
+      if (pass == Pass::backward_filter) rows = std::min(rows, (all + threads() - 1) / threads());
+      const Blocks<Storage> blocks{rows, std::min(kColumns / rows, most_in_tile),
+                                   [](std::int64_t, std::int64_t) { return tiles<Storage>(); }};
+      multiply(part, lattice, alpha, beta, blocks, lattice.pixels() >= kSmallSample);
     }
   }
 }

@@ -144,8 +144,6 @@ class Gather {
   std::int64_t volume_;
 };
 
-}  // namespace
-
 Lattice forward_lattice(const Problem& p) {
   Lattice lattice{p.output, {0, 0, 0}, {1, 1, 1}, p.stride, p.input, p.output, {}};
   std::int64_t filter = 0;
@@ -186,6 +184,13 @@ std::vector<Lattice> backward_lattices(const Problem& p) {
     lattices.push_back(std::move(lattice));
   }
   return lattices;
+}
+
+}  // namespace
+
+std::vector<Lattice> lattices_of(const Problem& problem, Pass pass) {
+  if (pass == Pass::backward_data) return backward_lattices(problem);
+  return {forward_lattice(problem)};
 }
 
 template <typename Storage>

@@ -44,15 +44,12 @@ struct Lattice {
   std::vector<Tap> taps;
 
   std::int64_t pixels() const { return count[0] * count[1] * count[2]; }
-  bool is_whole_output() const { return count == output; }
 };
 
-// From x to y.
-Lattice forward_lattice(const Problem& problem);
-
-// From y to x: one lattice for every remainder of x's coordinates by the stride, since pixels of the same
-// remainder meet the same taps.
-std::vector<Lattice> backward_lattices(const Problem& problem);
+// The lattices that a pass goes through. backward_data goes from y to x, with a lattice for every remainder
+// of x's coordinates by the stride, since pixels of the same remainder meet the same taps; the others from x
+// to y.
+std::vector<Lattice> lattices_of(const Problem& problem, Pass pass);
 
 // One group's channels of a tensor.
 template <typename Storage>

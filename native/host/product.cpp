@@ -60,52 +60,55 @@ class Product {
  public:
   Product(const Part<S>& part, const Lattice& lattice, double alpha, double beta, const Blocks<S>& blocks)
       : part_(part),
-        l_(lattice),
+        lattice_(lattice),
         forward_(part.pass != Pass::backward_data),
-        source_(forward_ ? constant(part.x) : constant(part.y)),
-        output_(forward_ ? part.y : part.x),
+        source_(constant(part.source())),
+        output_(part.output()),
         alpha_(alpha),
         beta_(beta),
         blocks_(blocks),
-        last_(source_.layout == Layout::nhwc),
+        channels_last_(source_.layout == Layout::nhwc),
         taps_(static_cast<std::int64_t>(lattice.taps.size())),
-        rows_(taps_ * source_.count) {}
+        rows_(part.rows(lattice)) {}
 
-  // forward, backward_data
+  // forward, backward_data: pixels are divided over the threads.
   void run(bool within) const {
-    const Cuts pixels(l_.pixels(), part_.problem.mini_batch, blocks_.pixels, within);
+    const Cuts pixels(lattice_.pixels(), part_.problem.mini_batch, blocks_.pixels, within);
     const Cuts rows(std::max<std::int64_t>(rows_, 1), 1, blocks_.rows, false);
-    const bool in_place = kIsComputeType<S> && rows_ > 0 && l_.count == l_.output && (last_ || within);
+    const bool in_place =
+        kIsComputeType<S> && rows_ > 0 && lattice_.count == lattice_.output && (channels_last_ || within);
+    const bool once = rows.count() == 1;
     const Matrix<const C> shared =
-        rows.count() == 1 ? filter({0, rows_}, blocks_.matrices(0, 0).packed) : Matrix<const C>{};
+        once ? filter({0, rows_}, blocks_.matrices(0, 0).packed) : Matrix<const C>{};
     parallel_for(pixels.count(), [&](std::int64_t begin, std::int64_t end) {
-      if (in_place) {  // the filter is packed once for each block of rows
+      if (in_place) {
+        // Rows outside, so that the filter is packed once for each block of them.
         for (std::int64_t r = 0; r < rows.count(); ++r) {
           Matrix<const C> w = shared;
           for (std::int64_t p = begin; p < end; ++p) {
             const Matrices<S> m = blocks_.matrices(pixels[p].begin, 0);
-            if (rows.count() > 1 && p == begin) w = filter(rows[r], m.packed);
+            if (!once && p == begin) w = filter(rows[r], m.packed);
             add_in_place(pixels[p], rows[r], w, m);
           }
         }
         return;
       }
+      // Pixels outside, so that a tile is stored once, whatever the type it is rounded to.
       for (std::int64_t p = begin; p < end; ++p) {
         const Matrices<S> m = blocks_.matrices(pixels[p].begin, 0);
-        for (std::int64_t r = 0; r < rows.count() && rows_ > 0; ++r) {
-          const Matrix<const C> w = rows.count() > 1 ? filter(rows[r], m.packed) : shared;
-          add(pixels[p], rows[r], w, m, C{1}, C(r > 0 ? 1 : 0),
-              {m.tile, last_ ? output_.count : pixels[p].size()});
-        }
+        const Matrix<C> tile{m.tile, channels_last_ ? output_.count : pixels[p].size()};
         if (rows_ == 0) std::fill_n(m.tile, pixels[p].size() * output_.count, C{0});
-        scatter(l_, output_, pixels[p], m.tile, alpha_, beta_);
+        for (std::int64_t r = 0; r < rows.count() && rows_ > 0; ++r) {
+          add(pixels[p], rows[r], once ? shared : filter(rows[r], m.packed), m, C{1}, C(r > 0 ? 1 : 0), tile);
+        }
+        scatter(lattice_, output_, pixels[p], m.tile, alpha_, beta_);
       }
     });
   }
 
   // backward_filter: rows of the filter are divided, pixels summed.
   void run_filter(bool within) const {
-    const Cuts pixels(l_.pixels(), part_.problem.mini_batch, blocks_.pixels, within);
+    const Cuts pixels(lattice_.pixels(), part_.problem.mini_batch, blocks_.pixels, within);
     const Cuts rows(rows_, 1, blocks_.rows, false);
     const std::int64_t channels = part_.y.count;
     const bool once = pixels.count() == 1;
@@ -117,9 +120,10 @@ class Product {
         for (std::int64_t p = 0; p < pixels.count(); ++p) {
           const Matrix<const C> dy = once ? shared : gradient(pixels[p], m.packed);
           const Matrix<const C> columns = columns_of(pixels[p], rows[r], m.columns);
-          gemm(last_ ? Transpose::yes : Transpose::no, last_ ? Transpose::no : Transpose::yes, channels,
-               rows[r].size(), pixels[p].size(), C{1}, dy.data, dy.stride, columns.data, columns.stride,
-               C(p > 0 ? 1 : 0), m.tile, rows[r].size());
+          gemm(channels_last_ ? Transpose::yes : Transpose::no,
+               channels_last_ ? Transpose::no : Transpose::yes, channels, rows[r].size(), pixels[p].size(),
+               C{1}, dy.data, dy.stride, columns.data, columns.stride, C(p > 0 ? 1 : 0), m.tile,
+               rows[r].size());
         }
         for (std::int64_t k = 0; k < channels; ++k) {
           store(m.tile + k * rows[r].size(), rows[r].size(), alpha_, beta_,
@@ -135,7 +139,7 @@ class Product {
   void add_in_place(Range pixels, Range rows, Matrix<const C> w, const Matrices<S>& m) const {
     if constexpr (kIsComputeType<S>) {
       const C keep = rows.begin == 0 ? static_cast<C>(beta_) : C{1};
-      const Matrix<S> out = view(output_, volume_of(l_.output), pixels.begin, 0);
+      const Matrix<S> out = view(output_, volume_of(lattice_.output), pixels.begin, 0);
       add(pixels, rows, w, m, static_cast<C>(alpha_), keep, out);
     }
   }
@@ -143,7 +147,7 @@ class Product {
   void add(Range pixels, Range rows, Matrix<const C> w, const Matrices<S>& m, C alpha, C keep,
            Matrix<C> out) const {
     const Matrix<const C> columns = columns_of(pixels, rows, m.columns);
-    if (last_) {
+    if (channels_last_) {
       gemm(Transpose::no, forward_ ? Transpose::yes : Transpose::no, pixels.size(), output_.count,
            rows.size(), alpha, columns.data, columns.stride, w.data, w.stride, keep, out.data, out.stride);
     } else {
@@ -154,25 +158,27 @@ class Product {
 
   Matrix<const C> columns_of(Range pixels, Range rows, C* to) const {
     if constexpr (kIsComputeType<S>) {
-      const std::int64_t volume = l_.pixels();
+      const std::int64_t volume = lattice_.pixels();
       const bool one_sample = pixels.begin / volume == (pixels.end - 1) / volume;
-      if (is_pointwise(l_) && (last_ || one_sample)) return view(source_, volume, pixels.begin, rows.begin);
+      if (is_pointwise(lattice_) && (channels_last_ || one_sample))
+        return view(source_, volume, pixels.begin, rows.begin);
     }
-    gather<S>(l_, source_, pixels, rows, to);
-    return {to, last_ ? rows.size() : pixels.size()};
+    gather<S>(lattice_, source_, pixels, rows, to);
+    return {to, channels_last_ ? rows.size() : pixels.size()};
   }
 
   // dy for the filter's gradient: (channels, pixels), or (pixels, channels) with channels last.
   Matrix<const C> gradient(Range pixels, C* to) const {
     const Channels<const S> dy = constant(part_.y);
     if constexpr (kIsComputeType<S>) {
-      const std::int64_t volume = l_.pixels();
-      if (last_ || pixels.begin / volume == (pixels.end - 1) / volume)
+      const std::int64_t volume = lattice_.pixels();
+      if (channels_last_ || pixels.begin / volume == (pixels.end - 1) / volume)
         return view(dy, volume, pixels.begin, 0);
     }
-    const Lattice itself{l_.output, {0, 0, 0}, {1, 1, 1}, {1, 1, 1}, l_.output, l_.output, {{0, {0, 0, 0}}}};
+    const Lattice itself{lattice_.output, {0, 0, 0},       {1, 1, 1},       {1, 1, 1},
+                         lattice_.output, lattice_.output, {{0, {0, 0, 0}}}};
     gather<S>(itself, dy, pixels, {0, dy.count}, to);
-    return {to, last_ ? dy.count : pixels.size()};
+    return {to, channels_last_ ? dy.count : pixels.size()};
   }
 
   // The filter as (output channels, rows), in place where it stands so.
@@ -191,9 +197,9 @@ class Product {
       }
     }
     const std::int64_t channels = output_.count;
-    if (last_) {  // (rows, output channels): both are contiguous along the channels
+    if (channels_last_) {  // (rows, output channels): both are contiguous along the channels
       for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-        const Tap& tap = l_.taps[static_cast<std::size_t>(r / source_.count)];
+        const Tap& tap = lattice_.taps[static_cast<std::size_t>(r / source_.count)];
         const S* from = w + (r % source_.count * filter_taps + tap.filter) * channels;
         for (std::int64_t c = 0; c < channels; ++c) to[(r - rows.begin) * channels + c] = widen(from[c]);
       }
@@ -205,20 +211,21 @@ class Product {
         const std::int64_t k = r / taps_;
         const std::int64_t end = std::min(rows.end, (k + 1) * taps_);
         const S* from = w + (k * channels + c) * filter_taps;
-        for (; r < end; ++r) *out++ = widen(from[l_.taps[static_cast<std::size_t>(r - k * taps_)].filter]);
+        for (; r < end; ++r)
+          *out++ = widen(from[lattice_.taps[static_cast<std::size_t>(r - k * taps_)].filter]);
       }
     }
     return {to, rows.size()};
   }
 
   const Part<S>& part_;
-  const Lattice& l_;
+  const Lattice& lattice_;
   bool forward_;
   Channels<const S> source_;
   Channels<S> output_;
   double alpha_, beta_;
   const Blocks<S>& blocks_;
-  bool last_;
+  bool channels_last_;
   std::int64_t taps_, rows_;
 };
 

@@ -9,8 +9,8 @@
 
 namespace mucudnn::host {
 
-// Where one block's matrices stand: what the pixels meet (rows x pixels), the output's tile
-// (channels x pixels, or for the filter channels x rows), and the filter or dy packed for the product.
+// Where one block's matrices stand: what the pixels meet (rows, pixels), a tile of the result (channels,
+// pixels; for the filter channels, rows), and the filter or dy packed for the product.
 template <typename Storage>
 struct Matrices {
   Compute<Storage>* columns;
@@ -35,6 +35,13 @@ struct Part {
   Channels<Storage> x;
   Storage* w;  // of the group's first output channel
   Channels<Storage> y;
+
+  // What the pixels of the result meet, and the result; for backward_filter, whose result is w, dy.
+  const Channels<Storage>& source() const { return pass == Pass::backward_data ? y : x; }
+  const Channels<Storage>& output() const { return pass == Pass::backward_data ? x : y; }
+  std::int64_t rows(const Lattice& lattice) const {
+    return static_cast<std::int64_t>(lattice.taps.size()) * source().count;
+  }
 };
 
 template <typename Storage>

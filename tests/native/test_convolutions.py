@@ -207,3 +207,11 @@ def test_measuring_gives_at_least_three_times_and_stops_at_the_budget(engine: En
     times = engine.measure(problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9)
     assert len(times) == 9
     assert all(t >= 0 for t in times)
+
+
+def test_a_tensor_beyond_the_abi_leaves_every_algorithm_unsupported(engine: Engine) -> None:
+    problem = Problem(mini_batch=2**20, in_channels=64, out_channels=64, input=(64, 64), kernel=(3, 3))
+    statuses = {c.status for c in engine.enumerate(problem, "forward")}
+    assert statuses == {"CUDNN_STATUS_NOT_SUPPORTED"}
+    one_sample = Problem(mini_batch=1, in_channels=2**20, out_channels=1, input=(64, 64), kernel=(1, 1))
+    assert {c.status for c in engine.enumerate(one_sample, "forward")} == {"CUDNN_STATUS_NOT_SUPPORTED"}
