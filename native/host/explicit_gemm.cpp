@@ -1,85 +1,151 @@
-// Explicit GEMM: the columns of the whole mini-batch stand in the workspace, for one product of each group.
 #include "host/algorithms.hpp"
+#include "host/im2col.hpp"
 #include "host/parallel.hpp"
-#include "host/product.hpp"
 
 namespace mucudnn::host::explicit_gemm {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // floats
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // 2^62 bytes
 
-// Sizes in floats of the three matrices; each group and lattice uses them again.
-struct Layouts {
-  std::int64_t columns = 0;
-  std::int64_t tile = 0;
-  std::int64_t packed = 0;
+// Elements of the workspace's parts, which are used by one group after the other.
+struct Parts {
+  std::int64_t columns = 0, factor = 0, result = 0;
+
+  std::int64_t total() const {
+    const std::int64_t sum = columns + factor + result;  // each at most 2^60
+    return columns < 0 || factor < 0 || result < 0 || sum > kMaxElements ? -1 : sum;
+  }
 };
 
-// False where the product overflows or exceeds any memory.
-bool grow(std::int64_t& size, std::int64_t a, std::int64_t b) {
+// Rounded up so that each part starts on a cache line; -1 where it is too large.
+std::int64_t elements(std::int64_t a, std::int64_t b) {
   std::int64_t product;
-  if (__builtin_mul_overflow(a, b, &product) || product > (std::int64_t{1} << 58)) return false;
-  size = std::max(size, (product + kAlignment - 1) / kAlignment * kAlignment);
-  return true;
+  if (__builtin_mul_overflow(a, b, &product) || product > kMaxElements) return -1;
+  return (product + 15) / 16 * 16;
 }
 
-std::optional<Layouts> layouts(Pass pass, const Problem& problem) {
-  const bool backward = pass == Pass::backward_data;
-  const std::int64_t in = problem.in_channels / problem.groups, out = problem.out_channels / problem.groups;
-  const std::int64_t sources = backward ? out : in, outputs = backward ? in : out;
-  const bool within = problem.layout == Layout::nhwc || problem.mini_batch == 1;
-  Layouts all;
-  for (const Lattice& lattice : lattices_of(problem, pass)) {
-    const std::int64_t pixels = lattice.pixels() * problem.mini_batch;
-    const std::int64_t rows = static_cast<std::int64_t>(lattice.taps.size()) * sources;
-    bool fits = grow(all.columns, rows, pixels);
-    if (pass == Pass::backward_filter) {
-      fits = fits && grow(all.tile, outputs, rows) && (within || grow(all.packed, outputs, pixels));
-    } else {
-      if (!within || rows == 0 || lattice.count != lattice.output)
-        fits = fits && grow(all.tile, outputs, pixels);
-      if (backward) fits = fits && grow(all.packed, outputs, rows);
+// Whether a product can write its result, or read y, where the tensor lies.
+bool in_place(const Lowering& l) {
+  return l.dense() && l.rows() > 0 && (l.layout == Layout::nhwc || l.mini_batch == 1);
+}
+
+Parts parts_of(const Lowering& l) {
+  Parts parts;
+  parts.columns = elements(l.rows(), l.columns());
+  if (l.transposed) parts.factor = elements(l.rows(), l.result_channels);
+  if (!in_place(l)) parts.result = elements(l.result_channels, l.columns());
+  return parts;
+}
+
+Parts gradient_parts_of(const Problem& problem) {
+  const Lowering l = lower_forward(problem), g = lower_gradient(problem);
+  Parts parts;
+  parts.columns = elements(l.rows(), l.columns());
+  if (!in_place(g)) parts.factor = elements(g.rows(), g.columns());
+  return parts;
+}
+
+bool fits_blas(const Lowering& l) {
+  return host::fits_blas(l.rows()) && host::fits_blas(l.columns()) &&
+         host::fits_blas(l.result_channels * l.groups) && host::fits_blas(l.source_channels * l.groups);
+}
+
+void multiply(const Lowering& l, const float* source, const float* filter, float alpha, float beta,
+              float* result, float* workspace) {
+  const Parts parts = parts_of(l);
+  float* columns = workspace;
+  float* packed_filter = columns + parts.columns;
+  float* product = packed_filter + parts.factor;
+  const bool nchw = l.layout == Layout::nchw, direct = in_place(l);
+  const std::int64_t m = l.result_channels, k = l.rows(), n = l.columns();
+  const std::int64_t column_stride = nchw ? n : k;
+  const std::int64_t result_stride = nchw ? n : direct ? m * l.groups : m;
+  const std::int64_t result_step = nchw ? 1 : result_stride;
+
+  for (std::int64_t group = 0; group < l.groups; ++group) {
+    const float* f = filter + group * m * k;
+    if (l.transposed) {
+      gather_filter(l, filter, group, {0, m}, {0, k}, packed_filter, m);
+      f = packed_filter;
     }
-    if (!fits) return std::nullopt;
+    float* to = direct ? result + group * m * (nchw ? n : 1) : product;
+    if (k == 0) std::fill_n(to, m * n, 0.0f);  // no tap touches these positions
+    parallel_for(n, [&](std::int64_t begin, std::int64_t end) {
+      const Range range{begin, end};
+      float* c = columns + begin * (nchw ? 1 : k);
+      gather_columns(l, source, group, {0, k}, range, c, column_stride);
+      const float keep = direct ? beta : 0;
+      if (k == 0) {
+        // Zero already.
+      } else if (nchw) {
+        gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, m, range.size(), k, alpha, f,
+             l.transposed ? m : k, c, n, keep, to + begin, n);
+      } else {
+        gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, range.size(), m, k, alpha, c, k, f,
+             l.transposed ? m : k, keep, to + begin * result_step, result_stride);
+      }
+      if (!direct) store(l, to + begin * result_step, result_stride, group, {0, m}, range, beta, result);
+    });
   }
-  return all;
+}
+
+void multiply_gradient(const Problem& p, const float* x, const float* y, float alpha, float beta, float* w,
+                       float* workspace) {
+  const Lowering l = lower_forward(p), g = lower_gradient(p);
+  const Parts parts = gradient_parts_of(p);
+  float* columns = workspace;
+  float* packed_y = columns + parts.columns;
+  const bool nchw = l.layout == Layout::nchw, direct = in_place(g);
+  const std::int64_t m = l.result_channels, k = l.rows(), n = l.columns();
+  const std::int64_t y_stride = nchw ? n : m * l.groups;
+
+  for (std::int64_t group = 0; group < l.groups; ++group) {
+    parallel_for(n, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t step = nchw ? 1 : k;
+      gather_columns(l, x, group, {0, k}, {begin, end}, columns + begin * step, nchw ? n : k);
+      if (!direct) gather_columns(g, y, group, {0, m}, {begin, end}, packed_y + begin, n);
+    });
+    const float* d = direct ? y + group * m * (nchw ? n : 1) : packed_y;
+    parallel_for(k, [&](std::int64_t begin, std::int64_t end) {
+      const float* c = columns + begin * (nchw ? n : 1);
+      gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, m, end - begin, n,
+           alpha, d, y_stride, c, nchw ? n : k, beta, w + group * m * k + begin, k);
+    });
+  }
 }
 
 }  // namespace
 
 std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem) {
   if (problem.data_type != DataType::f32) return std::nullopt;
-  const std::optional<Layouts> sizes = layouts(pass, problem);
-  if (!sizes) return std::nullopt;
-  return static_cast<std::size_t>(sizes->columns + sizes->tile + sizes->packed) * sizeof(float);
+  std::int64_t most = 0;
+  bool fits = true;
+  const auto consider = [&](const Lowering& l, const Parts& parts) {
+    const std::int64_t total = parts.total();
+    fits = fits && total >= 0 && fits_blas(l);
+    most = std::max(most, total);
+  };
+  if (pass == Pass::backward_filter) {
+    consider(lower_forward(problem), gradient_parts_of(problem));
+  } else {
+    for_each_lowering(pass, problem, [&](const Lowering& l) { consider(l, parts_of(l)); });
+  }
+  if (!fits) return std::nullopt;
+  return static_cast<std::size_t>(most) * sizeof(float);
 }
 
 void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
               void* workspace) {
-  const Layouts sizes = *layouts(pass, problem);
-  auto* const columns = static_cast<float*>(workspace);
-  float* const tile = columns + sizes.columns;
-  float* const packed = tile + sizes.tile;
-  const bool within = problem.layout == Layout::nchw && problem.mini_batch == 1;
-  for (std::int64_t group = 0; group < problem.groups; ++group) {
-    const Part<float> part = part_of<float>(problem, pass, tensors, group);
-    const std::int64_t outputs = part.output().count;
-    for (const Lattice& lattice : lattices_of(problem, pass)) {
-      const std::int64_t all = std::max<std::int64_t>(1, part.rows(lattice));
-      const std::int64_t pixels = lattice.pixels() * problem.mini_batch;
-      Blocks<float> blocks;
-      if (pass == Pass::backward_filter) {
-        blocks = {(all + threads() - 1) / threads(), pixels, [=](std::int64_t, std::int64_t row) {
-                    return Matrices<float>{columns + row * pixels, tile + row * outputs, packed};
-                  }};
-      } else {
-        blocks = {all, (pixels + threads() - 1) / threads(), [=](std::int64_t pixel, std::int64_t) {
-                    return Matrices<float>{columns + pixel * all, tile + pixel * outputs, packed};
-                  }};
-      }
-      multiply<float>(part, lattice, alpha, beta, blocks, within);
-    }
-  }
+  auto* x = static_cast<float*>(tensors.x);
+  auto* w = static_cast<float*>(tensors.w);
+  auto* y = static_cast<float*>(tensors.y);
+  auto* scratch = static_cast<float*>(workspace);
+  const auto a = static_cast<float>(alpha), b = static_cast<float>(beta);
+  if (pass == Pass::backward_filter) return multiply_gradient(problem, x, y, a, b, w, scratch);
+  const bool forward = pass == Pass::forward;
+  for_each_lowering(pass, problem, [&](const Lowering& l) {
+    multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch);
+  });
 }
 
 }  // namespace mucudnn::host::explicit_gemm

@@ -1,67 +1,214 @@
-// Implicit GEMM: the products go through tiles of constant size, so that no workspace is needed.
+#include <cstdlib>
 #include <memory>
+#include <new>
 
+#include "core/half.hpp"
 #include "host/algorithms.hpp"
+#include "host/im2col.hpp"
 #include "host/parallel.hpp"
-#include "host/product.hpp"
 
 namespace mucudnn::host::implicit_gemm {
 namespace {
 
-// Elements of a thread's tiles: the columns stay in a second-level cache.
-constexpr std::int64_t kColumns = std::int64_t{1} << 18;
-constexpr std::int64_t kTile = std::int64_t{1} << 20;
-constexpr std::int64_t kRows = 384;
-constexpr std::int64_t kSmallSample = 256;  // pixels below which blocks span several samples
+// The tile of one thread: the columns, the result being summed, and the factor that could not be used
+// where it lies. Its size is what keeps memory constant.
+constexpr std::size_t kColumnsBytes = 512 * 1024;
+constexpr std::size_t kResultBytes = 768 * 1024;
+constexpr std::size_t kFactorBytes = 768 * 1024;
+constexpr std::int64_t kDepth = 320;     // of the sum in one product
+constexpr std::int64_t kChannels = 512;  // of the result in one tile
 
-template <typename C>
-struct Tiles {
-  std::unique_ptr<C[]> columns{new C[kColumns]};
-  std::unique_ptr<C[]> tile{new C[kTile]};
-  std::unique_ptr<C[]> packed{new C[kTile]};
+template <typename A>
+struct Tile {
+  static constexpr std::int64_t kColumns = kColumnsBytes / sizeof(A);
+  static constexpr std::int64_t kResult = kResultBytes / sizeof(A);
+  static constexpr std::int64_t kFactor = kFactorBytes / sizeof(A);
+  A *columns, *result, *factor;
 };
 
-template <typename Storage>
-Matrices<Storage> tiles() {
-  static thread_local Tiles<Compute<Storage>> own;
-  return {own.columns.get(), own.tile.get(), own.packed.get()};
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// Kept by each thread: mapping fresh pages at every call would cost more than a small convolution.
+template <typename A>
+Tile<A> tile_of_this_thread() {
+  constexpr std::size_t kBytes = kColumnsBytes + kResultBytes + kFactorBytes;
+  thread_local std::unique_ptr<void, Free> memory(std::aligned_alloc(64, kBytes));
+  if (!memory) memory.reset(std::aligned_alloc(64, kBytes));
+  if (!memory) throw std::bad_alloc();
+  A* first = static_cast<A*>(memory.get());
+  return {first, first + Tile<A>::kColumns, first + Tile<A>::kColumns + Tile<A>::kResult};
 }
 
-template <typename Storage>
-void run(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta) {
-  const std::vector<Lattice> lattices = lattices_of(problem, pass);
-  for (std::int64_t group = 0; group < problem.groups; ++group) {
-    const Part<Storage> part = part_of<Storage>(problem, pass, tensors, group);
-    const std::int64_t most_in_tile = kTile / part.output().count;
-    for (const Lattice& lattice : lattices) {
-      const std::int64_t all = std::max<std::int64_t>(1, part.rows(lattice));
-      std::int64_t rows = std::min({kRows, most_in_tile, all});
-      if (pass == Pass::backward_filter) rows = std::min(rows, (all + threads() - 1) / threads());
-      const Blocks<Storage> blocks{rows, std::min(kColumns / rows, most_in_tile),
-                                   [](std::int64_t, std::int64_t) { return tiles<Storage>(); }};
-      multiply(part, lattice, alpha, beta, blocks, lattice.pixels() >= kSmallSample);
+// Where the source of a pointwise product can stand for its own columns.
+template <typename S, typename A>
+Matrix<A> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
+                     A* buffer) {
+  if constexpr (std::is_same_v<S, A>) {
+    const std::int64_t image = columns.begin / l.positions(), first = columns.begin % l.positions();
+    const std::int64_t channels = l.source_channels * l.groups,
+                       channel = group * l.source_channels + rows.begin;
+    if (l.pointwise() && l.layout == Layout::nhwc && fits_blas(channels)) {
+      return {source + columns.begin * channels + channel, channels};
+    }
+    if (l.pointwise() && l.layout == Layout::nchw && first + columns.size() <= l.positions() &&
+        fits_blas(l.positions())) {
+      return {source + (image * channels + channel) * l.positions() + first, l.positions()};
     }
   }
+  const std::int64_t stride = l.layout == Layout::nchw ? columns.size() : rows.size();
+  gather_columns(l, source, group, rows, columns, buffer, stride);
+  return {buffer, stride};
+}
+
+template <typename S, typename A>
+Matrix<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
+                    A* buffer) {
+  if constexpr (std::is_same_v<S, A>) {
+    if (!l.transposed && fits_blas(l.rows())) {
+      return {filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin, l.rows()};
+    }
+  }
+  const std::int64_t stride = l.transposed ? channels.size() : rows.size();
+  gather_filter(l, filter, group, channels, rows, buffer, stride);
+  return {buffer, stride};
+}
+
+// The columns of the result, divided so that a part lies within one image where images are large.
+class ColumnParts {
+ public:
+  ColumnParts(const Lowering& l, std::int64_t limit) : positions_(l.positions()), images_(1) {
+    if (positions_ >= kWholeImage) {
+      images_ = l.mini_batch;
+    } else {
+      positions_ = l.columns();
+    }
+    part_ = even_part(positions_, limit);
+    parts_ = ceil_div(positions_, part_);
+  }
+  std::int64_t count() const { return images_ * parts_; }
+  Range operator[](std::int64_t index) const {
+    const std::int64_t image = index / parts_ * positions_, begin = index % parts_ * part_;
+    return {image + begin, image + std::min(positions_, begin + part_)};
+  }
+
+ private:
+  static constexpr std::int64_t kWholeImage = 512;
+  std::int64_t positions_, images_, part_, parts_;
+};
+
+template <typename Body>
+void for_each_part(Range range, std::int64_t part, const Body& body) {
+  for (std::int64_t at = range.begin; at < range.end; at += part) {
+    body(Range{at, std::min(range.end, at + part)});
+  }
+}
+
+// forward and backward_data: a tile is some channels of the result at some positions.
+template <typename S, typename A>
+void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {
+  const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), kDepth);
+  const std::int64_t width = Tile<A>::kColumns / depth;
+  const std::int64_t channel_part =
+      even_part(l.result_channels, std::min(kChannels, Tile<A>::kFactor / depth));
+  const std::int64_t channel_parts = ceil_div(l.result_channels, channel_part);
+  const std::int64_t fair = std::max<std::int64_t>(64, ceil_div(l.columns(), threads()));
+  const ColumnParts column_parts(l, std::min(Tile<A>::kResult / channel_part, fair));
+  const bool nchw = l.layout == Layout::nchw;
+
+  parallel_for(l.groups * channel_parts * column_parts.count(), [&](std::int64_t begin, std::int64_t end) {
+    const Tile<A> tile = tile_of_this_thread<A>();
+    for (std::int64_t index = begin; index < end; ++index) {
+      const std::int64_t group = index / column_parts.count() / channel_parts;
+      const std::int64_t first = index / column_parts.count() % channel_parts * channel_part;
+      const Range channels{first, std::min(l.result_channels, first + channel_part)};
+      const Range columns = column_parts[index % column_parts.count()];
+      const std::int64_t stride = nchw ? columns.size() : channels.size();
+      if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
+      for_each_part({0, l.rows()}, depth, [&](Range rows) {
+        const Matrix<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
+        const A keep = rows.begin == 0 ? A(0) : A(1);
+        for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
+          const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
+          const std::int64_t at = part.begin - columns.begin;
+          if (nchw) {
+            gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, channels.size(), part.size(),
+                 rows.size(), alpha, f.data, f.stride, c.data, c.stride, keep, tile.result + at, stride);
+          } else {
+            gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, part.size(), channels.size(),
+                 rows.size(), alpha, c.data, c.stride, f.data, f.stride, keep, tile.result + at * stride,
+                 stride);
+          }
+        });
+      });
+      store(l, tile.result, stride, group, channels, columns, beta, result);
+    }
+  });
+}
+
+// backward_filter: a tile is some rows of the filter's gradient, summed over all positions.
+template <typename S, typename A>
+void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta, S* w) {
+  const Lowering l = lower_forward(p), g = lower_gradient(p);
+  const std::int64_t fair = std::max<std::int64_t>(16, ceil_div(l.rows(), threads()));
+  const std::int64_t row_part = even_part(l.rows(), std::min(kDepth, fair));
+  const std::int64_t row_parts = ceil_div(l.rows(), row_part);
+  const std::int64_t channel_part =
+      even_part(l.result_channels, std::min(kChannels, Tile<A>::kResult / row_part));
+  const std::int64_t channel_parts = ceil_div(l.result_channels, channel_part);
+  const ColumnParts column_parts(l, std::min(Tile<A>::kColumns / row_part, Tile<A>::kFactor / channel_part));
+  const bool nchw = l.layout == Layout::nchw;
+
+  parallel_for(l.groups * channel_parts * row_parts, [&](std::int64_t begin, std::int64_t end) {
+    const Tile<A> tile = tile_of_this_thread<A>();
+    for (std::int64_t index = begin; index < end; ++index) {
+      const std::int64_t group = index / row_parts / channel_parts;
+      const std::int64_t channel = index / row_parts % channel_parts * channel_part;
+      const std::int64_t row = index % row_parts * row_part;
+      const Range channels{channel, std::min(l.result_channels, channel + channel_part)};
+      const Range rows{row, std::min(l.rows(), row + row_part)};
+      for (std::int64_t i = 0; i < column_parts.count(); ++i) {
+        const Matrix<A> c = columns_of(l, x, group, rows, column_parts[i], tile.columns);
+        const Matrix<A> d = columns_of(g, y, group, channels, column_parts[i], tile.factor);
+        gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, channels.size(),
+             rows.size(), column_parts[i].size(), alpha, d.data, d.stride, c.data, c.stride,
+             i == 0 ? A(0) : A(1), tile.result, rows.size());
+      }
+      for (std::int64_t i = 0; i < channels.size(); ++i) {
+        store_row(tile.result + i * rows.size(), rows.size(), beta,
+                  w + (group * l.result_channels + channel + i) * l.rows() + row);
+      }
+    }
+  });
+}
+
+template <typename S, typename A>
+void run(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta) {
+  S* x = static_cast<S*>(tensors.x);
+  S* w = static_cast<S*>(tensors.w);
+  S* y = static_cast<S*>(tensors.y);
+  const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
+  if (pass == Pass::backward_filter) return multiply_gradient<S, A>(problem, x, y, a, b, w);
+  const bool forward = pass == Pass::forward;
+  for_each_lowering(pass, problem,
+                    [&](const Lowering& l) { multiply<S, A>(l, forward ? x : y, w, a, b, forward ? y : x); });
 }
 
 }  // namespace
 
-std::optional<std::size_t> workspace_size(Pass, const Problem& problem) {
-  // One pixel's channels must fit into a tile.
-  if (std::max(problem.in_channels, problem.out_channels) / problem.groups > kTile) return std::nullopt;
-  return 0;
-}
+std::optional<std::size_t> workspace_size(Pass, const Problem&) { return 0; }
 
 void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta, void*) {
   switch (problem.data_type) {
     case DataType::f32:
-      return run<float>(pass, problem, tensors, alpha, beta);
+      return run<float, float>(pass, problem, tensors, alpha, beta);
     case DataType::f64:
-      return run<double>(pass, problem, tensors, alpha, beta);
+      return run<double, double>(pass, problem, tensors, alpha, beta);
     case DataType::f16:
-      return run<Half>(pass, problem, tensors, alpha, beta);
+      return run<Half, float>(pass, problem, tensors, alpha, beta);
     case DataType::bf16:
-      return run<BFloat16>(pass, problem, tensors, alpha, beta);
+      return run<BFloat16, float>(pass, problem, tensors, alpha, beta);
   }
 }
 

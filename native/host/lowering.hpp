@@ -1,97 +1,96 @@
-// A convolution as matrix products: which source pixel each output pixel meets at each tap of the filter,
-// and the copies that turn tensors into matrices.
+// Convolutions as matrix products. A pass of one group becomes one or more products
+//   result (rows of channels × positions) = filter (channels × taps) · columns (taps × positions)
+// with columns gathered from the source ("im2col"). forward gathers from x. backward_data gathers from
+// y, once for each residue of the input position by the stride, so that no product with zero is made.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
-#include <vector>
+#include <limits>
+#include <optional>
 
-#include "core/half.hpp"
 #include "core/problem.hpp"
+#include "host/blas.hpp"
 
 namespace mucudnn::host {
 
-// The type that products of values of a storage type are summed in.
-template <typename Storage>
-using Compute = std::conditional_t<std::is_same_v<Storage, double>, double, float>;
+// One spatial axis: position o and tap t read the source at first + o * step + t * tap_step where that
+// lies in [0, source), use the filter at filter_first + t * filter_step, and write the result at
+// result_first + o * result_step.
+struct Axis {
+  std::int64_t positions, taps;
+  std::int64_t source, first, step, tap_step;
+  std::int64_t filter, filter_first, filter_step;
+  std::int64_t result, result_first, result_step;
 
-inline float widen(float value) { return value; }
-inline double widen(double value) { return value; }
-inline float widen(Half value) { return to_float(value); }
-inline float widen(BFloat16 value) { return to_float(value); }
-
-inline void narrow(float value, float& to) { to = value; }
-inline void narrow(double value, double& to) { to = value; }
-inline void narrow(float value, Half& to) { to = to_half(value); }
-inline void narrow(float value, BFloat16& to) { to = to_bfloat16(value); }
-
-struct Tap {
-  std::int64_t filter;    // its place among the filter's taps
-  Problem::Sizes offset;  // of the source pixel that pixel 0 meets
+  std::int64_t source_at(std::int64_t position, std::int64_t tap) const {
+    return first + position * step + tap * tap_step;
+  }
 };
 
-// Output pixels that all meet the same taps: pixel i lies at origin + stride * i in the output and meets
-// offset + step * i in the source, along each axis.
-struct Lattice {
-  Problem::Sizes count;
-  Problem::Sizes origin{0, 0, 0};
-  Problem::Sizes stride{1, 1, 1};
-  Problem::Sizes step{1, 1, 1};
-  Problem::Sizes source;  // sizes of the whole tensors
-  Problem::Sizes output;
-  std::vector<Tap> taps;
-
-  std::int64_t pixels() const { return count[0] * count[1] * count[2]; }
-};
-
-// The lattices that a pass goes through. backward_data goes from y to x, with a lattice for every remainder
-// of x's coordinates by the stride, since pixels of the same remainder meet the same taps; the others from x
-// to y.
-std::vector<Lattice> lattices_of(const Problem& problem, Pass pass);
-
-// One group's channels of a tensor.
-template <typename Storage>
-struct Channels {
-  Storage* data;  // of the group's first channel
+struct Lowering {
   Layout layout;
-  std::int64_t total;  // channels of the tensor
-  std::int64_t count;  // channels of the group
+  bool transposed;  // backward_data: filter rows run over the filter's input channels
+  std::int64_t mini_batch, groups;
+  std::int64_t source_channels, result_channels;  // of one group
+  std::array<Axis, 3> axes;                       // depth, height, width
+
+  template <std::int64_t Axis::* member>
+  std::int64_t volume() const {
+    return axes[0].*member * (axes[1].*member) * (axes[2].*member);
+  }
+  std::int64_t taps() const { return volume<&Axis::taps>(); }
+  std::int64_t positions() const { return volume<&Axis::positions>(); }
+  // Rows are ordered (channel, tap) in NCHW and (tap, channel) in NHWC, as the filter is.
+  std::int64_t rows() const { return source_channels * taps(); }
+  std::int64_t columns() const { return mini_batch * positions(); }
+
+  // One tap at each position of the source: its columns are the source itself.
+  bool pointwise() const;
+  // The result is written densely, in the order of the positions.
+  bool dense() const;
 };
 
-// Pixels [begin, end) of a lattice, counted through all samples of the mini-batch.
-struct Range {
-  std::int64_t begin;
-  std::int64_t end;
-  std::int64_t size() const { return end - begin; }
-};
+Lowering lower_forward(const Problem& problem);
+// y as the columns of a pointwise product: backward_filter's other factor.
+Lowering lower_gradient(const Problem& problem);
 
-// What the pixels of `range` meet, for rows [rows.begin, rows.end) of (channel, tap) in NCHW and of
-// (tap, channel) in NHWC. The matrix is (rows, pixels) in NCHW and (pixels, rows) in NHWC.
-template <typename Storage>
-void gather(const Lattice& lattice, const Channels<const Storage>& source, Range range, Range rows,
-            Compute<Storage>* matrix);
+// One residue of backward_data; residue in [0, min(stride, input)) along each axis.
+Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue);
 
-// output = alpha * matrix + beta * output for the pixels of `range`; the matrix is (channels, pixels) in
-// NCHW and (pixels, channels) in NHWC. With beta 0 the output is not read.
-template <typename Storage>
-void scatter(const Lattice& lattice, const Channels<Storage>& output, Range range,
-             const Compute<Storage>* matrix, double alpha, double beta);
-
-// output = alpha * values + beta * output, `stride` apart in the output.
-template <typename Storage>
-void store(const Compute<Storage>* values, std::int64_t count, double alpha, double beta, Storage* output,
-           std::int64_t stride = 1) {
-  const auto scale = static_cast<Compute<Storage>>(alpha);
-  const auto keep = static_cast<Compute<Storage>>(beta);
-  if (keep == 0) {
-    for (std::int64_t i = 0; i < count; ++i) narrow(scale * values[i], output[i * stride]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      narrow(scale * values[i] + keep * widen(output[i * stride]), output[i * stride]);
+template <typename Body>
+void for_each_lowering(Pass pass, const Problem& problem, const Body& body) {
+  if (pass == Pass::forward) return body(lower_forward(problem));
+  Problem::Sizes count;
+  for (int i = 0; i < 3; ++i) count[i] = std::min(problem.stride[i], problem.input[i]);
+  for (std::int64_t d = 0; d < count[0]; ++d) {
+    for (std::int64_t h = 0; h < count[1]; ++h) {
+      for (std::int64_t w = 0; w < count[2]; ++w) body(lower_backward_data(problem, {d, h, w}));
     }
   }
 }
+
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+// The largest part when `total` is divided evenly into parts of at most `limit`.
+inline std::int64_t even_part(std::int64_t total, std::int64_t limit) {
+  const std::int64_t part = ceil_div(total, ceil_div(total, std::max<std::int64_t>(1, limit)));
+  return part < 64 ? part : std::min(limit, (part + 15) / 16 * 16);
+}
+
+inline bool fits_blas(std::int64_t size) { return size <= std::numeric_limits<blasint>::max(); }
+
+// A matrix where it lies. Columns are stored rows × positions in NCHW, positions × rows in NHWC.
+template <typename T>
+struct Matrix {
+  const T* data;
+  std::int64_t stride;
+};
 
 }  // namespace mucudnn::host

@@ -13,10 +13,12 @@ namespace {
 
 constexpr int kVersion[] = {9, 19, 0};  // of the cuDNN whose behaviour this follows
 
-// MUCUDNN_THREADS counts until the program asks for another number; what cannot be read counts as 1.
+// MUCUDNN_THREADS counts until the program asks for another number; what cannot be read counts as 1. The
+// loops around the products are what is divided over threads, so each product has one.
 void start_threads() {
   static std::once_flag started;
   std::call_once(started, [] {
+    scipy_openblas_set_num_threads(1);
     const char* text = std::getenv("MUCUDNN_THREADS");
     char* end = nullptr;
     const long count = text == nullptr ? 1 : std::strtol(text, &end, 10);

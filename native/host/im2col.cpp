@@ -1,0 +1,281 @@
+#include "host/im2col.hpp"
+
+#include <cstring>
+#include <type_traits>
+
+#include "core/half.hpp"
+
+namespace mucudnn::host {
+namespace {
+
+template <typename A, typename S>
+A load(S value) {
+  if constexpr (std::is_same_v<A, S>) {
+    return value;
+  } else {
+    return to_float(value);
+  }
+}
+
+template <typename S, typename A>
+S rounded(A value) {
+  if constexpr (std::is_same_v<S, Half>) {
+    return to_half(value);
+  } else if constexpr (std::is_same_v<S, BFloat16>) {
+    return to_bfloat16(value);
+  } else {
+    return value;
+  }
+}
+
+template <typename S, typename A>
+void copy(const S* from, std::int64_t count, std::int64_t step, A* to) {
+  if constexpr (std::is_same_v<S, A>) {
+    if (step == 1 && count > 64) {
+      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
+      return;
+    }
+  }
+  if (step == 1) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i * step]);
+  }
+}
+
+template <typename A>
+void zero(A* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = 0;
+}
+
+// Walks a range of columns as runs along the width of one image.
+struct Run {
+  std::int64_t image, depth, height, width, length;
+};
+
+template <typename Body>
+void for_each_run(const Lowering& l, Range columns, const Body& body) {
+  const auto& [d, h, w] = l.axes;
+  std::int64_t at = columns.begin;
+  Run run{at / l.positions(), 0, 0, at % w.positions, 0};
+  run.height = at / w.positions % h.positions;
+  run.depth = at / w.positions / h.positions % d.positions;
+  while (at < columns.end) {
+    run.length = std::min(w.positions - run.width, columns.end - at);
+    body(run);
+    at += run.length;
+    run.width = 0;
+    if (++run.height == h.positions) {
+      run.height = 0;
+      if (++run.depth == d.positions) {
+        run.depth = 0;
+        ++run.image;
+      }
+    }
+  }
+}
+
+// Positions whose source lies inside, for one tap.
+Range inside(const Axis& a, std::int64_t tap) {
+  const std::int64_t offset = a.source_at(0, tap);
+  const std::int64_t begin = offset >= 0 ? 0 : ceil_div(-offset, a.step);
+  const std::int64_t end = a.source > offset ? ceil_div(a.source - offset, a.step) : 0;
+  return {std::min(begin, a.positions), std::min(end, a.positions)};
+}
+
+bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
+
+template <typename S, typename A>
+void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size, const Problem::Sizes& tap,
+                     Range columns, A* to) {
+  const auto& [d, h, w] = l.axes;
+  const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
+  for_each_run(l, columns, [&](const Run& run) {
+    const std::int64_t end = run.width + run.length;
+    const std::int64_t from = std::max(widths.begin, run.width), until = std::min(widths.end, end);
+    if (from >= until || !contains(depths, run.depth) || !contains(heights, run.height)) {
+      zero(to, run.length);
+    } else {
+      const S* line =
+          source + run.image * image_size +
+          (d.source_at(run.depth, tap[0]) * h.source + h.source_at(run.height, tap[1])) * w.source;
+      zero(to, from - run.width);
+      copy(line + w.source_at(from, tap[2]), until - from, w.step, to + (from - run.width));
+      zero(to + (until - run.width), end - until);
+    }
+    to += run.length;
+  });
+}
+
+// Where lines of the source are as long as lines of positions and both advance by one, a tap moves the
+// whole plane: one copy, then zeros over what wrapped around from the neighbouring lines.
+bool moves_planes(const Lowering& l) {
+  const auto& [d, h, w] = l.axes;
+  return h.step == 1 && w.step == 1 && w.positions == w.source;
+}
+
+template <typename S, typename A>
+void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t image_size,
+                               const Problem::Sizes& tap, Range columns, A* to) {
+  const auto& [d, h, w] = l.axes;
+  const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
+  const std::int64_t line = w.positions, plane = h.positions * line, source_plane = h.source * line;
+  const std::int64_t shift = h.source_at(0, tap[1]) * line + w.source_at(0, tap[2]);
+  for (std::int64_t at = columns.begin; at < columns.end;) {
+    const std::int64_t begin = at % plane, end = std::min(plane, begin + columns.end - at);
+    const std::int64_t image = at / plane / d.positions, depth = at / plane % d.positions;
+    const std::int64_t from = std::max({begin, heights.begin * line, -shift});
+    const std::int64_t until = std::min({end, heights.end * line, source_plane - shift});
+    if (from >= until || !contains(depths, depth) || widths.begin >= widths.end) {
+      zero(to, end - begin);
+    } else {
+      zero(to, from - begin);
+      copy(source + image * image_size + d.source_at(depth, tap[0]) * source_plane + shift + from,
+           until - from, 1, to + (from - begin));
+      zero(to + (until - begin), end - until);
+      const auto clear = [&](std::int64_t width) {
+        const std::int64_t first = begin / line * line + width;
+        for (std::int64_t i = first < begin ? first + line : first; i < end; i += line) to[i - begin] = 0;
+      };
+      for (std::int64_t width = 0; width < widths.begin; ++width) clear(width);
+      for (std::int64_t width = widths.end; width < line; ++width) clear(width);
+    }
+    to += end - begin;
+    at += end - begin;
+  }
+}
+
+Problem::Sizes tap_at(const Lowering& l, std::int64_t index) {
+  const std::int64_t height = l.axes[1].taps, width = l.axes[2].taps;
+  return {index / width / height, index / width % height, index % width};
+}
+
+template <typename S, typename A>
+void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes& position, Range rows,
+                        A* to) {
+  const std::int64_t channels = l.source_channels, all_channels = channels * l.groups;
+  std::int64_t tap_index = rows.begin / channels, channel = rows.begin % channels;
+  for (std::int64_t left = rows.size(); left > 0; ++tap_index, channel = 0) {
+    const Problem::Sizes tap = tap_at(l, tap_index);
+    const std::int64_t count = std::min(left, channels - channel);
+    std::int64_t pixel = 0;
+    bool valid = true;
+    for (int i = 0; i < 3; ++i) {
+      const std::int64_t at = l.axes[i].source_at(position[i], tap[i]);
+      valid = valid && at >= 0 && at < l.axes[i].source;
+      pixel = pixel * l.axes[i].source + at;
+    }
+    if (valid) {
+      copy(image + pixel * all_channels + channel, count, 1, to);
+    } else {
+      zero(to, count);
+    }
+    to += count;
+    left -= count;
+  }
+}
+
+}  // namespace
+
+template <typename S, typename A>
+void gather_columns(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns, A* to,
+                    std::int64_t stride) {
+  const std::int64_t plane = l.volume<&Axis::source>(), channels = l.source_channels * l.groups;
+  if (l.layout == Layout::nchw) {
+    const auto gather = moves_planes(l) ? gather_nchw_row_by_planes<S, A> : gather_nchw_row<S, A>;
+    for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
+      const std::int64_t channel = group * l.source_channels + row / l.taps();
+      gather(l, source + channel * plane, channels * plane, tap_at(l, row % l.taps()), columns, to);
+    }
+    return;
+  }
+  for_each_run(l, columns, [&](const Run& run) {
+    const S* image = source + run.image * plane * channels + group * l.source_channels;
+    for (std::int64_t i = 0; i < run.length; ++i, to += stride) {
+      gather_nhwc_column(l, image, {run.depth, run.height, run.width + i}, rows, to);
+    }
+  });
+}
+
+template <typename S, typename A>
+void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows, A* to,
+                   std::int64_t stride) {
+  if (!l.transposed) {
+    filter += (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
+    for (std::int64_t i = 0; i < channels.size(); ++i) {
+      copy(filter + i * l.rows(), rows.size(), 1, to + i * stride);
+    }
+    return;
+  }
+  // The filter is (source channel, result channel, tap), or in NHWC (source channel, tap, result channel).
+  const bool first = l.layout == Layout::nchw;
+  const std::int64_t volume = l.volume<&Axis::filter>();
+  for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
+    const std::int64_t source_channel = first ? row / l.taps() : row % l.source_channels;
+    const Problem::Sizes tap = tap_at(l, first ? row % l.taps() : row / l.source_channels);
+    std::int64_t offset = 0;
+    for (int i = 0; i < 3; ++i) {
+      offset = offset * l.axes[i].filter + l.axes[i].filter_first + tap[i] * l.axes[i].filter_step;
+    }
+    const S* from = filter + (group * l.source_channels + source_channel) * l.result_channels * volume;
+    from += first ? channels.begin * volume + offset : offset * l.result_channels + channels.begin;
+    copy(from, channels.size(), first ? volume : 1, to);
+  }
+}
+
+template <typename S, typename A>
+void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t step) {
+  if (beta == 0) {
+    for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i * step] = rounded<S>(from[i] + beta * load<A>(to[i * step]));
+    }
+  }
+}
+
+template <typename S, typename A>
+void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t group, Range channels,
+           Range columns, A beta, S* result) {
+  const std::int64_t plane = l.volume<&Axis::result>(), all_channels = l.result_channels * l.groups;
+  const std::int64_t channel = group * l.result_channels + channels.begin;
+  const auto& [d, h, w] = l.axes;
+  const auto pixel_of = [&, &d = d, &h = h, &w = w](const Run& run) {
+    return ((d.result_first + run.depth * d.result_step) * h.result + h.result_first +
+            run.height * h.result_step) *
+               w.result +
+           w.result_first + run.width * w.result_step;
+  };
+  if (l.layout == Layout::nchw) {
+    for (std::int64_t i = 0; i < channels.size(); ++i) {
+      const A* line = from + i * stride;
+      for_each_run(l, columns, [&, &w = w](const Run& run) {
+        S* to = result + (run.image * all_channels + channel + i) * plane + pixel_of(run);
+        store_row(line, run.length, beta, to, w.result_step);
+        line += run.length;
+      });
+    }
+    return;
+  }
+  for_each_run(l, columns, [&, &w = w](const Run& run) {
+    S* to = result + (run.image * plane + pixel_of(run)) * all_channels + channel;
+    for (std::int64_t i = 0; i < run.length; ++i) {
+      store_row(from, channels.size(), beta, to, 1);
+      from += stride;
+      to += w.result_step * all_channels;
+    }
+  });
+}
+
+#define MUCUDNN_INSTANTIATE(S, A)                                                                        \
+  template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
+  template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);  \
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);       \
+  template void store_row(const A*, std::int64_t, A, S*, std::int64_t);
+MUCUDNN_INSTANTIATE(float, float)
+MUCUDNN_INSTANTIATE(double, double)
+MUCUDNN_INSTANTIATE(Half, float)
+MUCUDNN_INSTANTIATE(BFloat16, float)
+#undef MUCUDNN_INSTANTIATE
+
+}  // namespace mucudnn::host
