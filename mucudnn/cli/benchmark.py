@@ -5,13 +5,13 @@ import shlex
 
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
-from mucudnn.cli.text import short_names
 from mucudnn.engines import open_engine
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.policies import micro_batch_sizes
 from mucudnn.records import SUCCESS
 from mucudnn.sizes import format_size
+from mucudnn.text import short_names
 
 HELP = "measure algorithms at micro-batch sizes into the cache"
 DESCRIPTION = "Measures what the cache lacks, and decides nothing."

@@ -3,12 +3,12 @@
 import textwrap
 
 from mucudnn.cli.terminal import show, table
-from mucudnn.cli.text import broken, micro_batches, milliseconds, ratio, short_names
 from mucudnn.decide import Decision
 from mucudnn.kernels import PASSES
 from mucudnn.optimizer import Result
 from mucudnn.result import final, measured, predicted, total, total_workspace
 from mucudnn.sizes import format_size
+from mucudnn.text import broken, micro_batches, milliseconds, ratio, short_names
 
 
 def show_result(result: Result, network: str, next_command: str) -> None:

@@ -4,10 +4,10 @@ import argparse
 
 from mucudnn.cli import options
 from mucudnn.cli.terminal import show, table
-from mucudnn.cli.text import micro_batches, milliseconds
 from mucudnn.descriptor import short_text
 from mucudnn.plan import read_plan
 from mucudnn.sizes import format_size
+from mucudnn.text import micro_batches, milliseconds
 
 HELP = "show a plan"
 DESCRIPTION = (

@@ -27,7 +27,7 @@ class Browser:
         command = [
             chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
             "--disable-dev-shm-usage", "--no-first-run", f"--user-data-dir={profile}",
-            "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe", "about:blank",
+            "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
         ]  # fmt: skip
         browser_reads, self._write = os.pipe()
         self._read, browser_writes = os.pipe()
@@ -46,10 +46,8 @@ class Browser:
         self._session: str | None = None
         self.requests: list[str] = []
         self.errors: list[str] = []
-        (target, *_) = [
-            t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"
-        ] or [self.call("Target.createTarget", url="about:blank")]
-        self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
@@ -66,9 +64,8 @@ class Browser:
 
     def open(self, page: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
         """Load a file, as a screen of so many CSS pixels shows it."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **screen)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.requests.clear()

@@ -1,0 +1,101 @@
+"""`mucudnn report`: what was decided for a network and what memory buys, as a page to look at."""
+
+import argparse
+from datetime import date
+from pathlib import Path
+
+from mucudnn import settings
+from mucudnn.cache import Cache
+from mucudnn.cli import options
+from mucudnn.cli.terminal import Terminal, opened_cache, show
+from mucudnn.decide import Limits
+from mucudnn.engines import open_engine
+from mucudnn.errors import MucudnnError
+from mucudnn.optimizer import Result, optimize, replay
+from mucudnn.report import check_installed
+from mucudnn.report.gather import Report, gather
+from mucudnn.sizes import parse_limit, parse_size
+
+HELP = "write a page with plots of what was decided"
+DESCRIPTION = (
+    "Measures what the cache lacks, decides, and writes one HTML page that needs no other file: time against "
+    "workspace of each kernel and of the whole network, what more memory would buy, and what was chosen."
+)
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_kernel_options(parser)
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--workspace", type=options.checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
+        help="the most that one kernel may use, or none (default: 64MiB)",
+    )  # fmt: skip
+    limit.add_argument(
+        "--total-workspace", type=options.checked(parse_size), metavar="SIZE",
+        help="the most that all kernels may use together, divided among them",
+    )  # fmt: skip
+    parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
+    parser.add_argument(
+        "--replay", type=options.checked(options.path), metavar="CACHE", help="decide from this cache alone"
+    )
+    parser.add_argument(
+        "--output", type=options.checked(options.path), metavar="HTML", default=Path("report.html"),
+        help="the page (default: report.html)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plots", type=options.checked(options.path), metavar="DIR", help="write each plot to a file, too"
+    )
+    parser.add_argument(
+        "--format", choices=("svg", "png"), default="svg", help="of the files of --plots (default: svg)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, decide, write."""
+    check_installed()
+    kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
+    limits = _limits(arguments)
+    if arguments.replay:
+        with Cache.read_only(arguments.replay) as cache:
+            result = replay(cache, kernels, policy, limits, threads=arguments.threads)
+            report = _gather(arguments.network, result, cache)
+    else:
+        engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
+        with opened_cache(terminal, needed=False) as cache:
+            result = optimize(engine, cache, kernels, policy, limits, terminal, run=not arguments.no_run)
+            report = _gather(arguments.network, result, cache)
+    _write_page(report, arguments.output)
+    lines = [*report.advice, ""]
+    if arguments.plots:
+        lines.append(_write_plots(report, arguments.plots, arguments.format))
+    show(*lines, f"Next: open {arguments.output} in a browser")
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    if arguments.total_workspace is not None:
+        return Limits(total=arguments.total_workspace)
+    given = "workspace" in arguments
+    return Limits(workspace=arguments.workspace if given else settings.WORKSPACE_LIMIT.read())
+
+
+def _gather(network: str, result: Result, cache: Cache) -> Report:
+    kernels = [decision.kernel for decision in result.decisions]
+    measured = {k: cache.measurements(result.machine, k.problem, k.pass_) for k in kernels}
+    return gather(network, result, measured)
+
+
+def _write_page(report: Report, path: Path) -> None:
+    from mucudnn.report.page import render
+
+    text = render(report, date.today())
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise MucudnnError(f"the page {path} cannot be written: {error.strerror}") from None
+
+
+def _write_plots(report: Report, folder: Path, suffix: str) -> str:
+    from mucudnn.report.files import write_plots
+
+    return f"{write_plots(report, folder, suffix)} plots are in {folder}"

@@ -1,0 +1,180 @@
+"""`mucudnn sweep`: time against mini-batch size, and the sizes at which it jumps."""
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mucudnn import settings
+from mucudnn.cli import options
+from mucudnn.cli.terminal import Terminal, opened_cache, show, table
+from mucudnn.descriptor import short_text
+from mucudnn.engines import open_engine
+from mucudnn.errors import UsageError
+from mucudnn.measure import machine_of
+from mucudnn.records import Machine
+from mucudnn.report import check_installed
+from mucudnn.sizes import format_size, parse_limit, spell_limit
+from mucudnn.solver import Configuration
+from mucudnn.sweep import Cliff, Sweep, parse_sizes, sweep
+from mucudnn.text import micro_batches, milliseconds, ratio, short_names
+
+HELP = "time kernels at many mini-batch sizes and find cliffs"
+DESCRIPTION = (
+    "Measures what the cache lacks of each kernel at each mini-batch size, and shows where the time of a "
+    "sample jumps, and what dividing the mini-batch makes of it."
+)
+SCHEMA = 1
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    options.add_kernel_options(parser)
+    parser.add_argument(
+        "--sizes", type=options.checked(parse_sizes), metavar="SIZES", default=argparse.SUPPRESS,
+        help="1-64, or 8,16,32, or powers (of two, up to the mini-batch; default: the sizes of the policy)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workspace", type=options.checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
+        help="the most that one kernel may use, or none (default: 64MiB)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=options.checked(_plot_path), metavar="FILE", help="draw it into a .svg or .png"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, show, draw."""
+    if arguments.plot:
+        check_installed()
+    kernels = options.kernels_of(arguments)
+    policy = "power_of_two" if "sizes" in arguments else options.policy_of(arguments)
+    sizes = arguments.sizes if "sizes" in arguments else None
+    limit = arguments.workspace if "workspace" in arguments else settings.WORKSPACE_LIMIT.read()
+    engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
+    with opened_cache(terminal, needed=False) as cache:
+        sweeps, new = sweep(engine, cache, kernels, sizes, policy, limit, terminal)
+    names = short_names([k.name or short_text(k.problem, mini_batch=False) for k in kernels])
+    titles = [f"{name} {kernel.pass_}" for name, kernel in zip(names, kernels, strict=True)]
+    if arguments.plot:
+        from mucudnn.report.sweep_plot import write_sweeps
+
+        write_sweeps(dict(zip(titles, sweeps, strict=True)), arguments.plot)
+    if arguments.json:
+        print(json.dumps(_json(sweeps, machine_of(engine), limit, new), indent=1))
+        return
+    of = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
+    lines: list[Table | str] = [f"{arguments.network}: within {of}", f"on {machine_of(engine)}", ""]
+    for title, found in zip(titles, sweeps, strict=True):
+        lines += [title, _table(found), ""]
+        lines += [cliff_sentence(cliff, limit) for cliff in found.cliffs] or ["No cliff."]
+        lines += [""]
+    show(*lines, f"Next: {_next_command(arguments, sweeps, limit)}")
+
+
+def _plot_path(text: str) -> Path:
+    path = options.path(text)
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"'{text}' is neither a .svg nor a .png")
+    return path
+
+
+def _table(found: Sweep) -> Table:
+    rows = table()
+    for name in ("mini-batch", "ms", "± ms", "ms/sample"):
+        rows.add_column(name, justify="right")
+    rows.add_column("")
+    rows.add_column("divided ms", justify="right")
+    rows.add_column("ms/sample", justify="right")
+    rows.add_column("micro-batches", overflow="fold")
+    cliffs = {cliff.point.mini_batch for cliff in found.cliffs}
+    for point in found.points:
+        rows.add_row(
+            str(point.mini_batch),
+            milliseconds(point.undivided.time_ms if point.undivided else None),
+            milliseconds(point.spread_ms / 2 if point.undivided else None),
+            _fine(point.per_sample),
+            "cliff" if point.mini_batch in cliffs else "",
+            milliseconds(point.divided.time_ms if point.divided else None),
+            _fine(point.divided_per_sample),
+            micro_batches(point.divided) if point.divided else "nothing fits",
+        )
+    return rows
+
+
+def cliff_sentence(cliff: Cliff, limit: int | None) -> str:
+    """What happens at a cliff, and what division makes of it."""
+    point, before = cliff.point, cliff.before
+    if point.undivided is None:
+        jump = f"At {point.mini_batch} nothing undivided fits {format_size(limit)} of workspace"
+    else:
+        assert point.per_sample is not None
+        assert before.per_sample is not None
+        jump = (
+            f"From {before.mini_batch} to {point.mini_batch} the time of a sample jumps "
+            f"{ratio(point.per_sample / before.per_sample)}, from {_fine(before.per_sample)} to "
+            f"{_fine(point.per_sample)} ms"
+        )
+    if point.divided is None or point.divided == point.undivided:
+        return f"{jump}; division does not help."
+    parts, per_sample = micro_batches(point.divided, " + "), _fine(point.divided_per_sample)
+    return f"{jump}; divided into {parts} it is {per_sample} ms."
+
+
+def _fine(value: float | None) -> str:
+    """Milliseconds of one sample, which may be few."""
+    return milliseconds(value) if value is None or value >= 1 else f"{value:.3g}"
+
+
+def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int | None) -> str:
+    """Optimize at the first cliff, or at the mini-batch where there is none."""
+    given = argparse.Namespace(**vars(arguments))
+    cliffs = [cliff for found in sweeps for cliff in found.cliffs]
+    if cliffs:
+        given.batch = cliffs[0].point.mini_batch
+    words = ["mucudnn", "optimize", given.network, *options.kernel_flags(given)]
+    return shlex.join([*words, "--workspace", spell_limit(limit)])
+
+
+def _json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "device": machine.device,
+        "library": machine.library,
+        "engine": machine.engine,
+        "threads": machine.threads,
+        "workspace_limit": limit,
+        "new_measurements": new,
+        "kernels": [
+            {
+                "problem": str(found.kernel.problem),
+                "pass": found.kernel.pass_,
+                "count": found.kernel.count,
+                "points": [
+                    {
+                        "mini_batch": point.mini_batch,
+                        "undivided": _configuration_json(point.undivided),
+                        "undivided_spread_ms": point.spread_ms if point.undivided else None,
+                        "divided": _configuration_json(point.divided),
+                    }
+                    for point in found.points
+                ],
+                "cliffs": [cliff.point.mini_batch for cliff in found.cliffs],
+            }
+            for found in sweeps
+        ],
+    }
+
+
+def _configuration_json(configuration: Configuration | None) -> dict[str, Any] | None:
+    if configuration is None:
+        return None
+    return {
+        "parts": [{"micro_batch": p.micro_batch, "algorithm": p.algorithm} for p in configuration.parts],
+        "time_ms": configuration.time_ms,
+        "workspace": configuration.workspace,
+    }

@@ -1,0 +1,136 @@
+"""The one style of all plots: colours by role, axes of bytes, SVG to be put into a page, files."""
+
+import io
+import math
+import re
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from html import escape
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from mucudnn.errors import MucudnnError
+from mucudnn.sizes import format_size
+
+# Colours on white, which files use, and on a dark page. In a page both come from CSS variables.
+PALETTE = {
+    "ink": ("#1f2429", "#e8eaed"),
+    "muted": ("#59636e", "#a3adb8"),
+    "grid": ("#e1e4e8", "#30363d"),
+    "divided": ("#0b62c4", "#63a8ff"),
+    "even": ("#b35a01", "#f2a154"),
+    "undivided": ("#6e7681", "#9aa4af"),
+    "chosen": ("#c2185b", "#ff7eb2"),
+}
+LIGHT = {role: light for role, (light, _) in PALETTE.items()}
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.parse_math": False,  # a $ in a name is a $
+    "text.color": LIGHT["ink"],
+    "axes.labelcolor": LIGHT["muted"],
+    "axes.edgecolor": LIGHT["muted"],
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "figure.facecolor": "none",
+    "grid.color": LIGHT["grid"],
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """Figures are made and written inside of it."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def new_axes(
+    width: float, height: float, left: float, right: float = 12, bottom: float = 38, top: float = 10
+) -> tuple[Figure, Axes]:
+    """A figure with axes; sizes and margins in CSS pixels."""
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
+    return figure, figure.add_axes(box)
+
+
+class SizeScale:
+    """An axis of bytes: logarithmic, but for a linear stretch at its left end that holds 0."""
+
+    _MAGNITUDES = 2**10  # from the largest down to where the linear stretch begins
+
+    def __init__(self, sizes: Iterable[int]) -> None:
+        """For an axis that shows all of these."""
+        positive = [size for size in sizes if size > 0] or [1]
+        self._largest = max(positive)
+        least = max(min(positive), self._largest // self._MAGNITUDES, 1)
+        self._linear = 2 ** int(math.log2(least))
+
+    def apply(self, axes: Axes, ticks: int) -> None:
+        """Make it the axes' x, with 0 and up to as many ticks."""
+        axes.set_xscale("symlog", base=2, linthresh=self._linear, linscale=1)
+        first, last = int(math.log2(self._linear)), int(math.log2(self._largest))
+        stride = next(s for s in count(1) if (last - first) // s + 2 <= ticks)
+        marks = [0, *(2**exponent for exponent in range(last, first - 1, -stride))]
+        axes.xaxis.set_major_locator(FixedLocator(sorted(marks)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(int(size))))
+        axes.set_xlim(-0.08 * self._linear, self.end)
+
+    @property
+    def end(self) -> float:
+        """Where the axis ends, somewhat beyond the largest size."""
+        return 1.25 * self._largest
+
+
+def inline_svg(figure: Figure, name: str, label: str) -> str:
+    """An `<svg>` element that takes its colours from the page; `name` keeps its ids apart from others in it.
+
+    `label` is what a screen reader says instead.
+    """
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(text, format="svg", metadata=nothing)
+    _, tag, svg = re.split(r"(<svg\b.*?>)", text.getvalue(), maxsplit=1, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda id: f' id="{name}-{id[1]}"' if id[1] in used else "", svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", svg)
+    for role, light in LIGHT.items():
+        svg = svg.replace(light, f"var(--{role})")
+    view_box = re.findall(r'viewBox="[^"]*"', tag)[0]
+    return f'<svg {view_box} role="img" aria-label="{escape(label)}">{svg}'
+
+
+def save(figure: Figure, path: Path, title: str) -> None:
+    """Write one plot, with what the page says around it. Raises MucudnnError."""
+    axes = figure.axes[0]
+    axes.set_title(title, loc="left", fontsize=10)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a PNG or an SVG, by the path's suffix. Raises MucudnnError."""
+    try:
+        figure.savefig(path, facecolor="white", bbox_inches="tight", dpi=144)
+    except OSError as error:
+        raise MucudnnError(f"the plot {path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,98 @@
+"""The page: numbers and plots put into a template, which loads nothing from anywhere."""
+
+from datetime import date
+from importlib import resources
+
+import jinja2
+
+from mucudnn import __version__
+from mucudnn.report import plots
+from mucudnn.report.figure import PALETTE, inline_svg, style
+from mucudnn.report.gather import KernelReport, Report
+from mucudnn.result import final, total
+from mucudnn.sizes import format_size
+from mucudnn.solver import Configuration
+from mucudnn.text import micro_batches, milliseconds, ratio
+
+
+def render(report: Report, written: date) -> str:
+    """The HTML text: one file, without scripts, that needs no other."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_read),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches)
+    with style():
+        return environment.get_template("page.html.j2").render(
+            report=report,
+            machine=report.result.machine,
+            limits=report.result.limits,
+            sums=total(report.result),
+            ran=any(k.measured for k in report.kernels),
+            final=final,
+            problems=_problems(report),
+            written=f"{written.day} {written:%B %Y}",
+            version=__version__,
+            palette=PALETTE,
+            network_plots=_network_plots(report),
+            workspace_plots={name: _workspace_plot(report, name) for name in report.by_pass},
+            kernel_plots=_kernel_plots(report),
+        )
+
+
+def _read(name: str) -> str:
+    return (resources.files("mucudnn.report") / name).read_text("utf-8")
+
+
+def _problems(report: Report) -> str:
+    """What the kernels' mini-batches, data types, layouts and arithmetic are: `mini-batch 64, f32, nchw`."""
+    problems = [k.kernel.problem for k in report.kernels]
+    said = [
+        [str(p.mini_batch) for p in problems],
+        [p.data_type for p in problems],
+        [p.layout for p in problems],
+        [f"{p.math} arithmetic" for p in problems if p.math != "default"],
+    ]
+    return "mini-batch " + ", ".join(" and ".join(dict.fromkeys(words)) for words in said if words)
+
+
+def _network_plots(report: Report) -> dict[str, str]:
+    """For wide and for narrow screens; only one of them is shown."""
+    label = "Time of all kernels against their total workspace, undivided, split evenly and split by need. "
+    label += " ".join(report.advice)
+    return {
+        name: inline_svg(plots.network_plot(report, wide=name == "wide"), name, label)
+        for name in ("wide", "narrow")
+    }
+
+
+def _workspace_plot(report: Report, pass_: str) -> str:
+    kernels = report.by_pass[pass_]
+    largest = max(kernels, key=report.held)
+    most = format_size(report.held(largest))
+    label = f"Workspace of each {pass_} kernel, the largest {most} for {largest.name}"
+    return inline_svg(plots.workspace_plot(report, kernels), f"workspace-{pass_}", label)
+
+
+def _kernel_plots(report: Report) -> dict[KernelReport, str]:
+    scale = plots.kernel_scale(report)
+    return {
+        kernel: inline_svg(plots.kernel_plot(kernel, scale), f"kernel-{number}", _describe(kernel))
+        for number, kernel in enumerate(report.kernels)
+    }
+
+
+def _describe(kernel: KernelReport) -> str:
+    desirable, chosen = kernel.decision.desirable, kernel.decision.chosen
+    first, last = desirable[0], desirable[-1]
+    return (
+        f"{kernel.title}: {len(desirable)} configurations, from {_cost(first)} to {_cost(last)}; "
+        f"chosen {micro_batches(chosen, ' + ')}, {_cost(chosen)}"
+    )
+
+
+def _cost(configuration: Configuration) -> str:
+    return f"{milliseconds(configuration.time_ms)} ms with {format_size(configuration.workspace)}"

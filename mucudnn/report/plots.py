@@ -1,0 +1,123 @@
+"""The plots of a report."""
+
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mucudnn.report.curves import Curve
+from mucudnn.report.figure import LIGHT, SizeScale, new_axes
+from mucudnn.report.gather import KernelReport, Report
+from mucudnn.sizes import format_size
+from mucudnn.solver import Configuration
+
+_BAR = 17  # height of a bar with the space to the next
+
+
+def kernel_scale(report: Report) -> SizeScale:
+    """One axis of bytes for the plots of all kernels, so that they compare."""
+    return SizeScale(c.workspace for k in report.kernels for c in (*k.decision.desirable, *k.undivided))
+
+
+def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
+    """The desirable set of one kernel as steps, the choice marked, the undivided algorithms beside them."""
+    figure, axes = new_axes(300, 190, left=44)
+    scale.apply(axes, ticks=4)
+    chosen = kernel.decision.chosen
+    _steps(axes, _points(kernel.undivided), scale, "undivided", "best undivided", marker="s", dashed=True)
+    _steps(axes, _points(kernel.decision.desirable), scale, "divided", "desirable set", marker="o")
+    axes.plot(
+        [chosen.workspace], [chosen.time_ms], "D", color=LIGHT["chosen"], markersize=8,
+        label="chosen", zorder=4, clip_on=False,
+    )  # fmt: skip
+    axes.set_ylim(0, 1.08 * max(c.time_ms for c in (*kernel.decision.desirable, *kernel.undivided)))
+    axes.set_xlabel("workspace")
+    axes.set_ylabel("ms")
+    return figure
+
+
+def network_plot(report: Report, *, wide: bool) -> Figure:
+    """The network's time against its total workspace: three curves, and where the limit is."""
+    figure, axes = new_axes(*(720, 330) if wide else (340, 300), left=58, top=20)
+    curves = (report.undivided, report.even, report.divided)
+    points = [point for curve in curves for point in curve.points]
+    present = [] if report.present is None else [report.present]
+    scale = SizeScale([*(point.workspace for point in points), *present])
+    scale.apply(axes, ticks=8 if wide else 4)
+    for curve, role, label, line in (
+        (report.undivided, "undivided", "undivided, split evenly", (0, (1, 1.5))),
+        (report.even, "even", "divided, split evenly (WR)", (0, (5, 2))),
+        (report.divided, "divided", "divided, split by need (WD)", "solid"),
+    ):
+        x, y = _outline(_points_of(curve), scale)
+        axes.plot(x, y, color=LIGHT[role], linestyle=line, linewidth=2, label=label)
+    for total in present:
+        axes.axvline(total, color=LIGHT["chosen"], linewidth=1.2)
+        place = axes.get_xaxis_transform()
+        axes.annotate(
+            f"limit {format_size(total)}", (total, 1), xycoords=place, xytext=(3, 4), ha="right",
+            textcoords="offset points", color=LIGHT["chosen"],
+        )  # fmt: skip
+    axes.set_ylim(0, 1.05 * max(point.time_ms for point in points))
+    axes.set_xlabel("workspace of all kernels together")
+    axes.set_ylabel("ms")
+    return figure
+
+
+def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
+    """Bars of the bytes that the choices of some kernels use, on one scale for all of the report."""
+    names = [_shortened(k.name + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")) for k in kernels]
+    left = 14 + 6 * max(map(len, names))
+    figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)
+    held = [report.held(kernel) for kernel in kernels]
+    bars = axes.barh(range(len(kernels)), held, height=0.7, color=LIGHT["divided"])
+    axes.bar_label(bars, [format_size(size) for size in held], padding=4, color=LIGHT["muted"], fontsize=9)
+    axes.set_xlim(0, max(1, *map(report.held, report.kernels)))
+    axes.set_ylim(len(kernels) - 0.5, -0.5)
+    axes.set_yticks(range(len(kernels)), names)
+    axes.tick_params(axis="y", labelcolor=LIGHT["ink"])
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.grid(visible=False)
+    return figure
+
+
+def _points(front: Iterable[Configuration]) -> list[tuple[int, float]]:
+    return [(c.workspace, c.time_ms) for c in front]
+
+
+def _points_of(curve: Curve) -> list[tuple[int, float]]:
+    return [(point.workspace, point.time_ms) for point in curve.points]
+
+
+def _outline(points: Sequence[tuple[int, float]], scale: SizeScale) -> tuple[list[float], list[float]]:
+    """The corners of the steps, the last one up to the end of the axis."""
+    x: list[float] = []
+    y: list[float] = []
+    for index, (workspace, time_ms) in enumerate(points):
+        x += [workspace, points[index + 1][0] if index + 1 < len(points) else scale.end]
+        y += [time_ms, time_ms]
+    return x, y
+
+
+def _steps(
+    axes: Axes,
+    points: Sequence[tuple[int, float]],
+    scale: SizeScale,
+    role: str,
+    label: str,
+    *,
+    marker: str,
+    dashed: bool = False,
+) -> None:
+    x, y = _outline(points, scale)
+    axes.plot(x, y, color=LIGHT[role], linewidth=1.5, linestyle=(0, (4, 2)) if dashed else "solid")
+    axes.plot(
+        [workspace for workspace, _ in points], [time_ms for _, time_ms in points], marker,
+        color=LIGHT[role], markersize=4, markerfacecolor="none" if dashed else LIGHT[role],
+        label=label, clip_on=False,
+    )  # fmt: skip
+
+
+def _shortened(name: str, longest: int = 26) -> str:
+    return name if len(name) <= longest else name[: longest - 1] + "…"

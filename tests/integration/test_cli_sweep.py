@@ -1,0 +1,64 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cli import main
+from mucudnn.settings import SETTINGS
+
+DESCRIPTOR = "mb4_ic8ih14_oc8_kh3_ph1"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+
+
+def test_sweep_shows_each_size_and_draws_it(tmp_path: Path, capsys: Capture) -> None:
+    plot = tmp_path / "plot.svg"
+    assert main(["sweep", DESCRIPTOR, "--sizes", "1-3,5", "--plot", str(plot)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("Measuring ")
+    lines = captured.out.splitlines()
+    assert lines[0] == f"{DESCRIPTOR}: within 64 MiB of workspace"
+    assert lines[3] == "ic8ih14_oc8_kh3_ph1 forward"
+    sizes = [line.split()[0] for line in lines if line[:10].strip().isdigit()]
+    assert sizes == ["1", "2", "3", "5"]
+    assert lines[-1].startswith(f"Next: mucudnn optimize {DESCRIPTOR} ")
+    text = plot.read_text()
+    assert "ms per sample" in text
+    assert "undivided" in text
+
+
+def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys: Capture) -> None:
+    assert main(["sweep", DESCRIPTOR, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    (kernel,) = result["kernels"]
+    assert [point["mini_batch"] for point in kernel["points"]] == [1, 2, 4]
+    assert result["new_measurements"] > 0
+    assert all(
+        point["divided"]["time_ms"] <= point["undivided"]["time_ms"] * (1 + 1e-9)
+        for point in kernel["points"]
+    )
+    assert set(kernel["cliffs"]) <= {2, 4}
+
+    assert main(["optimize", DESCRIPTOR, "--no-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["new_measurements"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--sizes", "4-1"], "the sizes '4-1' must ascend"),
+        (["--sizes", "some"], "'some' is no list of sizes"),
+        (["--plot", "plot.gif"], "'plot.gif' is neither a .svg nor a .png"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(flags: list[str], complaint: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["sweep", DESCRIPTOR, *flags])
+    assert exit_.value.code == 2
+    assert complaint in capsys.readouterr().err

@@ -1,0 +1,137 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, find_chromium
+
+from mucudnn.cache import Cache
+from mucudnn.cli import main
+from mucudnn.kernels import PASSES, Flags, read_network
+from mucudnn.policies import micro_batch_sizes
+from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.settings import SETTINGS
+
+MiB = 2**20
+MACHINE = Machine("host", "a device", "a library 1.0", 1)
+# Relative speed, and workspace of a sample over its input and output.
+ALGORITHMS = {
+    "IMPLICIT_GEMM": (1.0, 0),
+    "GEMM": (1.3, 2),
+    "WINOGRAD_NONFUSED": (1.9, 3),
+    "FFT_TILING": (2.1, 5),
+}
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "own.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ResNet-50 in all three passes, of measurements that are formulas."""
+    folder = tmp_path_factory.mktemp("report")
+    with Cache.open(folder / "cache.sqlite") as cache:
+        cache.query("BEGIN")
+        for kernel in read_network("resnet50", Flags(batch=64), PASSES):
+            problem = kernel.problem
+            sample_ms, sample = problem.flops / 64 / 5e7, (problem.x_elements + problem.y_elements) // 16
+            for size in micro_batch_sizes("power_of_two", 64):
+                for name, (speed, factor) in ALGORITHMS.items():
+                    time_ms = sample_ms * (0.1 * factor + size / speed)
+                    row = Measurement(size, name, SUCCESS, size * factor * sample, "", time_ms, 0.0)
+                    cache.add(MACHINE, problem, kernel.pass_, row)
+        cache.query("COMMIT")
+    written = folder / "report.html"
+    arguments = ["report", "resnet50", "--passes", "all", "--replay", str(folder / "cache.sqlite")]
+    assert main([*arguments, "--total-workspace", "512MiB", "--output", str(written)]) == 0
+    return written
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium = find_chromium()
+    if chromium is None:
+        assert "CI" not in os.environ, "Chromium is not installed, and CI needs it"
+        pytest.skip("Chromium is not installed")
+    with Browser(chromium, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_browser_shows_the_page_without_errors_requests_or_sideways_scrolling(
+    page: Path, browser: Browser, width: int, dark: bool
+) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.errors == []
+    assert [url for url in browser.requests if not url.startswith("data:")] == [page.absolute().as_uri()]
+    assert browser.evaluate("document.documentElement.clientWidth") == width
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    light_text = browser.evaluate("getComputedStyle(document.body).color.match(/[0-9]+/)[0] > 128")
+    assert light_text is dark
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_every_plot_is_drawn_and_named(page: Path, browser: Browser, width: int) -> None:
+    browser.open(page, width=width)
+    shown = (
+        "[...document.querySelectorAll('figure svg[role=img]')].filter(svg => svg.getClientRects().length)"
+    )
+    kernels = len(read_network("resnet50", Flags(batch=64), PASSES))
+    assert browser.evaluate(f"{shown}.length") == 1 + len(PASSES) + kernels
+    assert browser.evaluate(f"{shown}.every(svg => svg.ariaLabel)")
+    assert browser.evaluate(f"Math.min(...{shown}.map(svg => svg.getBoundingClientRect().width))") > 250
+    # Lines are in the colours of the page, which an unknown variable would leave at `none`.
+    stroke = f"getComputedStyle({shown}[0].querySelector('path[style*=\"--divided\"]')).stroke"
+    assert browser.evaluate(stroke) == "rgb(11, 98, 196)"
+
+
+def test_the_page_says_what_more_memory_would_buy(page: Path, browser: Browser) -> None:
+    browser.open(page, width=1280)
+    text = browser.evaluate("document.body.innerText")
+    assert "All together may use 512 MiB of workspace (WD). Measured on a device" in text
+    assert "MiB more would save" in text
+    for heading in ("What memory buys", "Workspace by kernel", "Chosen micro-batches", "Machine"):
+        assert heading in text
+    assert "IMPLICIT_GEMM" in text
+    assert browser.evaluate("[...document.querySelectorAll('table')].every(table => table.caption)")
+
+
+def test_the_page_of_a_large_network_is_light(page: Path) -> None:
+    assert page.stat().st_size < 3 * MiB
+
+
+def test_report_measures_decides_and_writes_page_and_plots(tmp_path: Path, capsys: Capture) -> None:
+    page, plots = tmp_path / "page.html", tmp_path / "plots"
+    arguments = ["report", "mb4_ic8ih14_oc8_kh3_ph1", "--workspace", "1MiB", "--output", str(page)]
+    assert main([*arguments, "--plots", str(plots), "--format", "png"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("Measuring ")
+    assert captured.out.splitlines()[-2:] == [f"3 plots are in {plots}", f"Next: open {page} in a browser"]
+    assert "measured" in page.read_text()
+    assert len(list(plots.iterdir())) == 3
+
+    assert main(arguments) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+    missing = tmp_path / "missing" / "page.html"
+    assert main(["report", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output", str(missing)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"mucudnn: the page {missing} cannot be written: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize("command", [["report"], ["sweep", "--plot", "plot.svg"]], ids=["report", "sweep"])
+def test_without_matplotlib_the_command_says_what_to_install(
+    command: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mucudnn.report.find_spec", lambda name: None if name == "matplotlib" else object())
+    assert main([*command, "mb2_ic4ih8_oc4_kh3"]) == 1
+    assert capsys.readouterr().err == "mucudnn: matplotlib not installed: pip install 'mucudnn[report]'\n"

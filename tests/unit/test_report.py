@@ -1,0 +1,136 @@
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fake_engine import UNSUPPORTED, FakeAlgorithm, FakeEngine
+
+from mucudnn._native import Engine, parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.decide import Limits
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.optimizer import optimize
+from mucudnn.report.figure import LIGHT, PALETTE
+from mucudnn.report.files import write_plots
+from mucudnn.report.gather import Report, gather
+from mucudnn.report.page import render
+
+MiB = 2**20
+KERNELS = [
+    Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward", "net:first"),
+    Kernel(parse_descriptor("mb8_ic4ih6_oc4_kh3")[0], "backward_filter", 'net:<b>"second$', 3),
+]
+TODAY = date(2026, 3, 4)
+
+
+def report(engine: FakeEngine | None = None, **options: Any) -> Report:
+    limits = options.pop("limits", Limits(workspace=2 * MiB))
+    with Cache.in_memory(Path("none")) as cache:
+        result = optimize(
+            cast(Engine, engine or FakeEngine()),
+            cache,
+            KERNELS,
+            "power_of_two",
+            limits,
+            Listener(),
+            **options,
+        )
+        measured = {k: cache.measurements(result.machine, k.problem, k.pass_) for k in KERNELS}
+    return gather("net", result, measured)
+
+
+def test_the_curves_are_of_all_kernels_counted() -> None:
+    found = report()
+    # LEAN takes 2 ms a sample; HUNGRY 1 ms, 1 MiB, and half a millisecond a run.
+    assert found.undivided.at(0) == 4 * 16
+    assert found.undivided.at(4 * 8 * MiB) == 4 * 8.5
+    assert found.even.at(4 * 2 * MiB) == 4 * (4 * 2.5)
+    assert found.present == 4 * 2 * MiB
+    assert found.workspace == 2 * MiB
+
+
+def test_each_kernel_has_its_undivided_front_and_its_title() -> None:
+    first, second = report().kernels
+    assert [(c.workspace, c.time_ms) for c in first.undivided] == [(0, 16), (8 * MiB, 8.5)]
+    assert (first.title, second.title) == ("first forward", '<b>"second$ backward_filter ×3')
+
+
+def test_the_workspace_held_counts_identical_kernels_where_each_has_its_own() -> None:
+    shared, divided = report(), report(limits=Limits(total=8 * MiB))
+    assert [shared.held(kernel) for kernel in shared.kernels] == [2 * MiB] * 2
+    assert sum(divided.held(kernel) for kernel in divided.kernels) == divided.workspace <= 8 * MiB
+
+
+def test_the_page_says_what_was_measured_and_when() -> None:
+    text = re.sub(r"\s+", " ", render(report(), TODAY))
+    assert "2 different kernels, 4 in all: forward, backward_filter with mini-batch 8, f32, nchw." in text
+    assert "Each may use 2 MiB of workspace (WR). Measured on a device, a library 1.0, 1 thread." in text
+    assert "Written on 4 March 2026 by mucudnn " in text
+    assert "All together may use 8 MiB" in render(report(limits=Limits(total=8 * MiB)), TODAY)
+    assert "Their workspace is not limited" in render(report(limits=Limits()), TODAY)
+
+
+def test_the_page_holds_predictions_and_what_was_measured_of_them() -> None:
+    assert ">measured</th>" in render(report(), TODAY)
+    assert ">measured</th>" not in render(report(run=False), TODAY)
+
+
+def test_a_division_that_was_dropped_is_named() -> None:
+    engine = FakeEngine()
+    engine.division_factor = 10.0
+    assert "4×2 HUNGRY was slower when run whole" in render(report(engine), TODAY)
+
+
+def test_where_nothing_undivided_runs_the_page_shows_the_rest() -> None:
+    engine = FakeEngine(
+        {
+            "SMALL": FakeAlgorithm(lambda n: float(n), lambda n: n * n * MiB, in_f64=True),
+            "NONE": UNSUPPORTED,
+        }
+    )
+    found = report(engine)
+    assert found.undivided.at(found.present or 0) is None
+    assert "<dt>Undivided</dt><dd>–</dd>" in render(found, TODAY)
+
+
+def test_names_are_text_and_never_markup() -> None:
+    text = render(report(), TODAY)
+    assert "<b>" not in text
+    assert "&lt;b&gt;" in text
+
+
+def test_the_page_names_no_other_file() -> None:
+    text = render(report(), TODAY)
+    assert "<script" not in text
+    assert set(re.findall(r"https?://[^\"' <)]*", text)) <= {"http://www.w3.org/1999/xlink"}
+
+
+def test_the_plots_take_all_their_colours_from_the_page() -> None:
+    plots = "".join(re.findall(r"<svg.*?</svg>", render(report(), TODAY), flags=re.DOTALL))
+    assert set(re.findall(r"var\(--(\w+)\)", plots)) == set(PALETTE)
+    assert not re.search(r"(fill|stroke): *#", plots)
+    assert len(set(LIGHT.values())) == len(LIGHT)
+
+
+def test_no_id_occurs_twice_in_the_page_and_every_reference_has_one() -> None:
+    text = render(report(), TODAY)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(|href=")#([^")]*)', text)) == set(ids)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_every_plot_can_be_a_file(tmp_path: Path, suffix: str, start: bytes) -> None:
+    folder = tmp_path / "new" / "plots"
+    assert write_plots(report(), folder, suffix) == 5
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == [
+        f"001-net.{suffix}",
+        f"002-workspace-forward.{suffix}",
+        f"003-workspace-backward_filter.{suffix}",
+        f"004-first-forward.{suffix}",
+        f"005--b-second-backward_filter-x3.{suffix}",
+    ]
+    assert all(file.read_bytes().startswith(start) for file in files)

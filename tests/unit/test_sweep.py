@@ -1,0 +1,148 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from fake_engine import FakeAlgorithm, FakeEngine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mucudnn._native import Engine, parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.cli.sweep import cliff_sentence
+from mucudnn.errors import UsageError
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.sweep import JUMP, Cliff, Point, Sweep, find_cliffs, parse_sizes, sweep
+
+KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
+MiB = 2**20
+
+
+def points(*per_sample: float | None) -> list[Point]:
+    """At mini-batch 1, 2, ..."""
+    made = []
+    for size, time_ms in enumerate(per_sample, 1):
+        whole = None if time_ms is None else MicroConfiguration(size, "A", size * time_ms, 0)
+        made.append(Point(size, Configuration((whole,)) if whole else None, None))
+    return made
+
+
+def cliffs(*per_sample: float | None) -> list[int]:
+    return [cliff.point.mini_batch for cliff in find_cliffs(points(*per_sample))]
+
+
+def run(
+    cache: Cache, engine: FakeEngine, sizes: tuple[int, ...] | None, limit: int | None = None
+) -> tuple[Sweep, int]:
+    (found,), new = sweep(cast(Engine, engine), cache, [KERNEL], sizes, "power_of_two", limit, Listener())
+    return found, new
+
+
+def steep(n: int) -> float:
+    return n * (1.0 if n < 6 else 3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("1-4", (1, 2, 3, 4)),
+        ("16,8,8", (8, 16)),
+        ("1-3, 8,10-11", (1, 2, 3, 8, 10, 11)),
+        ("powers", None),
+    ],
+)
+def test_sizes_are_ranges_and_lists(text: str, sizes: tuple[int, ...] | None) -> None:
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "a", "4-1", "0", "1-", "-1", "1.5", "1-99999999", "²"])
+def test_what_is_no_list_of_sizes_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_sizes(text)
+
+
+def test_a_jump_of_the_time_per_sample_is_a_cliff() -> None:
+    assert cliffs(1.0, 1.0, 1.0, 2.0) == [4]
+
+
+def test_what_follows_a_cliff_is_none() -> None:
+    assert cliffs(1.0, 1.0, 1.0, 2.0, 2.0, 2.0) == [4]
+
+
+def test_after_a_single_fast_size_the_usual_time_is_no_cliff() -> None:
+    assert cliffs(1.0, 1.0, 1.0, 0.5, 1.0) == []
+
+
+def test_the_first_size_that_nothing_undivided_fits_is_a_cliff() -> None:
+    assert cliffs(1.0, 1.0, None, None) == [3]
+
+
+def test_a_jump_that_the_spread_of_the_runs_explains_is_no_cliff() -> None:
+    first, second = points(1.0, 1.5)
+    assert find_cliffs([first, replace(second, spread_ms=0.6)]) != []
+    assert find_cliffs([first, replace(second, spread_ms=1.0)]) == []
+
+
+def test_a_size_that_fits_again_is_no_cliff() -> None:
+    assert cliffs(1.0, None, 5.0) == [2]
+
+
+@given(st.lists(st.floats(1.0, JUMP), max_size=20))
+def test_times_within_the_jump_make_no_cliff(times: list[float]) -> None:
+    assert cliffs(*times) == []
+
+
+def test_a_division_avoids_the_cliff() -> None:
+    with Cache.in_memory(Path("none")) as cache:
+        found, _ = run(cache, FakeEngine({"A": FakeAlgorithm(steep)}), (4, 5, 6, 7))
+    assert [cliff.point.mini_batch for cliff in found.cliffs] == [6]
+    at_6 = found.cliffs[0].point
+    assert at_6.per_sample == 3.0
+    assert at_6.divided_per_sample == 1.0
+    assert found.cliffs[0].before.mini_batch == 5
+
+
+def test_the_workspace_limit_can_be_the_cliff() -> None:
+    hungry = FakeAlgorithm(lambda n: float(n), lambda n: n * MiB)
+    with Cache.in_memory(Path("none")) as cache:
+        found, _ = run(cache, FakeEngine({"A": hungry}), (3, 4, 5), 4 * MiB)
+    assert [cliff.point.mini_batch for cliff in found.cliffs] == [5]
+    divided = found.points[-1].divided
+    assert divided is not None
+    assert (divided.mini_batch, divided.workspace <= 4 * MiB) == (5, True)
+
+
+def test_without_sizes_those_of_the_policy_are_swept() -> None:
+    with Cache.in_memory(Path("none")) as cache:
+        found, _ = run(cache, FakeEngine(), None)
+    assert [point.mini_batch for point in found.points] == [1, 2, 4, 8]
+
+
+def test_a_sweep_is_measured_once_and_shares_its_measurements_with_the_rest() -> None:
+    engine = FakeEngine({"A": FakeAlgorithm(steep)})
+    with Cache.in_memory(Path("none")) as cache:
+        _, first = run(cache, engine, (5, 6))
+        _, second = run(cache, engine, (4, 6))
+        sizes = [m.micro_batch for m in cache.measurements(cache.machines()[0], KERNEL.problem, "forward")]
+    assert (first, second) == (5, 0)  # 5 and 6, and 1, 2, 4 to divide them into
+    assert sizes == [1, 2, 4, 5, 6]
+
+
+def test_a_sentence_says_how_high_the_cliff_is_and_what_division_makes_of_it() -> None:
+    before, at = points(1.0, 2.5)
+    parts = (MicroConfiguration(1, "A", 1.0, 0),) * 2
+    divided = Cliff(before, Point(2, at.undivided, Configuration(parts)))
+    jump = "From 1 to 2 the time of a sample jumps 2.50×, from 1.00 to 2.50 ms"
+    assert cliff_sentence(divided, None) == f"{jump}; divided into 2×1 A it is 1.00 ms."
+    undivided = Cliff(before, Point(2, at.undivided, at.undivided))
+    assert cliff_sentence(undivided, None) == f"{jump}; division does not help."
+
+
+def test_a_sentence_names_the_limit_that_nothing_fits() -> None:
+    (before,) = points(1.0)
+    cliff = Cliff(before, Point(2, None, Configuration((MicroConfiguration(1, "A", 0.25, 0),) * 2)))
+    assert cliff_sentence(cliff, 4 * MiB) == (
+        "At 2 nothing undivided fits 4 MiB of workspace; divided into 2×1 A it is 0.25 ms."
+    )
