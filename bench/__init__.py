@@ -1,0 +1,1 @@
+"""Programs that measure; `bench/results` holds the figures that were committed."""

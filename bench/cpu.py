@@ -1,0 +1,75 @@
+"""`python -m bench.cpu`: all figures that need no GPU, in one run, to `bench/results/cpu.jsonl`."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import division, efficiency, solver
+from bench.openblas import OpenBlas, without_openblas_environment
+from bench.record import RESULTS, Record, describe_machine, write
+from mucudnn._native import Engine, host_library
+from mucudnn.cache import Cache
+from mucudnn.cli.terminal import Terminal
+from mucudnn.kernels import PASSES
+
+
+def main() -> None:
+    """Measure everything anew, print it and write it."""
+    without_openblas_environment()
+    parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS / "cpu.jsonl", help="where the records go")
+    arguments = parser.parse_args()
+
+    engine = Engine(host_library(), threads=1)
+    machine = describe_machine(
+        device=engine.device,
+        library=engine.library,
+        threads=engine.threads,
+        openblas_kernel=OpenBlas().kernel,
+    )
+    console, listener = Console(width=110), Terminal()
+    for key, value in machine.items():
+        console.print(f"{key}: {value}", highlight=False)
+
+    records: list[Record] = []
+
+    def add(theme: list[Record]) -> None:
+        records.extend(theme)
+        show(console, theme)
+        write(arguments.output, machine, records)
+
+    add(solver.run())
+    add(efficiency.run(engine))
+    with Cache.in_memory(Path("none")) as cache:
+        for pass_ in PASSES:
+            add(division.run(engine, cache, pass_, listener))
+        add(division.sweep(engine, cache))
+        add(division.against_torch(engine, cache))
+
+
+def show(console: Console, records: list[Record]) -> None:
+    """Print a table for each metric."""
+    for (bench, metric, unit), group in groupby(records, key=lambda r: (r.bench, r.metric, r.unit)):
+        table = Table(title=f"{bench}: {metric}", title_justify="left")
+        table.add_column("case")
+        table.add_column(unit, justify="right")
+        table.add_column("details", overflow="fold")
+        for record in group:
+            details = ", ".join(f"{key} {_short(value)}" for key, value in record.details.items())
+            table.add_row(
+                record.case, "not measured" if record.value is None else _short(record.value), details
+            )
+        console.print(table)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Divided against the best undivided within the same limit, whole kernels re-measured."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+
+from bench.networks import kernels
+from bench.record import Record
+from mucudnn._native import Engine
+from mucudnn.buffers import Tensors, extent
+from mucudnn.cache import Cache
+from mucudnn.decide import Decision, Limits, decide
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
+from mucudnn.optimizer import optimize
+from mucudnn.records import describe
+from mucudnn.sizes import format_size
+from mucudnn.solver import Configuration
+
+MIB = 2**20
+POLICY = "power_of_two"
+LIMIT = Limits(workspace=64 * MIB)
+SWEEP: tuple[int | None, ...] = (0, MIB, 8 * MIB, 32 * MIB, 64 * MIB, 256 * MIB, None)
+ROUNDS = 7
+
+
+def run(engine: Engine, cache: Cache, pass_: str, listener: Listener) -> list[Record]:
+    """The main job on each kernel, at 64 MiB: speedups as `mucudnn optimize` measured them."""
+    result = optimize(engine, cache, kernels(pass_), POLICY, LIMIT, listener)
+    records = [_speedup(decision) for decision in result.decisions]
+    speedups = [record.value for record in records if record.value is not None]
+    details = {"best": max(speedups), "worst": min(speedups), "kernels": len(speedups)}
+    mean = statistics.geometric_mean(speedups)
+    records.append(Record("division", f"all {pass_}", "geometric mean of speedups", mean, "ratio", details))
+    return records
+
+
+def _speedup(decision: Decision) -> Record:
+    comparison, kernel = decision.comparison, decision.kernel
+    assert comparison is not None
+    assert comparison.undivided_ms is not None
+    assert decision.undivided is not None
+    details = {
+        "problem": str(kernel.problem),
+        "undivided": describe(decision.undivided),
+        "undivided_ms": comparison.undivided_ms,
+        "divided": describe(decision.divided),
+        "divided_ms": comparison.divided_ms,
+        "predicted": decision.undivided.time_ms / decision.divided.time_ms,
+        "held_up": not decision.dropped,
+        "workspace": decision.chosen.workspace,
+        "error": comparison.error,
+        "undivided_error": comparison.undivided_error,
+    }
+    speedup = 1.0 if decision.dropped else comparison.undivided_ms / comparison.divided_ms
+    name = f"{kernel.name} {kernel.pass_}"
+    return Record("division", name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
+
+
+def sweep(engine: Engine, cache: Cache) -> list[Record]:
+    """Time of what is chosen against the limit, forward; each kernel's choices are run in turns."""
+    totals = dict.fromkeys(SWEEP, 0.0)
+    for kernel in kernels("forward"):
+        measured = {kernel: cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)}
+        chosen = {limit: decide(measured, POLICY, Limits(workspace=limit))[0] for limit in SWEEP}
+        candidates = {c for decision in chosen.values() for c in (decision.undivided, decision.divided) if c}
+        times = _run_whole(engine, kernel, sorted(candidates, key=lambda c: c.workspace))
+        for limit, decision in chosen.items():
+            totals[limit] += min(times[c] for c in (decision.undivided, decision.divided) if c)
+    return [
+        Record("limits", "none" if limit is None else format_size(limit), "sum of times, forward", ms, "ms")
+        for limit, ms in totals.items()
+    ]
+
+
+def _run_whole(
+    engine: Engine, kernel: Kernel, configurations: Sequence[Configuration]
+) -> dict[Configuration, float]:
+    problem = kernel.problem
+    tensors = Tensors.random(engine, problem, extent(problem))
+    workspace = engine.allocate(max(c.workspace for c in configurations))
+    parts = [[(p.micro_batch, p.algorithm) for p in c.parts] for c in configurations]
+    times = engine.compare(
+        problem, kernel.pass_, parts, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS
+    )
+    return {c: statistics.median(t) for c, t in zip(configurations, times, strict=True)}
+
+
+def against_torch(engine: Engine, cache: Cache) -> list[Record]:
+    """What is chosen at 64 MiB, forward, against `torch.nn.functional.conv2d` on one thread, in turns."""
+    torch.set_num_threads(1)
+    records, ours_total, theirs_total = [], 0.0, 0.0
+    for kernel in kernels("forward"):
+        measured = {kernel: cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)}
+        decision = decide(measured, POLICY, LIMIT)[0]
+        ours, theirs = _in_turns_with_torch(engine, kernel, decision.divided)
+        ours_total, theirs_total = ours_total + ours, theirs_total + theirs
+        details = {"divided": describe(decision.divided), "divided_ms": ours, "torch_ms": theirs}
+        records.append(Record("torch", kernel.name, "speedup over torch", theirs / ours, "ratio", details))
+    details = {"divided_ms": ours_total, "torch_ms": theirs_total, "torch": torch.__version__}
+    ratio = theirs_total / ours_total
+    records.append(Record("torch", "sum", "speedup over torch", ratio, "ratio", details))
+    return records
+
+
+def _in_turns_with_torch(engine: Engine, kernel: Kernel, divided: Configuration) -> tuple[float, float]:
+    problem = kernel.problem
+    tensors = Tensors.random(engine, problem, extent(problem))
+    workspace = engine.allocate(divided.workspace)
+    parts = [(p.micro_batch, p.algorithm) for p in divided.parts]
+    x = torch.rand(problem.mini_batch, problem.in_channels, *problem.input)
+    w = torch.rand(problem.out_channels, problem.in_channels, *problem.kernel)
+    ours, theirs = [], []
+    with torch.inference_mode():
+        for _ in range(ROUNDS + 1):
+            (times,) = engine.compare(
+                problem, kernel.pass_, [parts], tensors.x, tensors.w, tensors.y, workspace, rounds=1
+            )
+            ours += times
+            torch.nn.functional.conv2d(x, w, padding=problem.padding)
+            start = time.perf_counter()
+            torch.nn.functional.conv2d(x, w, padding=problem.padding)
+            theirs.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(ours[1:]), statistics.median(theirs[1:])

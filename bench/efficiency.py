@@ -1,0 +1,61 @@
+"""Implicit GEMM against raw sgemm of the same shape: how good the baseline of all speedups is."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.networks import kernels
+from bench.openblas import OpenBlas
+from bench.record import Record
+from mucudnn._native import Engine, Problem
+from mucudnn.buffers import Tensors, extent
+
+# Implicit GEMM's name in each pass.
+ALGORITHM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
+ROUNDS = 5
+
+
+def run(engine: Engine) -> list[Record]:
+    """Median ratios of sgemm's time to implicit GEMM's, both run in turns."""
+    blas = OpenBlas()
+    return [_compare(engine, blas, k.problem, k.pass_, k.name) for pass_ in ALGORITHM for k in kernels(pass_)]
+
+
+def _compare(engine: Engine, blas: OpenBlas, problem: Problem, pass_: str, name: str) -> Record:
+    tensors = Tensors.random(engine, problem, extent(problem))
+    whole = [(problem.mini_batch, ALGORITHM[pass_])]
+    a, b, c, transpose_a, transpose_b = _operands(problem, pass_)
+    sgemm, implicit = [], []
+    for _ in range(ROUNDS + 1):
+        sgemm.append(blas.sgemm_ms(a, b, c, transpose_a=transpose_a, transpose_b=transpose_b))
+        (times,) = engine.compare(problem, pass_, [whole], tensors.x, tensors.w, tensors.y, None, rounds=1)
+        implicit += times
+    ratio = statistics.median(g / i for g, i in zip(sgemm[1:], implicit[1:], strict=True))
+    details = {
+        "sgemm_gflops": round(problem.flops / statistics.median(sgemm[1:]) / 1e6, 1),
+        "implicit_gflops": round(problem.flops / statistics.median(implicit[1:]) / 1e6, 1),
+    }
+    return Record("efficiency", f"{name} {pass_}", "implicit GEMM of raw sgemm", ratio, "ratio", details)
+
+
+Matrix = npt.NDArray[np.float32]
+
+
+def _operands(problem: Problem, pass_: str) -> tuple[Matrix, Matrix, Matrix, bool, bool]:
+    """A, B and C of the matrix product that the pass is, laid out; and which of A and B are transposed."""
+    pixels = problem.y_elements // problem.out_channels
+    taps = problem.w_elements // problem.out_channels
+    generator = np.random.default_rng(1)
+
+    def random(rows: int, columns: int) -> Matrix:
+        return generator.random((rows, columns), dtype=np.float32)
+
+    w, columns, y = (problem.out_channels, taps), (taps, pixels), (problem.out_channels, pixels)
+    if pass_ == "forward":
+        return random(*w), random(*columns), random(*y), False, False
+    if pass_ == "backward_data":
+        return random(*w), random(*y), random(*columns), True, False
+    return random(*y), random(*columns), random(*w), False, True

@@ -1,0 +1,70 @@
+"""The one format of all figures: JSON lines, a machine's description first, then a record a figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mucudnn import __version__
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One figure: what was measured (`bench`, `case`, `metric`) and how it came out.
+
+    `details` holds what explains the figure (algorithms, sizes, counts), never a second figure of the
+    same rank.
+    """
+
+    bench: str
+    case: str
+    metric: str
+    value: float | None
+    unit: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def describe_machine(**engine: Any) -> dict[str, Any]:
+    """What a reader needs to judge the figures: processor, cores, versions, commit, environment."""
+    return {
+        "kind": "machine",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "mucudnn": __version__,
+        "commit": _commit(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "openblas_environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith("OPENBLAS_")},
+        **engine,
+    }
+
+
+def write(path: Path, machine: dict[str, Any], records: Iterable[Record]) -> None:
+    """Write one run to `path`, replacing what was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [machine, *({"kind": "record", **asdict(record)} for record in records)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    answer = subprocess.run(git, capture_output=True, text=True, check=False)
+    return answer.stdout.strip()
