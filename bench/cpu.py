@@ -60,7 +60,8 @@ def show(console: Console, records: list[Record]) -> None:
         table.add_column(unit, justify="right")
         table.add_column("details", overflow="fold")
         for record in group:
-            details = ", ".join(f"{key} {_short(value)}" for key, value in record.details.items())
+            shown = {key: value for key, value in record.details.items() if key != "problem"}
+            details = ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
             table.add_row(
                 record.case, "not measured" if record.value is None else _short(record.value), details
             )
