@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench import division, efficiency, solver
 from bench.openblas import OpenBlas, without_openblas_environment
-from bench.record import RESULTS, Record, describe_machine, write
+from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn._native import Engine, host_library
 from mucudnn.cache import Cache
 from mucudnn.cli.terminal import Terminal
@@ -50,26 +48,6 @@ def main() -> None:
             add(division.run(engine, cache, pass_, listener))
         add(division.sweep(engine, cache))
         add(division.against_torch(engine, cache))
-
-
-def show(console: Console, records: list[Record]) -> None:
-    """Print a table for each metric."""
-    for (bench, metric, unit), group in groupby(records, key=lambda r: (r.bench, r.metric, r.unit)):
-        table = Table(title=f"{bench}: {metric}", title_justify="left")
-        table.add_column("case")
-        table.add_column(unit, justify="right")
-        table.add_column("details", overflow="fold")
-        for record in group:
-            shown = {key: value for key, value in record.details.items() if key != "problem"}
-            details = ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
-            table.add_row(
-                record.case, "not measured" if record.value is None else _short(record.value), details
-            )
-        console.print(table)
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,12 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from mucudnn import __version__
 
@@ -55,6 +59,26 @@ def write(path: Path, machine: dict[str, Any], records: Iterable[Record]) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [machine, *({"kind": "record", **asdict(record)} for record in records)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def show(console: Console, records: list[Record]) -> None:
+    """Print a table for each metric."""
+    for (bench, metric, unit), group in groupby(records, key=lambda r: (r.bench, r.metric, r.unit)):
+        table = Table(title=f"{bench}: {metric}", title_justify="left")
+        table.add_column("case")
+        table.add_column(unit, justify="right")
+        table.add_column("details", overflow="fold")
+        for record in group:
+            shown = {key: value for key, value in record.details.items() if key != "problem"}
+            details = ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
+            table.add_row(
+                record.case, "not measured" if record.value is None else _short(record.value), details
+            )
+        console.print(table)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _processor() -> str:

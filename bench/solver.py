@@ -85,6 +85,6 @@ def _median(decide: Callable[[], T]) -> tuple[float, T]:
 if __name__ == "__main__":
     from rich.console import Console
 
-    from bench.cpu import show
+    from bench.record import show
 
     show(Console(width=110), run())
