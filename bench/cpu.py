@@ -47,6 +47,7 @@ def main() -> None:
         for pass_ in PASSES:
             add(division.run(engine, cache, pass_, listener))
         add(division.sweep(engine, cache))
+        add(division.total_workspace(engine, cache))
         add(division.against_torch(engine, cache))
 
 

@@ -13,14 +13,15 @@ from bench.record import Record
 from mucudnn._native import Engine
 from mucudnn.buffers import Tensors, extent
 from mucudnn.cache import Cache
-from mucudnn.decide import Decision, Limits, decide
-from mucudnn.kernels import Kernel
+from mucudnn.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.kernels import PASSES, Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import optimize
 from mucudnn.records import describe
+from mucudnn.report.curves import even_curve
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration
+from mucudnn.solver import Configuration, divide_workspace
 
 MIB = 2**20
 POLICY = "power_of_two"
@@ -89,6 +90,25 @@ def _run_whole(
         problem, kernel.pass_, parts, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS
     )
     return {c: statistics.median(t) for c, t in zip(configurations, times, strict=True)}
+
+
+def total_workspace(engine: Engine, cache: Cache) -> list[Record]:
+    """Predicted time of all kernels and passes against one total: divided by need (WD) and evenly (WR)."""
+    fronts = {}
+    for pass_ in PASSES:
+        for kernel in kernels(pass_):
+            measured = cache.measurements(machine_of(engine), kernel.problem, pass_)
+            fronts[kernel] = desirable_configurations(measured, kernel)
+    totals = [32 * MIB << step for step in range(7)]
+    even = even_curve(fronts)
+    records = []
+    for total in totals:
+        wr = even.at(total)
+        wd = sum(choice.time_ms for choice in divide_workspace(fronts, total).values())
+        details = {"wr_ms": wr, "wd_ms": wd, "kernels": len(fronts)}
+        ratio = None if wr is None else wr / wd
+        records.append(Record("totals", format_size(total), "WR's time over WD's", ratio, "ratio", details))
+    return records
 
 
 def against_torch(engine: Engine, cache: Cache) -> list[Record]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import numpy as np
+from rich.console import Console
 
-from bench.record import Record
+from bench.record import Record, show
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set, solve_division
 
 T = TypeVar("T")
@@ -83,8 +84,4 @@ def _median(decide: Callable[[], T]) -> tuple[float, T]:
 
 
 if __name__ == "__main__":
-    from rich.console import Console
-
-    from bench.record import show
-
     show(Console(width=110), run())
