@@ -34,7 +34,7 @@ def short_names(labels: Sequence[str]) -> list[str]:
     return [label.partition(":")[2] for label in labels]
 
 
-def broken(name: str, width: int = 12) -> str:
+def broken(name: str, width: int = 15) -> str:
     """The name on several lines, broken after dots and underscores where it is longer than `width`."""
     lines = [""]
     for piece in re.findall(r"[^._]+[._]*|[._]+", name):

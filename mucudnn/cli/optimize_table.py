@@ -23,6 +23,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     )
     names = short_names([decision.kernel.label for decision in result.decisions])
     passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
+    one_problem = len({decision.kernel.problem for decision in result.decisions}) == 1
     rows = table(gap=1)  # so that the longest names of algorithms fit into 100 columns
     rows.add_column("kernel", overflow="fold")
     rows.add_column("best undivided", overflow="fold")
@@ -31,12 +32,12 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     for name in ("ms", "predicted", "measured", "workspace"):
         rows.add_column(name, justify="right", no_wrap=True)
     for pass_ in passes:
-        if len(passes) > 1:
+        if len(passes) > 1 and not one_problem:
             rows.add_section()
             rows.add_row(broken(pass_), style="bold")
         for name, decision in zip(names, result.decisions, strict=True):
             if decision.kernel.pass_ == pass_:
-                rows.add_row(*_cells(name, decision))
+                rows.add_row(*_cells(pass_ if one_problem else name, decision))
     sums = total(result)
     ran = any(decision.comparison for decision in result.decisions)
     rows.add_section()
