@@ -1,18 +1,26 @@
 """The cache: an sqlite file of everything that was ever measured, committed row by row."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import platformdirs
 
 from mucudnn import __version__, cache_file, settings
 from mucudnn._native import Problem
-from mucudnn.descriptor import geometry, problem_key
+from mucudnn.cache_file import UnwritableError
+from mucudnn.claims import Claims
+from mucudnn.descriptor import problem_key
 from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.exchange import COMPARISON, KINDS, MEASUREMENT, Kind, Row, derived
+from mucudnn.listener import Listener
 from mucudnn.records import Comparison, Machine, Measurement
+from mucudnn.system_database import SystemDatabase
+
+T = TypeVar("T")
 
 _MACHINE = ("engine", "device", "library", "threads")
 _KEY = ("device", "library", "threads", "problem", "pass")
@@ -39,66 +47,135 @@ def default_path() -> Path:
 
 
 class Cache:
-    """An open cache file, or its copy in memory. Closed by `with`."""
+    """An open cache. Closed by `with`.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, kept: bool) -> None:
+    Rows of the file win over those of `system`, which is never written to. Where a `listener` is given and
+    the file fails, such as on a full disk, the listener is told once and the work goes on in memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        *,
+        claims: Claims | None = None,
+        system: SystemDatabase | None = None,
+        listener: Listener | None = None,
+    ) -> None:
         self.path = path
-        self.kept = kept  # whether what is added will be there next time
         self._connection = connection
+        self._claims = claims
+        self._system = system
+        self._listener = listener
 
     @classmethod
-    def open(cls, path: Path) -> "Cache":
-        """The file, made where it is missing. Raises UnwritableError, NewerFileError, MucudnnError."""
-        return cls(path, cache_file.open_file(path), kept=True)
+    def open(
+        cls,
+        path: Path,
+        *,
+        system: SystemDatabase | None = None,
+        listener: Listener | None = None,
+        needed: bool = True,
+    ) -> "Cache":
+        """The file, made where it is missing. Raises UnwritableError, NewerFileError, MucudnnError.
+
+        With a `listener` the file may fail later, unless it is `needed`.
+        """
+        connection, claims, aside = cache_file.open_file(path)
+        if aside is not None and listener is not None:
+            listener.message(f"The cache {path} was of a version not read any more: it is now {aside}")
+        return cls(path, connection, claims=claims, system=system, listener=None if needed else listener)
 
     @classmethod
     def read_only(cls, path: Path) -> "Cache":
-        """A copy in memory of an existing cache. Raises NewerFileError, MucudnnError."""
-        return cls(path, cache_file.copy_file(path), kept=False)
+        """An existing cache, which nothing can be added to. Raises NewerFileError, MucudnnError."""
+        return cls(path, cache_file.open_to_read(path))
 
     @classmethod
-    def in_memory(cls, path: Path) -> "Cache":
+    def in_memory(cls, path: Path, *, system: SystemDatabase | None = None) -> "Cache":
         """What `path` holds, where it can be read, and otherwise an empty cache; nothing is kept."""
         try:
-            return cls.read_only(path)
+            with cls.read_only(path) as file:
+                return cls(path, cache_file.in_memory(file._connection), system=system)
         except NewerFileError:
             raise
         except MucudnnError:
-            return cls(path, cache_file.empty(), kept=False)
+            return cls(path, cache_file.in_memory(), system=system)
 
     def __enter__(self) -> "Cache":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+        if self._claims is not None:
+            self._claims.close()
+
+    @property
+    def kept(self) -> bool:
+        """Whether what is added will be there next time."""
+        return self._claims is not None
+
+    def claimed(self, items: Iterable[T], name: Callable[[T], str]) -> Iterator[T]:
+        """Each item while its name is claimed for us.
+
+        First come those that no other process works at, then, as these are done, the others: whoever gets
+        one looks up first what there is already.
+        """
+        waiting = list(items)
+        for wait in (False, True):
+            left = []
+            for item in waiting:
+                with self._claim(name(item), wait=wait) as ours:
+                    if ours:
+                        yield item
+                    else:
+                        left.append(item)
+            waiting = left
 
     def machines(self) -> list[Machine]:
         """All that measurements were made on."""
-        rows = self.query(f"SELECT DISTINCT {', '.join(_MACHINE)} FROM measurements ORDER BY 1, 2, 3, 4")
-        return [Machine(*row) for row in rows]
+        columns, found = ", ".join(_MACHINE), list[Machine]()
+
+        def first(where: str, *values: object) -> bool:
+            rows = self.query(
+                f"SELECT {columns} FROM measurements {where} ORDER BY device, library, threads LIMIT 1",
+                values,
+            )
+            found.extend(Machine(*row) for row in rows)
+            return bool(rows)
+
+        # From each to the next in the index, past all the rows of one machine.
+        more = first("")
+        while more:
+            device, library, threads = found[-1].identity
+            more = (
+                first("WHERE device = ? AND library = ? AND threads > ?", device, library, threads)
+                or first("WHERE device = ? AND library > ?", device, library)
+                or first("WHERE device > ?", device)
+            )
+        return found
 
     def measurements(self, machine: Machine, problem: Problem, pass_: str) -> list[Measurement]:
         """All of the problem's geometry, at any size, by size and algorithm."""
+        key = problem_key(problem)
         rows = self.query(
             f"SELECT {', '.join(_MEASURED)} FROM measurements WHERE {_where(_KEY)} "
             "ORDER BY micro_batch, algorithm",
-            (*_identity(machine), problem_key(problem), pass_),
+            (*machine.identity, key, pass_),
         )
-        return [Measurement(*row) for row in rows]
+        own = [Measurement(*row) for row in rows]
+        shipped = self._shipped(MEASUREMENT, machine, key, pass_)
+        if not shipped:
+            return own
+        found = {
+            (m.micro_batch, m.algorithm): m
+            for m in (*(Measurement(**_some(r, _MEASURED)) for r in shipped), *own)
+        }
+        return [found[place] for place in sorted(found)]
 
     def add(self, machine: Machine, problem: Problem, pass_: str, measured: Measurement) -> None:
         """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
-        values = {
-            **_columns(machine, _MACHINE),
-            "problem": problem_key(problem),
-            "data_type": problem.data_type,
-            "layout": problem.layout,
-            "math": problem.math,
-            **geometry(problem),
-            "pass": pass_,
-            **_columns(measured, _MEASURED),
-        }
-        self._upsert("measurements", values)
+        self._keep(MEASUREMENT, machine, problem_key(problem), pass_, _columns(measured, _MEASURED))
 
     def comparison(
         self, machine: Machine, problem: Problem, pass_: str, undivided: str, divided: str
@@ -106,9 +183,14 @@ class Cache:
         """Of two configurations, given as text; `undivided` is empty where none fits."""
         rows = self.query(
             f"SELECT {', '.join(_COMPARED)} FROM comparisons WHERE {_where((*_KEY, 'undivided', 'divided'))}",
-            (*_identity(machine), str(problem), pass_, undivided, divided),
+            (*machine.identity, str(problem), pass_, undivided, divided),
         )
-        return Comparison(*rows[0]) if rows else None
+        if rows:
+            return Comparison(*rows[0])
+        for row in self._shipped(COMPARISON, machine, str(problem), pass_):
+            if (row["undivided"], row["divided"]) == (undivided, divided):
+                return Comparison(**_some(row, _COMPARED))
+        return None
 
     def add_comparison(
         self,
@@ -120,29 +202,89 @@ class Cache:
         compared: Comparison,
     ) -> None:
         """Keep one comparison, at once."""
-        values = {
-            **_columns(machine, _MACHINE),
-            "problem": str(problem),
-            "pass": pass_,
-            "undivided": undivided,
-            "divided": divided,
-            **_columns(compared, _COMPARED),
-        }
-        self._upsert("comparisons", values)
+        values = {"undivided": undivided, "divided": divided, **_columns(compared, _COMPARED)}
+        self._keep(COMPARISON, machine, str(problem), pass_, values)
+
+    def rows(self) -> Iterator[Row]:
+        """Everything in the file, sorted, as `merge` takes it."""
+        for kind in KINDS:
+            names = ", ".join(f'"{name}"' for name in kind.columns)
+            for row in self.query(f"SELECT {names} FROM {kind.table} ORDER BY {', '.join(kind.key)}"):
+                yield kind, dict(zip(kind.columns, row, strict=True))
+
+    def merge(self, rows: Iterable[Row]) -> int:
+        """Take in rows of another cache, all of them or, where one is an error, none. Returns how many.
+
+        Of two rows about the same the one measured later wins; of equally old ones that which is here.
+        """
+        with self._counted() as changes:
+            for kind, row in rows:
+                self._upsert(kind, row, f"WHERE excluded.measured_at > {kind.table}.measured_at")
+        return changes[0]
+
+    def remove(self, column: str, operator: str, value: str) -> int:
+        """Delete the rows of both tables of which it is true. Returns how many."""
+        with self._counted() as changes:
+            for kind in KINDS:
+                self.query(f"DELETE FROM {kind.table} WHERE {column} {operator} ?", (value,))
+        return changes[0]
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        """All rows of a statement. Raises MucudnnError."""
+        """All rows of a statement. Raises UnwritableError."""
+        bound = tuple(values)
         try:
-            return self._connection.execute(sql, tuple(values)).fetchall()
-        except sqlite3.Error as error:
-            raise MucudnnError(f"the cache {self.path} failed: {error}") from None
+            return self._connection.execute(sql, bound).fetchall()
+        except sqlite3.DatabaseError as error:
+            failure = UnwritableError(f"the cache {self.path} failed: {error}")
+            if self._listener is None or isinstance(error, sqlite3.ProgrammingError):
+                raise failure from None
+        self._go_on_in_memory(failure, self._listener)
+        return self._connection.execute(sql, bound).fetchall()
 
-    def _upsert(self, table: str, values: dict[str, Any]) -> None:
+    @contextmanager
+    def _counted(self) -> Iterator[list[int]]:
+        """One transaction; afterwards the number of rows that it changed is in the list."""
+        changes: list[int] = []
+        self.query("BEGIN IMMEDIATE")
+        try:
+            before = self._connection.total_changes
+            yield changes
+            self.query("COMMIT")
+            changes.append(self._connection.total_changes - before)
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _claim(self, name: str, *, wait: bool) -> AbstractContextManager[bool]:
+        return nullcontext(True) if self._claims is None else self._claims.claim(name, wait=wait)
+
+    def _go_on_in_memory(self, failure: UnwritableError, listener: Listener) -> None:
+        listener.message(f"Warning: {failure}; what is measured from now on is lost afterwards")
+        file, self._connection = self._connection, cache_file.in_memory(self._connection)
+        file.close()
+        if self._claims is not None:
+            self._claims.close()
+        self._claims = self._listener = None
+
+    def _shipped(self, kind: Kind, machine: Machine, problem: str, pass_: str) -> list[dict[str, Any]]:
+        if self._system is None:
+            return []
+        return [row for of, row in self._system.rows(machine, problem, pass_) if of is kind]
+
+    def _keep(self, kind: Kind, machine: Machine, problem: str, pass_: str, values: dict[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        row = {**values, "measured_at": now, "version": __version__}
-        names = ", ".join(f'"{name}"' for name in row)
+        whose = {**_columns(machine, _MACHINE), "problem": problem, "pass": pass_}
+        self._upsert(kind, {**whose, **values, "measured_at": now, "version": __version__}, "")
+
+    def _upsert(self, kind: Kind, values: dict[str, Any], condition: str) -> None:
+        row = {**values, **derived(kind, values["problem"])}
+        names = [f'"{name}"' for name in row]
         self.query(
-            f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({', '.join('?' * len(row))})", row.values()
+            f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(row))}) "
+            f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
+            f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
+            row.values(),
         )
 
 
@@ -150,8 +292,8 @@ def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def _identity(machine: Machine) -> tuple[str, str, int]:
-    return machine.device, machine.library, machine.threads
+def _some(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names}
 
 
 def _where(columns: Iterable[str]) -> str:

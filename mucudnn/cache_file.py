@@ -1,16 +1,20 @@
 """The cache's file: its format, and how it is opened without harm to what is no cache."""
 
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from mucudnn.claims import Claims
 from mucudnn.descriptor import GEOMETRY
 from mucudnn.errors import MucudnnError, NewerFileError
 
 VERSION = 1
+OLDEST = 1  # older ones are set aside
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 _MAGIC = b"SQLite format 3\0"
-_BUSY_SECONDS = 10
+_WRITING_SECONDS = 30  # to wait for other processes; what was measured costs more than that
+_READING_SECONDS = 2
 
 _SCHEMA = f"""
 CREATE TABLE measurements (
@@ -39,19 +43,20 @@ class UnwritableError(MucudnnError):
     """The cache can only be read, or not even that."""
 
 
-def open_file(path: Path) -> sqlite3.Connection:
-    """For reading and writing; made where it is missing.
+def open_file(path: Path) -> tuple[sqlite3.Connection, Claims, Path | None]:
+    """For reading and writing; made where it is missing. The path is where an older version was set aside.
 
     Raises UnwritableError; MucudnnError where the file is no cache, which is never touched then;
     NewerFileError.
     """
-    connection = None
+    claims, connection = None, None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        exists = _is_cache(path)
-        connection = _connect(path)
-        if exists:
-            _check(connection, path)
+        _is_cache(path)
+        # Also tells at once that a file system has no locks, where sqlite would wait for them in vain.
+        claims = Claims(path)
+        aside = _set_aside(path, claims)
+        connection = _connect(path, seconds=_WRITING_SECONDS)
         connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
         if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             for statement in _SCHEMA.split(";"):
@@ -61,36 +66,51 @@ def open_file(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
     except (OSError, sqlite3.OperationalError, MucudnnError) as error:
-        if connection is not None:
-            connection.close()
+        for opened in (connection, claims):
+            if opened is not None:
+                opened.close()
         if isinstance(error, MucudnnError):
             raise
         raise UnwritableError(f"the cache {path} cannot be written: {_reason(error)}") from None
-    return connection
+    return connection, claims, aside
 
 
-def copy_file(path: Path) -> sqlite3.Connection:
-    """A copy in memory of an existing cache. Raises MucudnnError, NewerFileError."""
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """An existing cache, as it is, without a copy. Raises MucudnnError, NewerFileError."""
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # Without a log beside it nobody is writing; then not even its directory need be writable.
-        log = path.with_name(path.name + "-wal")
-        source = _connect(path, "?mode=ro" if log.exists() else "?mode=ro&immutable=1")
-        try:
-            _check(source, path)
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            source.backup(connection)
-        finally:
-            source.close()
+        # Beside a writer a reader needs locks, and with them the right to write. Who has neither, nor a
+        # writer's log beside the file, reads it as a file that nobody changes.
+        options = ["?mode=ro&immutable=1"]
+        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+            options.insert(0, "?mode=rw")
+        elif path.with_name(path.name + "-wal").exists():
+            options.insert(0, "?mode=ro")
+        while True:
+            connection = _connect(path, options.pop(0), seconds=_READING_SECONDS)
+            try:
+                connection.execute("PRAGMA query_only = 1")
+                _version(connection, path)
+                return connection
+            except (sqlite3.OperationalError, MucudnnError) as error:
+                connection.close()
+                if isinstance(error, MucudnnError) or not options:
+                    raise
     except (OSError, sqlite3.OperationalError) as error:
         raise MucudnnError(f"the cache {path} cannot be read: {_reason(error)}") from None
-    return connection
 
 
-def empty() -> sqlite3.Connection:
-    """A cache in memory with nothing in it."""
+def in_memory(source: sqlite3.Connection | None = None) -> sqlite3.Connection:
+    """A cache in memory, with what can be read from `source`, or with nothing in it."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
+    if source is not None:
+        with suppress(sqlite3.Error):
+            source.backup(connection)
+            connection.execute("SELECT count(*) FROM measurements").fetchone()
+            return connection
+        connection.close()
+        return in_memory()
     connection.executescript(_SCHEMA)
     return connection
 
@@ -109,24 +129,45 @@ def _is_cache(path: Path) -> bool:
     return bool(header)
 
 
-def _connect(path: Path, options: str = "") -> sqlite3.Connection:
+def _connect(path: Path, options: str = "", *, seconds: float) -> sqlite3.Connection:
     uri = path.absolute().as_uri() + options
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=seconds)
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _set_aside(path: Path, claims: Claims) -> Path | None:
+    """Rename a cache of a version that is not read any more; returns its new path."""
+    with claims.claim("the file itself", wait=True):  # so that a new one is not set aside by the next
+        if not _is_cache(path):
+            return None
+        connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
+        try:
+            version = _version(connection, path)
+            if version >= OLDEST:
+                return None
+            connection.execute("PRAGMA journal_mode = DELETE")  # all of it in the one file
+        finally:
+            connection.close()
+        number, aside = 1, path.with_name(f"{path.name}.version-{version}")
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}.version-{version}.{number}")
+        return path.rename(aside)
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         connection.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
-        raise MucudnnError(f"the cache {path} is damaged: {error}; move it away to start anew") from None
+        raise UnwritableError(f"the cache {path} is damaged: {error}; move it away to start anew") from None
     if version > VERSION:
         raise NewerFileError(
             f"the cache {path} is of version {version}, this mucudnn reads up to version {VERSION}: "
             "upgrade mucudnn, or name another file in MUCUDNN_CACHE"
         )
+    return version
 
 
 def _reason(error: Exception) -> str:

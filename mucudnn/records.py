@@ -18,6 +18,11 @@ class Machine:
     library: str
     threads: int
 
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What tells machines apart."""
+        return self.device, self.library, self.threads
+
     def __str__(self) -> str:
         plural = "" if self.threads == 1 else "s"
         return f"{self.device}, {self.library}, {self.threads} thread{plural}"

@@ -1,37 +1,132 @@
 """`mucudnn cache`: where the measurements are, and what is in them."""
 
 import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache, default_path
 from mucudnn.cache_file import VERSION
+from mucudnn.cli import options
 from mucudnn.cli.terminal import show, table
 from mucudnn.descriptor import short_text
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.exchange import format_rows, parse_rows
 from mucudnn.sizes import format_size
 
-HELP = "show the cache of measurements"
+HELP = "look at the cache of measurements, and carry it between hosts"
 DESCRIPTION = "The cache keeps every measurement; MUCUDNN_CACHE names another file."
+
+Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
+
+
+_WINS = (
+    "Of two rows about the same (device, library, threads, kernel, size and algorithm, or the two "
+    "configurations compared) the one measured later wins, and of equally old ones that which is there. "
+    "All is taken in, or, where there is an error, nothing; doing it again changes nothing."
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    for name, action, text in (
-        ("path", _path, "print where the cache is"),
-        ("info", _info, "print how much is in it, machine by machine"),
-        ("list", _list, "print the kernels in it"),
-    ):
-        actions.add_parser(name, help=text, description=text).set_defaults(action=action)
+
+    def declare(name: str, action: Action, text: str, more: str = "") -> argparse.ArgumentParser:
+        sentence = text[0].upper() + text[1:] + "."
+        declared = actions.add_parser(name, help=text, description=f"{sentence} {more}".strip())
+        declared.set_defaults(action=action)
+        return declared
+
+    declare("path", _path, "print where the cache is")
+    declare("info", _info, "print how much is in it, machine by machine")
+    declare("list", _list, "print the kernels in it")
+    merging = declare("merge", _merge, "take in the caches of other hosts", _WINS)
+    merging.add_argument("files", nargs="+", type=options.checked(options.path), metavar="FILE")
+    exporting = declare("export", _export, "write it as JSON lines, which any version and tool can read")
+    exporting.add_argument(
+        "--output", type=options.checked(options.path), metavar="FILE", help="instead of the standard output"
+    )
+    importing = declare("import", _import, "take in what export wrote", _WINS)
+    importing.add_argument("file", type=options.checked(options.path), metavar="FILE")
+    pruning = declare("prune", _prune, "delete what is not wanted any more")
+    which = pruning.add_mutually_exclusive_group(required=True)
+    which.add_argument("--older-than", type=options.checked(parse_days), metavar="DAYS")
+    which.add_argument("--library", metavar="NAME", help="as `mucudnn cache info` shows it")
+    which.add_argument("--device", metavar="NAME", help="as `mucudnn cache info` shows it")
+
+
+def parse_days(text: str) -> int:
+    """A number of days. Raises UsageError."""
+    if not text.isascii() or not text.isdigit() or int(text) > 36500:
+        raise UsageError(f"'{text}' is not a number of days from 0 to 36500")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show what was asked for."""
-    arguments.action(default_path())
+    """Do what was asked for."""
+    arguments.action(default_path(), arguments)
 
 
-def _path(path: Path) -> None:
+def _path(path: Path, _: argparse.Namespace) -> None:
     print(path)
+
+
+def _merge(path: Path, arguments: argparse.Namespace) -> None:
+    with ExitStack() as stack:
+        others = [stack.enter_context(Cache.read_only(file)) for file in arguments.files]
+        taken = stack.enter_context(Cache.open(path)).merge(chain.from_iterable(o.rows() for o in others))
+    show(f"{_rows(taken)} taken into {path}", "Next: mucudnn cache info")
+
+
+def _import(path: Path, arguments: argparse.Namespace) -> None:
+    file = arguments.file
+    try:
+        with file.open(encoding="utf-8") as lines, Cache.open(path) as cache:
+            taken = cache.merge(parse_rows(lines, str(file)))
+    except OSError as error:
+        raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise MucudnnError(f"{file} is not what mucudnn cache export writes: it is not text") from None
+    show(f"{_rows(taken)} taken from {file} into {path}", "Next: mucudnn cache info")
+
+
+def _export(path: Path, arguments: argparse.Namespace) -> None:
+    with Cache.read_only(path) as cache:
+        lines = format_rows(cache.rows())
+        if not arguments.output:
+            sys.stdout.writelines(lines)
+            return
+        temporary = arguments.output.with_name(f".{arguments.output.name}.{os.getpid()}")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+            temporary.replace(arguments.output)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise MucudnnError(f"{arguments.output} cannot be written: {error.strerror}") from None
+    show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")
+
+
+def _prune(path: Path, arguments: argparse.Namespace) -> None:
+    with Cache.open(path) as cache:
+        if arguments.older_than is not None:
+            then = datetime.now(UTC) - timedelta(days=arguments.older_than)
+            removed = cache.remove("measured_at", "<", then.isoformat(timespec="seconds"))
+        elif arguments.library is not None:
+            removed = cache.remove("library", "=", arguments.library)
+        else:
+            removed = cache.remove("device", "=", arguments.device)
+    show(f"{_rows(removed)} deleted from {path}", "Next: mucudnn cache info")
+
+
+def _rows(number: int) -> str:
+    return f"{number} row{'s' * (number != 1)}"
 
 
 _MACHINES = """
@@ -48,7 +143,7 @@ _KERNELS = """
 """
 
 
-def _info(path: Path) -> None:
+def _info(path: Path, _: argparse.Namespace) -> None:
     if not path.exists():
         show(f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
@@ -70,7 +165,7 @@ def _info(path: Path) -> None:
     )
 
 
-def _list(path: Path) -> None:
+def _list(path: Path, _: argparse.Namespace) -> None:
     if not path.exists():
         show(f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
@@ -82,6 +177,6 @@ def _list(path: Path) -> None:
     with Cache.read_only(path) as cache:
         found = cache.query(_KERNELS)
     for key, *cells in found:
-        problem, _, _ = parse_descriptor(key)
+        problem = parse_descriptor(key)[0]
         rows.add_row(short_text(problem, mini_batch=False), *map(str, cells))
     show(rows)

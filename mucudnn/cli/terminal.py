@@ -1,7 +1,7 @@
 """What the user sees: results on stdout, messages and progress on stderr."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from mucudnn.cache import Cache, default_path
 from mucudnn.cache_file import UnwritableError
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener
+from mucudnn.system_database import SystemDatabase
 
 T = TypeVar("T")
 _WIDTH = 100  # where there is no terminal to ask
@@ -26,31 +27,31 @@ class Terminal(Listener):
         """One line on stderr."""
         print(text, file=sys.stderr, flush=True)
 
-    def track(self, items: Sequence[T], title: str) -> Iterable[T]:
+    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
         """A progress bar that goes away when it is done."""
         console = Console(stderr=True)
-        if not items or not console.is_terminal:
+        if total == 0 or not items or not console.is_terminal:
             yield from items
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
-            yield from progress.track(items, description=title)
+            yield from progress.track(items, total=total, description=title)
 
 
 @contextmanager
-def opened_cache(terminal: Terminal, *, needed: bool) -> Iterator[Cache]:
+def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
     """The user's cache; where it cannot be written and is not `needed`, one in memory, after a warning.
 
     An interrupt inside says what was kept. Raises MucudnnError.
     """
     path = default_path()
     try:
-        cache = Cache.open(path)
+        cache = Cache.open(path, system=SystemDatabase(), listener=terminal, needed=needed)
     except UnwritableError as error:
         if needed:
             raise
         terminal.message(f"Warning: {error}; what is measured now is lost afterwards")
-        cache = Cache.in_memory(path)
+        cache = Cache.in_memory(path, system=SystemDatabase())
     with cache:
         try:
             yield cache

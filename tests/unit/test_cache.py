@@ -7,9 +7,18 @@ from mucudnn._native import Problem, parse_descriptor
 from mucudnn.cache import Cache, default_path
 from mucudnn.cache_file import APPLICATION_ID, VERSION, UnwritableError
 from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.listener import Listener
 from mucudnn.records import Comparison, Machine, Measurement
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
+
+
+class Recorder(Listener):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 @pytest.fixture
@@ -135,6 +144,108 @@ def test_a_cache_of_a_newer_version_is_refused_and_left_as_it_is(path: Path) -> 
         with pytest.raises(NewerFileError, match=f"version {VERSION + 1}.*upgrade") as caught:
             opening(path)
         assert caught.value.exit_code == 5
+
+
+def test_an_older_version_is_set_aside_and_never_deleted(path: Path, problem: Problem) -> None:
+    listener = Recorder()
+    contents = []
+    for size in (1, 2):
+        with Cache.open(path) as cache:
+            cache.add(HERE, problem, "forward", measurement(size))
+            cache.query("PRAGMA user_version = 0")  # there is none older than 1 yet
+        with Cache.open(path, listener=listener) as cache:
+            assert cache.machines() == []
+            cache.add(HERE, problem, "forward", measurement(9))
+        contents.append(f"is now {path}.version-0" + (".2" if size == 2 else ""))
+        aside = Path(contents[-1].removeprefix("is now "))
+        with Cache.read_only(aside) as old:
+            assert measurement(size) in old.measurements(HERE, problem, "forward")
+    assert [
+        message[-len(end) :] for message, end in zip(listener.messages, contents, strict=True)
+    ] == contents
+    assert not path.with_name(path.name + ".version-0-wal").exists()
+
+
+def test_all_machines_are_found(path: Path, problem: Problem) -> None:
+    names = [(d, b, t) for d in ("one", "two") for b in ("a", "b", "c") for t in (1, 2, 16)]
+    machines = [Machine("host", *name) for name in names]
+    with Cache.open(path) as cache:
+        for machine in machines:
+            for size in (1, 2):
+                cache.add(machine, problem, "forward", measurement(size))
+        assert cache.machines() == machines
+
+
+def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
+    with Cache.open(path) as cache:
+        cache.add(HERE, problem, "forward", measurement())
+        compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
+        cache.add_comparison(HERE, problem, "forward", "1*8 A", "2*4 B", compared)
+        connection, asked = cache._connection, []
+        connection.set_trace_callback(asked.append)
+        assert cache.machines() == [HERE]
+        assert cache.measurements(HERE, problem, "forward")
+        assert cache.comparison(HERE, problem, "forward", "1*8 A", "2*4 B") == compared
+        connection.set_trace_callback(None)
+        plans = [row[3] for sql in asked for row in cache.query(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(plans) >= 4
+    assert all("USING INDEX" in plan or "USING COVERING INDEX" in plan for plan in plans)
+    assert not any("TEMP B-TREE" in plan for plan in plans)
+
+
+def test_reading_leaves_nothing_behind(path: Path, problem: Problem) -> None:
+    with Cache.open(path) as cache:
+        cache.add(HERE, problem, "forward", measurement())
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with Cache.read_only(path) as cache:
+        assert cache.machines() == [HERE]
+        with pytest.raises(UnwritableError, match="readonly"):
+            cache.add(HERE, problem, "forward", measurement(1))
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+def test_a_reader_sees_what_another_process_has_just_written(path: Path, problem: Problem) -> None:
+    with Cache.open(path) as writer, Cache.read_only(path) as reader:
+        writer.add(HERE, problem, "forward", measurement())
+        assert reader.measurements(HERE, problem, "forward") == [measurement()]
+
+
+def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Path, problem: Problem) -> None:
+    listener = Recorder()
+    with Cache.open(path, listener=listener, needed=False) as cache:
+        cache.add(HERE, problem, "forward", measurement(1))
+        ((pages,),) = cache.query("PRAGMA page_count")
+        cache.query(f"PRAGMA max_page_count = {pages}")
+        for size in range(2, 200):
+            cache.add(HERE, problem, "forward", measurement(size))
+        assert not cache.kept
+        assert len(cache.measurements(HERE, problem, "forward")) == 199
+        assert list(cache.claimed("ab", str)) == ["a", "b"]
+    (message,) = listener.messages
+    assert message.startswith(f"Warning: the cache {path} failed: database or disk is full; what is measured")
+    with Cache.read_only(path) as cache:
+        assert 1 <= len(cache.measurements(HERE, problem, "forward")) < 199
+
+
+def test_a_needed_cache_that_fails_is_an_error(path: Path, problem: Problem) -> None:
+    with Cache.open(path, listener=Recorder()) as cache:
+        cache.query("PRAGMA max_page_count = 1")
+        long = Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "x" * 10_000, 1.0, 0.0)
+        with pytest.raises(UnwritableError, match="full"):
+            cache.add(HERE, problem, "forward", long)
+
+
+def test_rows_are_removed_by_age_or_machine(path: Path, problem: Problem) -> None:
+    other = Machine("host", "another device", HERE.library, 1)
+    with Cache.open(path) as cache:
+        for machine in (HERE, other):
+            cache.add(machine, problem, "forward", measurement())
+            cache.add_comparison(machine, problem, "forward", "", "2*4 B", Comparison(*[1.0] * 7))
+        assert cache.remove("device", "=", other.device) == 2
+        assert cache.machines() == [HERE]
+        assert cache.remove("measured_at", "<", "2020-01-01") == 0
+        assert cache.remove("measured_at", "<", "9999-01-01") == 2
+        assert list(cache.rows()) == []
 
 
 def test_a_damaged_cache_is_one_error(path: Path) -> None:

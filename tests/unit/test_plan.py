@@ -74,3 +74,15 @@ def test_a_plan_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 def test_a_missing_plan_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(MucudnnError, match="cannot be read"):
         read_plan(tmp_path / "network.plan")
+
+
+def test_a_plan_of_version_1_is_still_read() -> None:
+    """The file was written by mucudnn 0.1.0; it stays as it is when the format goes on."""
+    plan = read_plan(Path(__file__).parent.parent / "data" / "plan-1.plan")
+    assert plan.header["device"] == "a device"
+    assert plan.header["workspace_limit"] == "2097152"
+    forward, gradient = sorted(plan.kernels, key=lambda k: k.pass_, reverse=True)
+    assert str(forward.problem) == "f32:nchw:default:g1mb8_ic4ih5iw5_oc4oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
+    assert [(p.micro_batch, p.algorithm, p.time_ms) for p in forward.chosen.parts] == [(2, "HUNGRY", 2.5)] * 4
+    assert forward.chosen in forward.desirable
+    assert (gradient.pass_, gradient.count) == ("backward_filter", 3)

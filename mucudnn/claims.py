@@ -1,0 +1,57 @@
+"""Claims: who is measuring what, so that processes which share a cache do not measure the same thing twice.
+
+A claim is a lock on one byte of a file beside the cache, at an offset that the kernel's name hashes to. The
+system drops it with its process, however that ends: there is no owner to look up, no expiry to guess and
+nothing to clean up. Two names at one offset would only wait for each other.
+"""
+
+import fcntl
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_BUSY = (BlockingIOError, PermissionError)  # EAGAIN and EACCES, as file systems differ
+
+
+class Claims:
+    """The lock file of a cache. Raises OSError where it cannot be made, or where there are no locks."""
+
+    def __init__(self, cache: Path) -> None:
+        self._file = cache.with_name(cache.name + ".lock").open("a+b")
+        try:
+            with suppress(*_BUSY):
+                self._lock(0, fcntl.F_WRLCK, wait=False)
+                self._lock(0, fcntl.F_UNLCK, wait=False)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up all claims."""
+        self._file.close()
+
+    @contextmanager
+    def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
+        """Whether the claim is ours inside the block; with `wait` it is, once its owner is done.
+
+        Who holds one claim must not wait for another, or two processes wait for each other.
+        """
+        offset = 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+        try:
+            self._lock(offset, fcntl.F_WRLCK, wait=wait)
+        except _BUSY:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            if not self._file.closed:
+                self._lock(offset, fcntl.F_UNLCK, wait=False)
+
+    def _lock(self, offset: int, kind: int, *, wait: bool) -> None:
+        # Of the open file, not of the process: the latter are lost when anyone in it closes the file.
+        command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+        fcntl.fcntl(self._file, command, struct.pack("hhqqi0q", kind, os.SEEK_SET, offset, 1, 0))

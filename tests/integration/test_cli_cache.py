@@ -1,0 +1,153 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mucudnn._native import parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.cli import main
+from mucudnn.records import Machine, Measurement
+from mucudnn.settings import SETTINGS
+
+PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+Capture = pytest.CaptureFixture[str]
+Run = Callable[..., tuple[int, list[str], list[str]]]
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    path = tmp_path / "cache.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
+    return path
+
+
+@pytest.fixture
+def run(capsys: Capture) -> Run:
+    """`mucudnn cache ...`: its exit code, and the lines of stdout and stderr."""
+
+    def command(*arguments: object) -> tuple[int, list[str], list[str]]:
+        try:
+            code = main(["cache", *map(str, arguments)])
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out.splitlines(), captured.err.splitlines()
+
+    return command
+
+
+def other_host(folder: Path, name: str, *sizes: int) -> Path:
+    path = folder / f"{name}.sqlite"
+    with Cache.open(path) as cache:
+        for size in sizes:
+            measured = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
+            cache.add(Machine("cudnn", name, "cuDNN 9.19", 1), PROBLEM, "forward", measured)
+    return path
+
+
+def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:
+    one, two = other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4)
+    assert run("merge", one, two)[:2] == (
+        0, [f"3 rows taken into {cache_path}", "Next: mucudnn cache info"]
+    )  # fmt: skip
+    assert run("merge", one, two, cache_path)[1][0] == f"0 rows taken into {cache_path}"
+    with Cache.read_only(cache_path) as cache:
+        assert [machine.device for machine in cache.machines()] == ["one", "two"]
+
+
+def test_the_help_says_which_of_two_rows_wins(run: Run) -> None:
+    for action in ("merge", "import"):
+        assert "the one measured later wins" in " ".join(run(action, "--help")[1])
+
+
+def test_where_one_of_the_caches_is_missing_none_is_merged(
+    run: Run, tmp_path: Path, cache_path: Path
+) -> None:
+    code, out, (error,) = run("merge", other_host(tmp_path, "one", 1), tmp_path / "missing")
+    assert (code, out) == (1, [])
+    assert "missing does not exist" in error
+    assert not cache_path.exists()
+
+
+def test_what_export_writes_import_takes(run: Run, tmp_path: Path, cache_path: Path) -> None:
+    one, lines = other_host(tmp_path, "one", 1, 2), tmp_path / "rows.jsonl"
+    run("merge", one)
+    code, out, error = run("export")
+    assert (code, error) == (0, [])
+    assert json.loads(out[0]) == {"kind": "header", "schema": 1}
+    assert [json.loads(line)["micro_batch"] for line in out[1:]] == [1, 2]
+    assert run("export", "--output", lines)[1] == [
+        f"{cache_path} is now in {lines} too", f"Next: mucudnn cache import {lines}"
+    ]  # fmt: skip
+    assert lines.read_text().splitlines() == out
+    cache_path.unlink()
+    assert run("import", lines)[1][0] == f"2 rows taken from {lines} into {cache_path}"
+    assert run("export")[1] == out
+
+
+def test_a_bad_line_is_one_line_and_changes_nothing(run: Run, tmp_path: Path, cache_path: Path) -> None:
+    run("merge", other_host(tmp_path, "one", 1))
+    exported = run("export")[1]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("\n".join([*exported, exported[1].replace('"one"', '"new"'), "{}"]))
+    code, out, (error,) = run("import", lines)
+    assert (code, out) == (1, [])
+    assert f"{lines}, line 4: the kind is None" in error
+    assert run("export")[1] == exported
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    code, out, (error,) = run("import", file)
+    assert (code, out) == (1, [])
+    assert str(file) in error
+
+
+def test_an_export_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -> None:
+    run("merge", other_host(tmp_path, "one", 1))
+    code, out, (error,) = run("export", "--output", tmp_path / "no folder" / "rows.jsonl")
+    assert (code, out) == (1, [])
+    assert "rows.jsonl cannot be written: No such file or directory" in error
+
+
+def test_newer_files_are_exit_code_5(run: Run, tmp_path: Path) -> None:
+    newer = other_host(tmp_path, "one", 1)
+    with Cache.open(newer) as cache:
+        cache.query("PRAGMA user_version = 2")
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text('{"kind": "header", "schema": 2}\n')
+    for action, file in (("merge", newer), ("import", lines)):
+        code, out, (error,) = run(action, file)
+        assert (code, out) == (5, [])
+        assert "upgrade mucudnn" in error
+
+
+def test_pruning_deletes_by_machine_or_age(run: Run, tmp_path: Path, cache_path: Path) -> None:
+    run("merge", other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4))
+    assert run("prune", "--older-than", 1)[1][0] == f"0 rows deleted from {cache_path}"
+    assert run("prune", "--device", "one")[1][0] == f"2 rows deleted from {cache_path}"
+    assert run("prune", "--library", "cuDNN 9")[1][0] == f"0 rows deleted from {cache_path}"
+    assert run("prune", "--library", "cuDNN 9.19")[1][0] == f"1 row deleted from {cache_path}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("prune",),
+        ("prune", "--older-than", "-1"),
+        ("prune", "--older-than", "99999999999"),
+        ("prune", "--older-than", "1", "--device", "one"),
+        ("merge",),
+        ("merge", ""),
+        ("import",),
+    ],
+)
+def test_what_cannot_be_understood_is_a_usage_error(arguments: tuple[str, ...], run: Run) -> None:
+    code, out, error = run(*arguments)
+    assert (code, out, len(error)) == (2, [], 1)

@@ -1,0 +1,196 @@
+"""Rows leave a cache and come into another one: as JSON lines, and by merging."""
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mucudnn._native import parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.exchange import MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
+from mucudnn.records import Comparison, Machine, Measurement
+from mucudnn.system_database import SystemDatabase, file_name
+
+HERE = Machine("host", "a device", "a library 1.0", 1)
+THERE = Machine("host", "another device", "a library 1.0", 1)
+PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+COMPARED = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
+HEADER = json.dumps({"kind": "header", "schema": SCHEMA})
+
+
+def measurement(size: int = 4, median: float | None = 1.5, algorithm: str = "ALGORITHM") -> Measurement:
+    return Measurement(size, algorithm, "CUDNN_STATUS_SUCCESS", 100, "deterministic", median, 0.1, 0)
+
+
+def filled(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
+    with Cache.open(path) as cache:
+        for size in sizes or (4,):
+            cache.add(machine, PROBLEM, "forward", measurement(size))
+        cache.add_comparison(machine, PROBLEM, "forward", "1*8 A", "2*4 B", COMPARED)
+        return list(cache.rows())
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    values = {
+        "engine": "host", "device": "a device", "library": "a library 1.0", "threads": 1,
+        "problem": "f32:nchw:default:g1_ic4ih5iw5_oc4oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0",
+        "pass": "forward", "micro_batch": 4, "algorithm": "ALGORITHM", "status": "CUDNN_STATUS_SUCCESS",
+        "workspace": 100, "notes": "", "median_ms": 1.5, "spread_ms": None, "accumulator": 0,
+        "measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0",
+    }  # fmt: skip
+    return {**values, **changes}
+
+
+def line(**changes: Any) -> str:
+    return json.dumps({"kind": "measurement", **row(**changes)})
+
+
+def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
+    rows = filled(tmp_path / "one.sqlite", HERE, 1, 2, 4)
+    lines = list(format_rows(rows))
+    assert json.loads(lines[0]) == {"kind": "header", "schema": SCHEMA}
+    with Cache.open(tmp_path / "other.sqlite") as other:
+        assert other.merge(parse_rows(lines, "a file")) == 4
+        assert list(other.rows()) == rows
+        assert other.measurements(HERE, PROBLEM, "forward") == [measurement(size) for size in (1, 2, 4)]
+        assert other.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
+        assert other.query("SELECT ic, ih, kd FROM measurements LIMIT 1") == [(4, 5, None)]
+
+
+def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
+    rows = filled(tmp_path / "one.sqlite")
+    with Cache.open(tmp_path / "other.sqlite") as other:
+        assert [other.merge(rows), other.merge(rows)] == [2, 0]
+
+
+def test_files_after_one_another_are_one_file(tmp_path: Path) -> None:
+    one, other = (list(format_rows(filled(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
+    with Cache.open(tmp_path / "both.sqlite") as both:
+        assert both.merge(parse_rows(one + other, "a file")) == 4
+        assert both.machines() == [HERE, THERE]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 9)), max_size=12), st.data())
+def test_the_newest_of_all_hosts_wins_in_whatever_order_they_come(
+    measured: list[tuple[int, int, float]], data: st.DataObject
+) -> None:
+    newest: dict[int, tuple[int, float]] = {}
+    unique = {(size, day): median for size, day, median in measured}
+    for (size, day), median in unique.items():
+        newest[size] = max(newest.get(size, (-1, 0.0)), (day, median))
+    order = data.draw(st.permutations(sorted(unique)))
+    with Cache.in_memory(Path("/no/cache")) as cache:
+        for size, day in order:
+            when = f"2026-01-0{day + 1}T00:00:00+00:00"
+            values = row(micro_batch=size + 1, median_ms=unique[size, day], measured_at=when)
+            cache.merge([(MEASUREMENT, values)])
+        kept = {m.micro_batch - 1: m.median_ms for m in cache.measurements(HERE, PROBLEM, "forward")}
+    assert kept == {size: median for size, (_, median) in newest.items()}
+
+
+def test_times_of_other_zones_are_compared_as_times() -> None:
+    lines = [HEADER, line(measured_at="2026-01-01T02:00:00+05:00", median_ms=1)]
+    ((_, values),) = parse_rows(lines, "a file")
+    assert values["measured_at"] == "2025-12-31T21:00:00+00:00"
+    assert values["median_ms"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "part"),
+    [
+        ("not json", "it is no JSON"),
+        ("[1]", "no JSON object"),
+        ('{"kind": "thing"}', "neither measurement nor comparison"),
+        ('{"kind": "measurement"}', "there is no accumulator"),
+        (line(extra=1), "extra is no column"),
+        (line(threads="1"), "threads is '1', not int"),
+        (line(threads=True), "threads is True, not int"),
+        (line(threads=0), "threads is 0, must be at least 1"),
+        (line(workspace=2**63), "workspace is"),
+        (line(algorithm=None), "algorithm is None, not str"),
+        (line(median_ms=-1.0), "median_ms is -1.0"),
+        (line().replace("1.5", "NaN"), "NaN is not a number"),
+        (line().replace("1.5", "1e999"), "median_ms is inf"),
+        (line(**{"pass": "sideways"}), "pass is 'sideways'"),
+        (line(problem="ic4"), "'oc' is missing"),
+        (line(device="\ud800"), "surrogates"),
+        (line().replace("1.5", "1" * 400), "too large"),
+        (line(measured_at="yesterday"), "measured_at is 'yesterday'"),
+        (line(measured_at="2026-01-01"), "without a time zone"),
+        ('{"kind": "header", "schema": "1"}', "the schema is '1'"),
+        ("[" * 100000, "line 3"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_half_imported(bad: str, part: str, tmp_path: Path) -> None:
+    with Cache.open(tmp_path / "cache.sqlite") as cache:
+        with pytest.raises(MucudnnError, match="a file, line 3: ") as caught:
+            cache.merge(parse_rows([HEADER, line(), bad], "a file"))
+        assert part in str(caught.value)
+        assert list(cache.rows()) == []
+        assert cache.merge(parse_rows([HEADER, line()], "a file")) == 1
+
+
+def test_lines_without_a_header_are_not_taken() -> None:
+    with pytest.raises(MucudnnError, match="line 1: it comes before a header"):
+        list(parse_rows([line()], "a file"))
+
+
+def test_a_newer_schema_is_refused() -> None:
+    with pytest.raises(NewerFileError, match=r"a file is of schema 2.*upgrade") as caught:
+        list(parse_rows(['{"kind": "header", "schema": 2}'], "a file"))
+    assert caught.value.exit_code == 5
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> SystemDatabase:
+    folder = tmp_path / "system"
+    folder.mkdir()
+    rows = filled(tmp_path / "measured.sqlite", HERE, 2, 4)
+    (folder / file_name(HERE)).write_text("".join(format_rows(rows)))
+    return SystemDatabase(folder)
+
+
+def test_shipped_measurements_lie_under_the_users_own(tmp_path: Path, system: SystemDatabase) -> None:
+    with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
+        assert cache.measurements(HERE, PROBLEM, "forward") == [measurement(2), measurement(4)]
+        assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
+        assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "8*1 B") is None
+        cache.add(HERE, PROBLEM, "forward", measurement(2, median=9.0))
+        cache.add(HERE, PROBLEM, "forward", measurement(2, algorithm="A"))
+        cache.add_comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B", Comparison(*[9.0] * 7))
+        assert cache.measurements(HERE, PROBLEM, "forward") == [
+            measurement(2, algorithm="A"), measurement(2, median=9.0), measurement(4)
+        ]  # fmt: skip
+        assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == Comparison(*[9.0] * 7)
+
+
+def test_shipped_measurements_of_another_machine_are_never_used(
+    tmp_path: Path, system: SystemDatabase
+) -> None:
+    alike = Machine("host", "a/device", "a library 1.0", 1)
+    assert file_name(alike) == file_name(HERE)
+    with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
+        for machine in (THERE, alike, Machine("host", HERE.device, HERE.library, 2)):
+            assert cache.measurements(machine, PROBLEM, "forward") == []
+
+
+def test_shipped_measurements_are_never_written_to(tmp_path: Path, system: SystemDatabase) -> None:
+    with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
+        assert list(cache.rows()) == []
+        assert cache.machines() == []
+
+
+def test_what_the_package_ships_can_be_read_and_is_named_after_its_machine() -> None:
+    folder = resources.files("mucudnn") / "data"
+    for file in folder.iterdir():
+        if file.name.endswith(".jsonl"):
+            for _, values in parse_rows(file.read_text("utf-8").splitlines(), file.name):
+                assert file.name == file_name(
+                    Machine("", *(values[n] for n in ("device", "library", "threads")))
+                )
+    assert SystemDatabase().rows(HERE, str(PROBLEM), "forward") == []
