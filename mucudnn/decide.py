@@ -6,10 +6,11 @@ from itertools import chain
 
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
 from mucudnn.policies import micro_batch_sizes
 from mucudnn.records import Comparison, Measurement
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, Infeasible, desirable_set, divide_workspace
+from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_division
 
 # As many 16-bit filter gradients may be summed in place; each rounds once more.
 IN_PLACE_SLICES = 4
@@ -51,8 +52,13 @@ class Decision:
         return self.undivided if self.dropped and self.undivided is not None else self.divided
 
 
-def decide(measured: Mapping[Kernel, Sequence[Measurement]], policy: str, limits: Limits) -> list[Decision]:
-    """Choose for every kernel.
+def decide(
+    measured: Mapping[Kernel, Sequence[Measurement]],
+    policy: str,
+    limits: Limits,
+    listener: Listener | None = None,
+) -> list[Decision]:
+    """Choose for every kernel; the listener is told where a solver ran out of time.
 
     Raises NothingFitsError naming the kernel and the least workspace; MucudnnError where a size of the
     policy was never measured.
@@ -62,7 +68,9 @@ def decide(measured: Mapping[Kernel, Sequence[Measurement]], policy: str, limits
     for kernel, configurations in desirable.items():
         if not configurations:
             raise NothingFitsError(f"{kernel}: no algorithm runs at any size that was measured")
-    chosen = _divide(desirable, limits) if limits.mode == "wd" else _reuse(desirable, limits.workspace)
+    chosen = (
+        _divide(desirable, limits, listener) if limits.mode == "wd" else _reuse(desirable, limits.workspace)
+    )
     return [
         Decision(
             kernel,
@@ -124,13 +132,13 @@ def _reuse(
 
 
 def _divide(
-    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits
+    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, listener: Listener | None
 ) -> dict[Kernel, Configuration]:
     """WD."""
     assert limits.total is not None
     counts = {kernel: kernel.count for kernel in desirable}
     try:
-        return dict(divide_workspace(dict(desirable), limits.total, counts=counts, exact=limits.exact))
+        division = solve_division(dict(desirable), limits.total, counts=counts, exact=limits.exact)
     except Infeasible:
         least = {kernel: kernel.count * c[0].workspace for kernel, c in desirable.items()}
         most = max(least, key=least.__getitem__)
@@ -138,6 +146,12 @@ def _divide(
             f"nothing fits {format_size(limits.total)} of workspace in total, the least that works is "
             f"{sum(least.values())} bytes, {least[most]} of them for {most}"
         ) from None
+    if not division.reached and listener is not None:
+        listener.message(
+            f"The division of the total was stopped after {division.seconds:.0f} s at a gap of "
+            f"{division.gap:.2%}: no other saves more than that much of the time"
+        )
+    return division.choice
 
 
 def _best_undivided(

@@ -2,13 +2,14 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from mucudnn._native import Engine, EngineError
 from mucudnn.buffers import Tensors, allocate_workspace, measuring_extent
 from mucudnn.cache import Cache
+from mucudnn.descriptor import problem_key
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.policies import micro_batch_sizes
@@ -85,7 +86,7 @@ def survey(engine: Engine, cache: Cache, kernels: Sequence[Kernel], policy: str,
 
 
 def measure(engine: Engine, cache: Cache, found: Survey, cap: int, listener: Listener) -> int:
-    """Measure the tasks, each kept as it is done. Returns how many."""
+    """Measure the tasks, each kept as it is done. Returns how many: other processes may measure some too."""
     if found.beyond_memory:
         worst = max(found.beyond_memory, key=lambda task: task.workspace)
         listener.message(
@@ -95,19 +96,36 @@ def measure(engine: Engine, cache: Cache, found: Survey, cap: int, listener: Lis
     largest: dict[Kernel, int] = {}
     for task in found.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
-    progress = listener.track(found.tasks, "Measuring")
+    unmeasured = _unmeasured(cache, machine_of(engine), found.tasks)
+    progress = listener.track(unmeasured, "Measuring", total=len(found.tasks))
+    made = 0
     for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
-        _measure_kernel(engine, cache, kernel, tasks, largest[kernel], cap)
-    return len(found.tasks)
+        made += _measure_kernel(engine, cache, kernel, tasks, largest[kernel], cap)
+    return made
+
+
+def _unmeasured(cache: Cache, machine: Machine, tasks: Sequence[Task]) -> Iterator[Task]:
+    """The tasks of one kernel after the other, claimed for us, that no other process has done by then."""
+    kernels = [(kernel, list(group)) for kernel, group in groupby(tasks, key=lambda task: task.kernel)]
+    for kernel, group in cache.claimed(kernels, lambda item: _claim(machine, item[0])):
+        known = {
+            (m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel.problem, kernel.pass_)
+        }
+        yield from (task for task in group if (task.micro_batch, task.algorithm) not in known)
+
+
+def _claim(machine: Machine, kernel: Kernel) -> str:
+    return f"measure {machine.identity} {problem_key(kernel.problem)} {kernel.pass_}"
 
 
 def _measure_kernel(
     engine: Engine, cache: Cache, kernel: Kernel, tasks: Iterable[Task], workspace_size: int, cap: int
-) -> None:
-    """The tasks of one kernel, on tensors that are freed afterwards."""
+) -> int:
+    """The tasks of one kernel, on tensors that are freed afterwards. Returns how many."""
     tensors = Tensors.random(engine, kernel.problem, measuring_extent(kernel.problem, cap))
     workspace = allocate_workspace(engine, workspace_size)
-    for task in tasks:
+    made = 0
+    for made, task in enumerate(tasks, 1):  # noqa: B007 (the last number is how many)
         problem = kernel.problem.replace(mini_batch=task.micro_batch)
         times, status = [], SUCCESS
         try:
@@ -125,6 +143,7 @@ def _measure_kernel(
         except EngineError as error:
             status = _status_in(error)
         cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))
+    return made
 
 
 def _measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:

@@ -58,27 +58,36 @@ def optimize(
     machine = machine_of(engine)
     measurements = benchmark(engine, cache, kernels, policy, listener, comparing=run)
     measured = {k: cache.measurements(machine, k.problem, k.pass_) for k in kernels}
-    decisions = decide(measured, policy, limits)
+    decisions = decide(measured, policy, limits, listener)
     if run:
         before = [_compared(cache, machine, decision) for decision in decisions]
         missing = [decision for decision in before if decision.comparison is None]
-        measurements += len(missing)
-        for decision in listener.track(missing, "Running whole"):
-            _run_whole(engine, cache, decision)
+        claimed = cache.claimed(missing, lambda decision: _claim(machine, decision))
+        for decision in listener.track(claimed, "Running whole", total=len(missing)):
+            if _compared(cache, machine, decision).comparison is None:  # no other process did it meanwhile
+                _run_whole(engine, cache, decision)
+                measurements += 1
         decisions = [_compared(cache, machine, decision) for decision in before]
     return Result(machine, policy, limits, measurements, tuple(decisions))
 
 
 def replay(
-    cache: Cache, kernels: Sequence[Kernel], policy: str, limits: Limits, *, threads: int | None = None
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    policy: str,
+    limits: Limits,
+    listener: Listener | None = None,
+    *,
+    threads: int | None = None,
 ) -> Result:
     """Decide from recorded measurements alone. Raises MucudnnError naming what is missing."""
     machine = _only_machine(cache, threads)
     measured = {k: cache.measurements(machine, k.problem, k.pass_) for k in kernels}
-    for kernel, rows in measured.items():
-        if not rows:
-            raise MucudnnError(f"{cache.path} has no measurements of {kernel} on {machine}")
-    return Result(machine, policy, limits, 0, tuple(decide(measured, policy, limits)))
+    missing = [str(kernel) for kernel, rows in measured.items() if not rows]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise MucudnnError(f"{cache.path} has no measurements of {', '.join(missing[:3])}{more} on {machine}")
+    return Result(machine, policy, limits, 0, tuple(decide(measured, policy, limits, listener)))
 
 
 def _only_machine(cache: Cache, threads: int | None) -> Machine:
@@ -96,6 +105,10 @@ def _only_machine(cache: Cache, threads: int | None) -> Machine:
 
 def _texts(decision: Decision) -> tuple[str, str]:
     return describe(decision.undivided) if decision.undivided else "", describe(decision.divided)
+
+
+def _claim(machine: Machine, decision: Decision) -> str:
+    return f"compare {machine.identity} {decision.kernel.problem} {decision.kernel.pass_} {_texts(decision)}"
 
 
 def _compared(cache: Cache, machine: Machine, decision: Decision) -> Decision:

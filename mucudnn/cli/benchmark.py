@@ -3,13 +3,16 @@
 import argparse
 import shlex
 
+from mucudnn.cache import Cache, default_path
 from mucudnn.cli import options
+from mucudnn.cli.devices import measure_on_devices, parse_devices
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.engines import open_engine
+from mucudnn.kernels import Kernel
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS
+from mucudnn.records import SUCCESS, Machine
 from mucudnn.sizes import format_size
 from mucudnn.text import short_names
 
@@ -20,13 +23,32 @@ DESCRIPTION = "Measures what the cache lacks, and decides nothing."
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
+    parser.add_argument(
+        "--devices",
+        type=options.checked(parse_devices),
+        metavar="LIST",
+        help="measure on these devices of this host at once, such as 0,1: a process for each",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, and show all that the cache now has of these kernels."""
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
+    if arguments.devices:
+        made = measure_on_devices(arguments, arguments.devices)
+        with Cache.read_only(default_path()) as cache:
+            _show(cache, arguments, kernels, policy, made)
+        return
     engine = open_engine(*options.engine_options(arguments))
-    terminal, machine = Terminal(), machine_of(engine)
+    terminal = Terminal()
+    with opened_cache(terminal, needed=True) as cache:
+        new = benchmark(engine, cache, kernels, policy, terminal, comparing=False)
+        _show(cache, arguments, kernels, policy, {machine_of(engine): new})
+
+
+def _show(
+    cache: Cache, arguments: argparse.Namespace, kernels: list[Kernel], policy: str, made: dict[Machine, int]
+) -> None:
     rows = table()
     rows.add_column("kernel", overflow="fold")
     rows.add_column("micro-batch", justify="right")
@@ -34,9 +56,11 @@ def run(arguments: argparse.Namespace) -> None:
     rows.add_column("ms", justify="right")
     rows.add_column("± ms", justify="right")
     rows.add_column("workspace", justify="right")
-    with opened_cache(terminal, needed=True) as cache:
-        new = benchmark(engine, cache, kernels, policy, terminal, comparing=False)
-        for name, kernel in zip(short_names([k.label for k in kernels]), kernels, strict=True):
+    names = short_names([kernel.label for kernel in kernels])
+    for machine in made:
+        if len(made) > 1:
+            rows.add_row(str(machine), style="bold")
+        for name, kernel in zip(names, kernels, strict=True):
             sizes = micro_batch_sizes(policy, kernel.problem.mini_batch)
             label = f"{name} {kernel.pass_}"
             for row in cache.measurements(machine, kernel.problem, kernel.pass_):
@@ -50,6 +74,9 @@ def run(arguments: argparse.Namespace) -> None:
     show(
         rows,
         "",
-        f"{new} new measurement{'s' * (new != 1)} on {machine}, kept in {cache.path}",
+        *(
+            f"{new} new measurement{'s' * (new != 1)} on {machine}, kept in {cache.path}"
+            for machine, new in made.items()
+        ),
         f"Next: {shlex.join(words)}",
     )

@@ -70,7 +70,7 @@ def _optimize(arguments: argparse.Namespace) -> Result:
 def _replay(arguments: argparse.Namespace) -> Result:
     kernels, policy, limits = options.kernels_of(arguments), options.policy_of(arguments), _limits(arguments)
     with Cache.read_only(arguments.replay) as cache:
-        return replay(cache, kernels, policy, limits, threads=arguments.threads)
+        return replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

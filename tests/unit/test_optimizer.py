@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.optimizer import Result, optimize, replay
 from mucudnn.result import to_json, to_plan
+from mucudnn.solver import Division, solve_division
 
 MiB = 2**20
 LIMIT = Limits(workspace=2 * MiB)
@@ -152,6 +154,55 @@ def test_a_replay_names_what_is_missing(path: Path) -> None:
             replay(cache, KERNELS, "undivided", LIMIT)
         with pytest.raises(MucudnnError, match="first forward: nothing was measured at micro-batch 1, 2, 4"):
             replay(cache, KERNELS[:1], "power_of_two", LIMIT)
+
+
+def test_a_replay_names_the_first_of_many_that_are_missing(path: Path) -> None:
+    run(path, FakeEngine(), kernels=KERNELS[:1])
+    passes = ("forward", "backward_data", "backward_filter")
+    kernels = [Kernel(KERNELS[1].problem, p, n) for n in ("a", "b") for p in passes]
+    with (
+        Cache.read_only(path) as cache,
+        pytest.raises(MucudnnError, match="of a forward, a backward_data, a backward_filter and 3 more on"),
+    ):
+        replay(cache, kernels, "power_of_two", LIMIT)
+
+
+def test_a_division_that_was_stopped_says_its_gap(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(path, FakeEngine())
+
+    def stopped(*arguments: Any, **options: Any) -> Division[Kernel]:
+        return replace(solve_division(*arguments, **options), gap=0.0123, reached=False, seconds=30.2)
+
+    listener = Recorder()
+    with Cache.read_only(path) as cache:
+        reached = replay(cache, KERNELS, "power_of_two", Limits(total=8 * MiB), listener)
+        assert listener.messages == []
+        monkeypatch.setattr("mucudnn.decide.solve_division", stopped)
+        assert replay(cache, KERNELS, "power_of_two", Limits(total=8 * MiB), listener) == reached
+    (message,) = listener.messages
+    assert "stopped after 30 s at a gap of 1.23%" in message
+
+
+def test_a_total_is_never_exceeded_counting_identical_kernels(path: Path) -> None:
+    run(path, FakeEngine())
+    with Cache.read_only(path) as cache:
+        for total in range(0, 33 * MiB, MiB // 2):
+            result = replay(cache, KERNELS, "power_of_two", Limits(total=total))
+            used = sum(d.kernel.count * d.chosen.workspace for d in result.decisions)
+            assert used == to_json(result)["total"]["workspace"] <= total
+
+
+def test_what_another_process_compared_meanwhile_is_not_compared_again(path: Path) -> None:
+    class Late(FakeEngine):
+        def compare(self, *arguments: Any, **options: Any) -> list[list[float]]:
+            if self.calls["compare"] == 0:
+                self.calls["compare"] += 1
+                run(path, FakeEngine(), kernels=KERNELS[1:])  # as another process would
+            return super().compare(*arguments, **options)
+
+    late = Late()
+    assert run(path, late).new_measurements == 2 * 4 * 2 + 1
+    assert late.calls["compare"] == 2  # one more in this count, for the process between
 
 
 def test_a_replay_of_several_machines_asks_which(path: Path) -> None:

@@ -1,0 +1,149 @@
+"""Processes that measure into one cache at once: nothing is lost, and nothing is measured twice."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cache import Cache
+from mucudnn.claims import Claims
+from mucudnn.cli import devices, main
+from mucudnn.records import Machine
+from mucudnn.settings import SETTINGS
+
+NETWORK = "\n".join(f"ic4ih{size}_oc4_kh3" for size in range(8, 16))
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    path = tmp_path / "cache.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
+    return path
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> str:
+    file = tmp_path / "network.txt"
+    file.write_text(NETWORK)
+    return str(file)
+
+
+def test_eight_processes_measure_everything_once(network: str, cache_path: Path) -> None:
+    command = [sys.executable, "-m", "mucudnn", "optimize", network, "--batch", "4", "--json"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    results = [json.loads(process.communicate()[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8
+    with Cache.read_only(cache_path) as cache:
+        ((measured,),) = cache.query("SELECT count(median_ms) FROM measurements")
+        ((compared,),) = cache.query("SELECT count(*) FROM comparisons")
+    assert compared == 8
+    assert sum(result["new_measurements"] for result in results) == measured + compared
+    # All came to the same decisions, on the same measurements.
+    assert len({json.dumps({**result, "new_measurements": 0}) for result in results}) == 1
+
+
+def test_a_claim_is_one_processs_until_it_ends_however_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    script = (
+        "import signal, sys; from pathlib import Path; from mucudnn.claims import Claims\n"
+        "with Claims(Path(sys.argv[1])).claim('a kernel', wait=True):\n"
+        "    print('mine', flush=True)\n    signal.pause()"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "mine\n"
+    claims = Claims(path)
+    with claims.claim("a kernel", wait=False) as ours:
+        assert not ours
+    with claims.claim("another kernel", wait=False) as ours:
+        assert ours
+    owner.send_signal(signal.SIGKILL)
+    with claims.claim("a kernel", wait=True) as ours:
+        assert ours
+    owner.communicate()
+    claims.close()
+
+
+def test_what_others_work_at_comes_last(cache_path: Path) -> None:
+    with Cache.open(cache_path) as one, Cache.open(cache_path) as other:
+        ones, others = one.claimed("abc", str), other.claimed("abc", str)
+        assert [next(others), next(ones), next(others)] == ["a", "b", "c"]
+        others.close()
+        assert list(ones) == ["c", "a"]
+
+
+def test_the_kernels_of_a_network_are_spread_over_devices(
+    network: str, cache_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["benchmark", network, "--batch", "4", "--devices", "0,1"]) == 0
+    captured = capfd.readouterr()
+    assert {line.partition(":")[0] for line in captured.err.splitlines()} <= {"Device 0", "Device 1"}
+    *_, kept, next_command = captured.out.splitlines()
+    with Cache.read_only(cache_path) as cache:
+        ((measured,),) = cache.query("SELECT count(median_ms) FROM measurements")
+        assert kept == f"{measured} new measurements on {cache.machines()[0]}, kept in {cache_path}"
+    assert next_command == f"Next: mucudnn optimize {network} --batch 4"
+    assert main(["benchmark", network, "--batch", "4"]) == 0
+    assert "0 new measurements" in capfd.readouterr().out
+
+
+def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc,7")
+    seen = []
+    monkeypatch.setattr(devices, "ProcessPoolExecutor", lambda *_, **__: InPlace(seen))
+    devices.measure_on_devices(argparse.Namespace(), ("2", "1", "GPU-def"))
+    assert seen == ["7", "GPU-abc", "GPU-def"]
+
+
+class InPlace:
+    """Takes down which devices work was meant for."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    def __enter__(self) -> "InPlace":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, function: object, device: str, arguments: object) -> Future[tuple[Machine, int]]:
+        self.seen.append(device)
+        future: Future[tuple[Machine, int]] = Future()
+        future.set_result((Machine("host", "a device", "a library", 1), 3))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("given", "visible", "code", "part"),
+    [
+        ("0,0", None, 2, "given twice"),
+        ("one", None, 2, "'one' is not a device"),
+        ("", None, 2, "'' is not a device"),
+        ("0,1", "3", 4, "there is no device 1: CUDA_VISIBLE_DEVICES is 3"),
+    ],
+)
+def test_devices_that_are_not_there_are_named(
+    given: str, visible: str | None, code: int, part: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    try:
+        found = main(["benchmark", "ic4ih8_oc4_kh3", "--devices", given])
+    except SystemExit as exit_:
+        found = int(exit_.code or 0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (found, part in line) == (code, True)
+
+
+def test_what_fails_in_a_devices_process_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", "ic4ih8_oc4_kh3", "--devices", "0,1", "--engine", "cudnn"]) == 4
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "no cuDNN device" in line
