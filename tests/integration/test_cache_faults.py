@@ -1,0 +1,227 @@
+"""Real processes and real faults: one clear line whatever happens, and no row is lost that was kept."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mucudnn._native import parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.records import Machine, Measurement
+
+HERE = Machine("host", "a device", "a library 1.0", 1)
+PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+GOOD = "mb2_ic4ih8_oc4_kh3"
+
+# Forks writers, which add rows without end and report each that is kept, kills them at random moments, from
+# the opening of a new file on, and looks each time whether what was reported is there.
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+from mucudnn._native import parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.records import Machine, Measurement
+
+machine = Machine("host", "a device", "a library 1.0", 1)
+problem = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+moments = random.Random(2018)
+
+def write(path, first, pipe):
+    with Cache.open(path) as cache:
+        for size in range(first, first + 100_000):
+            row = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "x" * 500, 1.0, 0.0)
+            cache.add(machine, problem, "forward", row)
+            os.write(pipe, size.to_bytes(8, "big"))
+
+total = 0
+for kill in range(200):
+    if kill % 10 == 0:
+        path, reported = Path(sys.argv[1]) / f"{kill}.sqlite", set()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        write(path, 1 + kill * 100_000, writing)
+    os.close(writing)
+    time.sleep(moments.uniform(0, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with open(reading, "rb") as pipe:
+        said = pipe.read()
+    new = {int.from_bytes(said[i : i + 8], "big") for i in range(0, len(said), 8)}
+    reported |= new
+    total += len(new)
+    with Cache.open(path) as cache:
+        assert cache.query("PRAGMA integrity_check") == [("ok",)]
+        assert {m.micro_batch for m in cache.measurements(machine, problem, "forward")} >= reported
+print(total)
+"""
+
+
+def test_what_was_reported_as_kept_survives_being_killed_at_any_moment(tmp_path: Path) -> None:
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # to be forked
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(tmp_path)],
+        env=one_thread,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 200  # rows were being written when the writers were killed
+
+
+def command(
+    path: Path, *arguments: str, interpreter: tuple[str, ...] = (sys.executable, "-m", "mucudnn"), **more: str
+) -> subprocess.CompletedProcess[str]:
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("MUCUDNN_")}
+    environment = {**variables, "MUCUDNN_CACHE": str(path), **more}
+    return subprocess.run(
+        [*interpreter, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def only_line(done: subprocess.CompletedProcess[str]) -> str:
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def goes_on(path: Path, **environment: str) -> str:
+    """The one warning with which `optimize` does its work although the cache fails."""
+    done = command(path, "optimize", GOOD, **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Next:")
+    (warning,) = [line for line in done.stderr.splitlines() if not line.startswith("Measuring")]
+    assert warning.startswith("Warning: the cache ")
+    return warning
+
+
+def filled(path: Path) -> Path:
+    with Cache.open(path) as cache:
+        cache.query("BEGIN")
+        for size in range(1, 2001):
+            row = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
+            cache.add(HERE, PROBLEM, "forward", row)
+        cache.query("COMMIT")
+    return path
+
+
+# A shared library that is preloaded: a file system without locks, as some network and user-space ones are.
+NO_LOCKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#define LOCKLESS(name)                                                                       \\
+  int name(int file, int command, ...) {                                                     \\
+    va_list arguments;                                                                       \\
+    va_start(arguments, command);                                                            \\
+    void* argument = va_arg(arguments, void*);                                               \\
+    va_end(arguments);                                                                       \\
+    if (command == F_GETLK || command == F_SETLK || command == F_SETLKW ||                   \\
+        command == F_OFD_GETLK || command == F_OFD_SETLK || command == F_OFD_SETLKW)         \\
+      return errno = ENOLCK, -1;                                                             \\
+    return ((int (*)(int, int, void*))dlsym(RTLD_NEXT, #name))(file, command, argument);     \\
+  }
+LOCKLESS(fcntl)
+LOCKLESS(fcntl64)
+"""
+
+
+@pytest.fixture(scope="module")
+def no_locks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("preloaded")
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    assert compiler, "needs a C compiler: set CC"
+    (folder / "no_locks.c").write_text(NO_LOCKS)
+    library = str(folder / "no_locks.so")
+    arguments = ["-shared", "-fPIC", "-o", library, str(folder / "no_locks.c"), "-ldl"]
+    subprocess.run([*compiler.split(), *arguments], check=True, env={**os.environ, "LD_PRELOAD": ""})
+    return f"{library} {os.environ.get('LD_PRELOAD', '')}".strip()
+
+
+def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
+    tmp_path: Path, no_locks: str
+) -> None:
+    path = tmp_path / "cache.sqlite"
+    assert command(path, "benchmark", GOOD).returncode == 0
+    assert "No locks available" in goes_on(path, LD_PRELOAD=no_locks)
+    failed = command(path, "benchmark", GOOD, LD_PRELOAD=no_locks)
+    assert (failed.returncode, len(failed.stderr.splitlines())) == (1, 1)
+    replayed = command(path, "optimize", GOOD, "--replay", str(path), LD_PRELOAD=no_locks)
+    assert replayed.returncode == 0, replayed.stderr
+
+
+def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
+    path = filled(tmp_path / "cache.sqlite")
+    # A limit on the size of files stands for the disk: sqlite sees the same failure of a write.
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (48 * 1024, resource.RLIM_INFINITY)); "
+        "from mucudnn.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = command(path, "optimize", GOOD, interpreter=(sys.executable, "-c", script))
+    assert done.returncode == 0, done.stderr
+    (warning,) = [line for line in done.stderr.splitlines() if not line.startswith("Measuring")]
+    assert "failed: " in warning
+    assert warning.endswith("what is measured from now on is lost afterwards")
+    with Cache.read_only(path) as cache:
+        assert len(cache.measurements(HERE, PROBLEM, "forward")) == 2000
+        ((kept,),) = cache.query("SELECT count(*) - 2000 FROM measurements")
+    assert kept > 0  # what was measured before
+
+
+def test_a_truncated_cache_is_one_line(tmp_path: Path) -> None:
+    path = filled(tmp_path / "cache.sqlite")
+    os.truncate(path, path.stat().st_size // 2)
+    before = path.read_bytes()
+    assert "damaged" in goes_on(path)
+    assert "damaged" in only_line(command(path, "benchmark", GOOD))
+    assert "damaged" in only_line(command(path, "optimize", GOOD, "--replay", str(path)))
+    assert path.read_bytes() == before
+
+
+def test_garbage_in_the_middle_is_one_line(tmp_path: Path) -> None:
+    path = filled(tmp_path / "cache.sqlite")
+    content = path.read_bytes()
+    path.write_bytes(content[:8192] + os.urandom(len(content) - 8192))
+    assert "malformed" in goes_on(path)
+    assert "malformed" in only_line(command(path, "optimize", GOOD, "--replay", str(path)))
+
+
+def test_a_directory_in_the_place_of_the_file_is_one_line(tmp_path: Path) -> None:
+    assert "Is a directory" in goes_on(tmp_path)
+    assert "Is a directory" in only_line(command(tmp_path, "cache", "info"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# Root may write anywhere: without its capabilities it is a user like others.
+AS_A_USER = """
+import ctypes, sys
+header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset(header, none) == 0
+from mucudnn.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_cache_that_may_only_be_read_is_used_and_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    path = folder / "cache.sqlite"
+    assert command(path, "benchmark", GOOD).returncode == 0
+    (folder / "cache.sqlite.lock").unlink()
+    path.chmod(0o444)
+    folder.chmod(0o555)
+    user = (sys.executable, "-c", AS_A_USER)
+    done = command(path, "optimize", GOOD, "--no-run", "--json", interpreter=user)
+    assert done.returncode == 0, done.stderr
+    assert '"new_measurements": 0' in done.stdout
+    assert "cannot be written: Permission denied" in only_line(done)
+    for arguments in (("optimize", GOOD, "--replay", str(path)), ("cache", "info"), ("cache", "export")):
+        done = command(path, *arguments, interpreter=user)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert list(folder.iterdir()) == [path]
+    folder.chmod(0o755)
