@@ -1,0 +1,162 @@
+"""What a warm cache costs: deciding a whole network, opening a large file, and many writers at once.
+
+The measurements are made up: how long a decision takes depends on how many there are, not on what they say.
+Each command is a process of its own, timed from its start to its end; figures are medians.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from bench.record import Record
+from mucudnn._native import Problem, parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.descriptor import problem_key
+from mucudnn.engines import open_engine
+from mucudnn.exchange import MEASUREMENT, Row
+from mucudnn.kernels import PASSES, Flags, read_network
+from mucudnn.measure import machine_of
+from mucudnn.policies import POLICIES, micro_batch_sizes
+from mucudnn.records import SUCCESS, Machine, Measurement
+
+SEED = 2018
+REPEATS = 7
+ROWS = 100_000
+WRITERS, ROWS_EACH = 8, 1000
+HERE = Machine("host", "a device", "a library 1.0", 1)
+
+
+def run() -> list[Record]:
+    """Measure all of it, in a folder that is deleted afterwards."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return [*_decide(folder), *_large(folder), _many_writers(folder)]
+
+
+def _decide(folder: Path) -> Iterator[Record]:
+    path = folder / "resnet50.sqlite"
+    rows = _fill_network(path)
+    yield Record("cache", "mucudnn --version", "time", _command(path, "--version"), "ms")
+    for policy in POLICIES:
+        for limit in ("--workspace", "--total-workspace"):
+            arguments = ("optimize", "resnet50", "--passes", "all", limit, "512MiB", "--policy", policy)
+            for source in (("--no-run",), ("--replay", str(path))):
+                case = " ".join((*arguments, source[0]))
+                yield Record("cache", case, "time", _command(path, *arguments, *source), "ms", {"rows": rows})
+
+
+def _large(folder: Path) -> Iterator[Record]:
+    path = folder / "large.sqlite"
+    problems = [parse_descriptor(f"ic{ic}ih14_oc64_kh3_ph1")[0] for ic in range(1, 1001)]
+    with Cache.open(path) as cache:
+        cache.merge(_made_up(HERE, ((problem, 100) for problem in problems)))
+        ((rows,),) = cache.query("SELECT count(*) FROM measurements")
+    assert rows == ROWS
+    size = round(path.stat().st_size / 2**20, 1)
+
+    def answer(opening: Callable[[Path], Cache]) -> None:
+        with opening(path) as cache:
+            (machine,) = cache.machines()
+            assert len(cache.measurements(machine, problems[500], "forward")) == 100
+
+    for name, opening in (("to write", Cache.open), ("to read", Cache.read_only)):
+        case = f"open {name}, answer one problem of {rows} rows"
+        yield Record("cache", case, "time", _median(partial(answer, opening)), "ms", {"size_mib": size})
+
+
+def _many_writers(folder: Path) -> Record:
+    path = folder / "shared.sqlite"
+    script = (
+        "import sys; from pathlib import Path; from bench.cache import write; "
+        "print(flush=True); input(); write(Path(sys.argv[1]), int(sys.argv[2]))"
+    )
+    Cache.open(path).__exit__()
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(path), str(number)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent, text=True,
+        )
+        for number in range(WRITERS)
+    ]  # fmt: skip
+    for writer in writers:  # all imports are done
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    start = time.perf_counter()
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate()
+    seconds = time.perf_counter() - start
+    with Cache.read_only(path) as cache:
+        ((rows,),) = cache.query("SELECT count(*) FROM measurements")
+    details = {"written": WRITERS * ROWS_EACH, "kept": rows, "seconds": round(seconds, 2)}
+    return Record("cache", f"{WRITERS} processes write", "rate", rows / seconds, "rows/s", details)
+
+
+def write(path: Path, number: int) -> None:
+    """What one of many writers does: each row is committed before the next."""
+    problem = parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0]
+    with Cache.open(path) as cache:
+        for size in range(1, ROWS_EACH + 1):
+            cache.add(HERE, problem, "forward", Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
+
+
+def _fill_network(path: Path) -> int:
+    """ResNet-50 at every size up to 64, with the workspaces of the host engine and times made up."""
+    engine = open_engine("host", 1)
+    random_times = random.Random(SEED)
+    rows: list[Row] = []
+    for kernel in read_network("resnet50", Flags(), PASSES):
+        for size in micro_batch_sizes("all", kernel.problem.mini_batch):
+            problem = kernel.problem.replace(mini_batch=size)
+            for found in engine.enumerate(problem, kernel.pass_):
+                runs = found.status == SUCCESS
+                milliseconds = 0.05 + problem.flops / 1e8 * random_times.uniform(0.5, 2)
+                measured = Measurement(
+                    size, found.algorithm, found.status, found.workspace, found.notes,
+                    milliseconds if runs else None, 0.01 if runs else None,
+                )  # fmt: skip
+                rows.append(_row(machine_of(engine), problem, kernel.pass_, measured))
+    with Cache.open(path) as cache:
+        return cache.merge(rows)
+
+
+def _made_up(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Iterator[Row]:
+    for problem, count in problems:
+        for size in range(1, count + 1):
+            measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
+            yield _row(machine, problem, "forward", measured)
+
+
+def _row(machine: Machine, problem: Problem, pass_: str, measured: Measurement) -> Row:
+    when = {"measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0"}
+    kernel = {"problem": problem_key(problem), "pass": pass_}
+    return MEASUREMENT, {**vars(machine), **kernel, **vars(measured), **when}
+
+
+def _command(cache: Path, *arguments: str) -> float:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MUCUDNN_")}
+    environment["MUCUDNN_CACHE"] = str(cache)
+    command = [sys.executable, "-m", "mucudnn", *arguments]
+    return _median(lambda: subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True))
+
+
+def _median(action: Callable[[], object]) -> float:
+    """Milliseconds."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
