@@ -8,20 +8,26 @@ each measures all kernels, because none of their times say anything about the ot
 import argparse
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TypeAlias
 
+from mucudnn._native import EngineError
+from mucudnn.cache import default_path
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache
 from mucudnn.engines import open_engine
-from mucudnn.errors import MucudnnError, NoEngineError, UsageError
+from mucudnn.errors import InterruptedByUserError, MucudnnError, NoEngineError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.records import Machine
+
+Answer: TypeAlias = tuple[Machine, int] | Exception
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -40,20 +46,52 @@ def parse_devices(text: str) -> tuple[str, ...]:
 def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) -> dict[Machine, int]:
     """Measure what `mucudnn benchmark` was asked for. Returns how much was measured on what.
 
-    Raises what the first device that failed did, after all are done.
+    Raises what the first device that failed did, after all are done. An interrupt ends all processes, with
+    what they have measured kept.
     """
     given = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k != "run"})
+    workers: list[tuple[BaseProcess, Connection]] = []
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is this process that handles it
+    try:
+        for device in _visible(devices):
+            workers.append(_start(device, given))
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
+    try:
+        answers = [_answer(receiver) for _, receiver in workers]
+    except KeyboardInterrupt:
+        kept = f"what was measured is kept in {default_path()}"
+        raise InterruptedByUserError(f"interrupted: {kept}") from None
+    finally:
+        for process, receiver in workers:
+            process.terminate()
+            process.join()
+            receiver.close()
     made: Counter[Machine] = Counter()
-    # A fresh process for each device, because which one it sees is settled once in a process.
-    with ProcessPoolExecutor(len(devices), get_context("spawn"), max_tasks_per_child=1) as workers:
-        running = [workers.submit(_measure_on, device, given) for device in _visible(devices)]
-        try:
-            for future in running:
-                machine, new = future.result()
-                made[machine] += new
-        except BrokenProcessPool:
-            raise MucudnnError("a process that measured was killed; what it had measured is kept") from None
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        machine, new = answer
+        made[machine] += new
     return dict(made)
+
+
+def _start(device: str, arguments: argparse.Namespace) -> tuple[BaseProcess, Connection]:
+    """A fresh process, because which device it sees is settled once in a process."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(sender, device, arguments), daemon=True)
+    process.start()
+    sender.close()
+    return process, receiver
+
+
+def _answer(receiver: Connection) -> Answer:
+    try:
+        answer: Answer = receiver.recv()
+        return answer
+    except EOFError:
+        return MucudnnError("a process that measured was killed; what it had measured is kept")
 
 
 def _visible(devices: Sequence[str]) -> list[str]:
@@ -79,10 +117,16 @@ class _Prefixed(Listener):
         self._terminal.message(f"Device {self._device}: {text}")
 
 
-def _measure_on(device: str, arguments: argparse.Namespace) -> tuple[Machine, int]:
+def _work(sender: Connection, device: str, arguments: argparse.Namespace) -> None:
     os.environ[_VARIABLE] = device
+    try:
+        sender.send(_measure(arguments, _Prefixed(device)))
+    except (MucudnnError, EngineError, MemoryError) as error:
+        sender.send(error)
+
+
+def _measure(arguments: argparse.Namespace, listener: Listener) -> tuple[Machine, int]:
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     engine = open_engine(*options.engine_options(arguments))
-    listener = _Prefixed(device)
     with opened_cache(listener, needed=True) as cache:
         return machine_of(engine), benchmark(engine, cache, kernels, policy, listener, comparing=False)

@@ -140,7 +140,7 @@ def no_locks(tmp_path_factory: pytest.TempPathFactory) -> str:
     library = str(folder / "no_locks.so")
     arguments = ["-shared", "-fPIC", "-o", library, str(folder / "no_locks.c"), "-ldl"]
     subprocess.run([*compiler.split(), *arguments], check=True, env={**os.environ, "LD_PRELOAD": ""})
-    return f"{library} {os.environ.get('LD_PRELOAD', '')}".strip()
+    return f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()  # a sanitizer comes first
 
 
 def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(

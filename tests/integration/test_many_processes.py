@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from mucudnn.cache import Cache
 from mucudnn.claims import Claims
 from mucudnn.cli import devices, main
+from mucudnn.listener import Listener
 from mucudnn.records import Machine
 from mucudnn.settings import SETTINGS
 
@@ -97,28 +101,29 @@ def test_the_kernels_of_a_network_are_spread_over_devices(
 
 def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc,7")
+    here = Machine("host", "a device", "a library", 1)
     seen = []
-    monkeypatch.setattr(devices, "ProcessPoolExecutor", lambda *_, **__: InPlace(seen))
-    devices.measure_on_devices(argparse.Namespace(), ("2", "1", "GPU-def"))
+
+    def measured(arguments: object, listener: Listener) -> tuple[Machine, int]:
+        listener.message("hello")
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return here, 3
+
+    def in_place(device: str, arguments: argparse.Namespace) -> tuple[BaseProcess, Connection]:
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        with monkeypatch.context() as patch:
+            patch.setenv(
+                "CUDA_VISIBLE_DEVICES", ""
+            )  # restored afterwards: another process would have its own
+            devices._work(sender, device, arguments)
+        process = multiprocessing.get_context("spawn").Process(target=print)
+        process.start()
+        return process, receiver
+
+    monkeypatch.setattr(devices, "_measure", measured)
+    monkeypatch.setattr(devices, "_start", in_place)
+    assert devices.measure_on_devices(argparse.Namespace(), ("2", "1", "GPU-def")) == {here: 9}
     assert seen == ["7", "GPU-abc", "GPU-def"]
-
-
-class InPlace:
-    """Takes down which devices work was meant for."""
-
-    def __init__(self, seen: list[str]) -> None:
-        self.seen = seen
-
-    def __enter__(self) -> "InPlace":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, function: object, device: str, arguments: object) -> Future[tuple[Machine, int]]:
-        self.seen.append(device)
-        future: Future[tuple[Machine, int]] = Future()
-        future.set_result((Machine("host", "a device", "a library", 1), 3))
-        return future
 
 
 @pytest.mark.parametrize(
@@ -147,3 +152,34 @@ def test_what_fails_in_a_devices_process_is_one_line(capfd: pytest.CaptureFixtur
     assert main(["benchmark", "ic4ih8_oc4_kh3", "--devices", "0,1", "--engine", "cudnn"]) == 4
     (line,) = capfd.readouterr().err.splitlines()
     assert "no cuDNN device" in line
+
+
+def test_an_interrupt_of_all_devices_processes_is_one_line(cache_path: Path) -> None:
+    command = [sys.executable, "-m", "mucudnn", "benchmark", "vgg16", "--batch", "2", "--devices", "0,1"]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stderr is not None
+    running.stderr.readline()  # one of them is about to measure, the other may still be starting
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does it
+    out, error = running.communicate()
+    assert (running.returncode, out) == (130, "")
+    *_, last = (line for line in error.splitlines() if not line.startswith("Device"))
+    assert last == f"mucudnn: interrupted: what was measured is kept in {cache_path}"
+    assert "Traceback" not in error
+
+
+def test_a_devices_process_that_is_killed_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = devices._start
+
+    def killed(device: str, arguments: argparse.Namespace) -> tuple[BaseProcess, Connection]:
+        process, receiver = start(device, arguments)
+        process.kill()
+        return process, receiver
+
+    monkeypatch.setattr(devices, "_start", killed)
+    assert main(["benchmark", "ic4ih8_oc4_kh3", "--devices", "0"]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == "mucudnn: a process that measured was killed; what it had measured is kept"
