@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import division, efficiency, solver
+from bench import cache, division, efficiency, solver
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn._native import Engine, host_library
@@ -43,12 +43,13 @@ def main() -> None:
 
     add(solver.run())
     add(efficiency.run(engine))
-    with Cache.in_memory(Path("none")) as cache:
+    add(cache.run())
+    with Cache.in_memory(Path("none")) as measured:
         for pass_ in PASSES:
-            add(division.run(engine, cache, pass_, listener))
-        add(division.sweep(engine, cache))
-        add(division.total_workspace(engine, cache))
-        add(division.against_torch(engine, cache))
+            add(division.run(engine, measured, pass_, listener))
+        add(division.sweep(engine, measured))
+        add(division.total_workspace(engine, measured))
+        add(division.against_torch(engine, measured))
 
 
 if __name__ == "__main__":

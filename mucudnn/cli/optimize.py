@@ -6,17 +6,15 @@ import re
 import shlex
 from pathlib import Path
 
-from mucudnn import settings
 from mucudnn.cache import Cache
 from mucudnn.cli import options
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.cli.terminal import Terminal, opened_cache
-from mucudnn.decide import Limits
 from mucudnn.engines import open_engine
 from mucudnn.optimizer import Result, optimize, replay
 from mucudnn.plan import write_plan
 from mucudnn.result import to_json, to_plan
-from mucudnn.sizes import parse_limit, parse_size, spell_limit
+from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
 DESCRIPTION = (
@@ -28,22 +26,7 @@ DESCRIPTION = (
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
-    limit = parser.add_mutually_exclusive_group()
-    limit.add_argument(
-        "--workspace", type=options.checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
-        help="the most that one kernel may use, or none (default: 64MiB)",
-    )  # fmt: skip
-    limit.add_argument(
-        "--total-workspace", type=options.checked(parse_size), metavar="SIZE",
-        help="the most that all kernels may use together, divided among them",
-    )  # fmt: skip
-    parser.add_argument(
-        "--exact", action="store_true", help="divide the total exactly, however long it takes"
-    )
-    parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
-    parser.add_argument(
-        "--replay", type=options.checked(options.path), metavar="CACHE", help="decide from this cache alone"
-    )
+    options.add_decision_options(parser)
     parser.add_argument("--output", type=options.checked(options.path), metavar="PLAN", help="write a plan")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -60,7 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _optimize(arguments: argparse.Namespace) -> Result:
-    kernels, policy, limits = options.kernels_of(arguments), options.policy_of(arguments), _limits(arguments)
+    kernels, policy, limits = (
+        options.kernels_of(arguments),
+        options.policy_of(arguments),
+        options.limits_of(arguments),
+    )
     engine = open_engine(*options.engine_options(arguments))
     terminal = Terminal()
     with opened_cache(terminal, needed=False) as cache:
@@ -68,16 +55,13 @@ def _optimize(arguments: argparse.Namespace) -> Result:
 
 
 def _replay(arguments: argparse.Namespace) -> Result:
-    kernels, policy, limits = options.kernels_of(arguments), options.policy_of(arguments), _limits(arguments)
+    kernels, policy, limits = (
+        options.kernels_of(arguments),
+        options.policy_of(arguments),
+        options.limits_of(arguments),
+    )
     with Cache.read_only(arguments.replay) as cache:
         return replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
-
-
-def _limits(arguments: argparse.Namespace) -> Limits:
-    if arguments.total_workspace is not None:
-        return Limits(total=arguments.total_workspace, exact=arguments.exact)
-    given = "workspace" in arguments
-    return Limits(workspace=arguments.workspace if given else settings.WORKSPACE_LIMIT.read())
 
 
 def _next_command(arguments: argparse.Namespace) -> str:

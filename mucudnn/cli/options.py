@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from mucudnn import settings
+from mucudnn.decide import Limits
 from mucudnn.errors import UsageError
 from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.policies import POLICIES
+from mucudnn.sizes import parse_limit, parse_size
 
 T = TypeVar("T")
 
@@ -78,6 +80,29 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workspace_option(parser: argparse._ActionsContainer) -> None:
+    """The limit of each kernel."""
+    parser.add_argument(
+        "--workspace", type=checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
+        help="the most that one kernel may use, or none (default: 64MiB)",
+    )  # fmt: skip
+
+
+def add_decision_options(parser: argparse.ArgumentParser) -> None:
+    """Within what to decide, and from what."""
+    limit = parser.add_mutually_exclusive_group()
+    add_workspace_option(limit)
+    limit.add_argument(
+        "--total-workspace", type=checked(parse_size), metavar="SIZE",
+        help="the most that all kernels may use together, divided among them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exact", action="store_true", help="divide the total exactly, however long it takes"
+    )
+    parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
+    parser.add_argument("--replay", type=checked(path), metavar="CACHE", help="decide from this cache alone")
+
+
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
     """The kernels asked for. Raises UsageError."""
     flags = Flags(arguments.batch, arguments.dtype, arguments.layout, arguments.math)
@@ -87,6 +112,19 @@ def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
 def policy_of(arguments: argparse.Namespace) -> str:
     """Of the flag, else of the environment."""
     return str(arguments.policy or settings.BATCH_POLICY.read())
+
+
+def workspace_of(arguments: argparse.Namespace) -> int | None:
+    """Of the flag, else of the environment."""
+    limit: int | None = arguments.workspace if "workspace" in arguments else settings.WORKSPACE_LIMIT.read()
+    return limit
+
+
+def limits_of(arguments: argparse.Namespace) -> Limits:
+    """Of the decision options."""
+    if arguments.total_workspace is not None:
+        return Limits(total=arguments.total_workspace, exact=arguments.exact)
+    return Limits(workspace=workspace_of(arguments))
 
 
 def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:

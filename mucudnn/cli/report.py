@@ -4,17 +4,14 @@ import argparse
 from datetime import date
 from pathlib import Path
 
-from mucudnn import settings
 from mucudnn.cache import Cache
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show
-from mucudnn.decide import Limits
 from mucudnn.engines import open_engine
 from mucudnn.errors import MucudnnError
 from mucudnn.optimizer import Result, optimize, replay
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
-from mucudnn.sizes import parse_limit, parse_size
 
 HELP = "write a page with plots of what was decided"
 DESCRIPTION = (
@@ -26,19 +23,7 @@ DESCRIPTION = (
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
-    limit = parser.add_mutually_exclusive_group()
-    limit.add_argument(
-        "--workspace", type=options.checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
-        help="the most that one kernel may use, or none (default: 64MiB)",
-    )  # fmt: skip
-    limit.add_argument(
-        "--total-workspace", type=options.checked(parse_size), metavar="SIZE",
-        help="the most that all kernels may use together, divided among them",
-    )  # fmt: skip
-    parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
-    parser.add_argument(
-        "--replay", type=options.checked(options.path), metavar="CACHE", help="decide from this cache alone"
-    )
+    options.add_decision_options(parser)
     parser.add_argument(
         "--output", type=options.checked(options.path), metavar="HTML", default=Path("report.html"),
         help="the page (default: report.html)",
@@ -55,10 +40,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, write."""
     check_installed()
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
-    limits = _limits(arguments)
+    limits = options.limits_of(arguments)
     if arguments.replay:
         with Cache.read_only(arguments.replay) as cache:
-            result = replay(cache, kernels, policy, limits, threads=arguments.threads)
+            result = replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
             report = _gather(arguments.network, result, cache)
     else:
         engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
@@ -70,13 +55,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.plots:
         lines.append(_write_plots(report, arguments.plots, arguments.format))
     show(*lines, f"Next: open {arguments.output} in a browser")
-
-
-def _limits(arguments: argparse.Namespace) -> Limits:
-    if arguments.total_workspace is not None:
-        return Limits(total=arguments.total_workspace)
-    given = "workspace" in arguments
-    return Limits(workspace=arguments.workspace if given else settings.WORKSPACE_LIMIT.read())
 
 
 def _gather(network: str, result: Result, cache: Cache) -> Report:

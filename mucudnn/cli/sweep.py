@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.table import Table
 
-from mucudnn import settings
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.descriptor import short_text
@@ -17,7 +16,7 @@ from mucudnn.errors import UsageError
 from mucudnn.measure import machine_of
 from mucudnn.records import Machine
 from mucudnn.report import check_installed
-from mucudnn.sizes import format_size, parse_limit, spell_limit
+from mucudnn.sizes import format_size, spell_limit
 from mucudnn.solver import Configuration
 from mucudnn.sweep import Cliff, Sweep, parse_sizes, sweep
 from mucudnn.text import micro_batches, milliseconds, ratio, short_names
@@ -37,10 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--sizes", type=options.checked(parse_sizes), metavar="SIZES", default=argparse.SUPPRESS,
         help="1-64, or 8,16,32, or powers (of two, up to the mini-batch; default: the sizes of the policy)",
     )  # fmt: skip
-    parser.add_argument(
-        "--workspace", type=options.checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
-        help="the most that one kernel may use, or none (default: 64MiB)",
-    )  # fmt: skip
+    options.add_workspace_option(parser)
     parser.add_argument(
         "--plot", type=options.checked(_plot_path), metavar="FILE", help="draw it into a .svg or .png"
     )
@@ -54,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     kernels = options.kernels_of(arguments)
     policy = "power_of_two" if "sizes" in arguments else options.policy_of(arguments)
     sizes = arguments.sizes if "sizes" in arguments else None
-    limit = arguments.workspace if "workspace" in arguments else settings.WORKSPACE_LIMIT.read()
+    limit = options.workspace_of(arguments)
     engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
     with opened_cache(terminal, needed=False) as cache:
         sweeps, new = sweep(engine, cache, kernels, sizes, policy, limit, terminal)
