@@ -165,6 +165,18 @@
   X(cudnnStatus_t, cudnnGetConvolutionNdForwardOutputDim,                                                    \
     (cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,         \
      int dims, int* sizes))                                                                                  \
+  X(cudnnStatus_t, cudnnCreateActivationDescriptor, (cudnnActivationDescriptor_t * activation))              \
+  X(cudnnStatus_t, cudnnDestroyActivationDescriptor, (cudnnActivationDescriptor_t activation))               \
+  X(cudnnStatus_t, cudnnSetActivationDescriptor,                                                             \
+    (cudnnActivationDescriptor_t activation, cudnnActivationMode_t mode, cudnnNanPropagation_t relu_nan,     \
+     double coefficient))                                                                                    \
+  X(cudnnStatus_t, cudnnGetActivationDescriptor,                                                             \
+    (cudnnActivationDescriptor_t activation, cudnnActivationMode_t * mode, cudnnNanPropagation_t * relu_nan, \
+     double* coefficient))                                                                                   \
+  X(cudnnStatus_t, cudnnSetActivationDescriptorSwishBeta,                                                    \
+    (cudnnActivationDescriptor_t activation, double beta))                                                   \
+  X(cudnnStatus_t, cudnnGetActivationDescriptorSwishBeta,                                                    \
+    (cudnnActivationDescriptor_t activation, double* beta))                                                  \
   X(cudnnStatus_t, cudnnGetConvolutionForwardAlgorithmMaxCount, (cudnnHandle_t handle, int* count))          \
   X(cudnnStatus_t, cudnnGetConvolutionBackwardDataAlgorithmMaxCount, (cudnnHandle_t handle, int* count))     \
   X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterAlgorithmMaxCount, (cudnnHandle_t handle, int* count))   \
@@ -233,7 +245,20 @@
     (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_descriptor, const void* x,           \
      cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
      cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,    \
-     cudnnFilterDescriptor_t dw_descriptor, void* dw))
+     cudnnFilterDescriptor_t dw_descriptor, void* dw))                                                       \
+  X(cudnnStatus_t, cudnnConvolutionBiasActivationForward,                                                    \
+    (cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_descriptor, const void* x,          \
+     cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,          \
+     cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t workspace_size, const void* alpha2,        \
+     cudnnTensorDescriptor_t z_descriptor, const void* z, cudnnTensorDescriptor_t bias_descriptor,           \
+     const void* bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_descriptor,         \
+     void* y))                                                                                               \
+  X(cudnnStatus_t, cudnnConvolutionBackwardBias,                                                             \
+    (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t dy_descriptor, const void* dy,         \
+     const void* beta, cudnnTensorDescriptor_t db_descriptor, void* db))                                     \
+  X(cudnnStatus_t, cudnnAddTensor,                                                                           \
+    (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t a_descriptor, const void* a,           \
+     const void* beta, cudnnTensorDescriptor_t c_descriptor, void* c))
 
 #ifdef __cplusplus
 extern "C" {
@@ -244,6 +269,7 @@ typedef struct cudnnContext* cudnnHandle_t;
 typedef struct cudnnTensorStruct* cudnnTensorDescriptor_t;
 typedef struct cudnnFilterStruct* cudnnFilterDescriptor_t;
 typedef struct cudnnConvolutionStruct* cudnnConvolutionDescriptor_t;
+typedef struct cudnnActivationStruct* cudnnActivationDescriptor_t;
 
 /* A program may pass any number for an enumerator: in C++, a fixed type makes each a valid value to check. */
 #ifdef __cplusplus
@@ -309,6 +335,20 @@ typedef enum MUCUDNN_ANY_NUMBER {
 typedef enum MUCUDNN_ANY_NUMBER { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
 typedef enum MUCUDNN_ANY_NUMBER { CUDNN_DEFAULT_REORDER = 0, CUDNN_NO_REORDER = 1 } cudnnReorderType_t;
 typedef enum MUCUDNN_ANY_NUMBER { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 } cudnnDeterminism_t;
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_NOT_PROPAGATE_NAN = 0,
+  CUDNN_PROPAGATE_NAN = 1
+} cudnnNanPropagation_t;
+
+typedef enum MUCUDNN_ANY_NUMBER {
+  CUDNN_ACTIVATION_SIGMOID = 0,
+  CUDNN_ACTIVATION_RELU = 1,
+  CUDNN_ACTIVATION_TANH = 2,
+  CUDNN_ACTIVATION_CLIPPED_RELU = 3,
+  CUDNN_ACTIVATION_ELU = 4,
+  CUDNN_ACTIVATION_IDENTITY = 5,
+  CUDNN_ACTIVATION_SWISH = 6
+} cudnnActivationMode_t;
 
 #undef MUCUDNN_ANY_NUMBER
 

@@ -7,11 +7,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-// alpha and beta are double for double data, float for all others.
-double scale_of(const void* value, DataType type) {
-  return type == DataType::f64 ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
-}
-
 template <Pass pass>
 cudnnStatus_t report_workspace(cudnnHandle_t handle, const Descriptors& descriptors,
                                typename Legacy<pass>::Algorithm algorithm, size_t* size) {
@@ -34,8 +29,8 @@ cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, cons
              {"the data of w", tensors.w},
              {"the data of y", tensors.y}});
     const Problem problem = problem_of(descriptors);
-    run(engine_algorithm<pass>(algorithm), pass, problem, tensors, scale_of(alpha, problem.data_type),
-        scale_of(beta, problem.data_type), workspace, workspace_size);
+    run(engine_algorithm<pass>(algorithm), pass, problem, tensors, scale_of(alpha, descriptors.x->type),
+        scale_of(beta, descriptors.x->type), workspace, workspace_size);
   });
 }
 
@@ -48,19 +43,20 @@ std::size_t required_workspace(std::optional<Algorithm> algorithm, Pass pass, co
   return *size == 0 ? 0 : *size + kAlignment;
 }
 
-void run(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, const Tensors& tensors,
-         double alpha, double beta, void* workspace, std::size_t workspace_size) {
+void* usable_workspace(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, void* workspace,
+                       std::size_t workspace_size) {
   const std::size_t required = required_workspace(algorithm, pass, problem);
-  void* aligned = nullptr;
-  if (required > 0) {
-    require({{"workspace", workspace}});
-    if (workspace_size < required) {
-      bad_parameter("a workspace of " + std::to_string(workspace_size) +
-                    " bytes: " + std::to_string(required) + " are needed");
-    }
-    aligned = std::align(kAlignment, required - kAlignment, workspace, workspace_size);
+  if (required == 0) return nullptr;
+  require({{"workspace", workspace}});
+  if (workspace_size < required) {
+    bad_parameter("a workspace of " + std::to_string(workspace_size) + " bytes: " + std::to_string(required) +
+                  " are needed");
   }
-  convolve(*algorithm, pass, problem, tensors, alpha, beta, aligned);
+  return std::align(kAlignment, required - kAlignment, workspace, workspace_size);
+}
+
+double scale_of(const void* value, cudnnDataType_t type) {
+  return type == CUDNN_DATA_DOUBLE ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
 }
 
 }  // namespace mucudnn::host

@@ -13,8 +13,19 @@ inline void* input(const void* data) { return const_cast<void*>(data); }
 // `algorithm` is nothing or cannot run the problem.
 std::size_t required_workspace(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem);
 
+// The caller's workspace, aligned for the engine. Throws Failure where it is not what required_workspace
+// asks for.
+void* usable_workspace(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, void* workspace,
+                       std::size_t workspace_size);
+
+// alpha and beta are double for double data, float for all others.
+double scale_of(const void* value, cudnnDataType_t type);
+
 // Throws Failure before anything is written where the workspace is not what required_workspace asks for.
-void run(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, const Tensors& tensors,
-         double alpha, double beta, void* workspace, std::size_t workspace_size);
+inline void run(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, const Tensors& tensors,
+                double alpha, double beta, void* workspace, std::size_t workspace_size) {
+  void* const usable = usable_workspace(algorithm, pass, problem, workspace, workspace_size);
+  convolve(*algorithm, pass, problem, tensors, alpha, beta, usable);
+}
 
 }  // namespace mucudnn::host

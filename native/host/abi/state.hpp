@@ -44,6 +44,13 @@ struct cudnnConvolutionStruct {
   int groups = 1;
 };
 
+struct cudnnActivationStruct {
+  cudnnActivationMode_t mode = CUDNN_ACTIVATION_SIGMOID;
+  cudnnNanPropagation_t relu_nan = CUDNN_NOT_PROPAGATE_NAN;
+  double coefficient = 0;
+  double swish_beta = 1;
+};
+
 namespace mucudnn::host {
 
 // Ends a function of the ABI with this status; the message is what cudnnGetLastErrorString tells.
