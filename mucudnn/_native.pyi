@@ -177,6 +177,22 @@ class Engine:
         beta: float = 0.0,
     ) -> None:
         """Run one configuration, given as (micro_batch, algorithm) in order."""
+    def execute_tiles(
+        self,
+        problem: Problem,
+        pass_: str,
+        parts: Sequence[tuple[int, str]],
+        x: Memory,
+        w: Memory,
+        y: Memory,
+        workspace: Memory | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        """Run tiles along the first spatial axis, given as (steps, algorithm) in order, sample by sample."""
+    def tile_workspace(self, problem: Problem, pass_: str, parts: Sequence[tuple[int, str]]) -> int:
+        """Bytes that tiles need: the algorithms' own workspace, and copies of one tile's x and y."""
     def compare(
         self,
         problem: Problem,
@@ -201,6 +217,12 @@ class Memory:
     def fill(self, data_type: str, count: int, value: float) -> None: ...
     def read(self, data_type: str, count: int) -> npt.NDArray[np.float64]: ...
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
+
+def tile_steps(problem: Problem, pass_: str) -> int:
+    """What tiles add to: rows of y; in backward_data groups of as many rows of x as the stride."""
+
+def tile_problem(problem: Problem, pass_: str, steps: int) -> Problem:
+    """The problem, of one sample and without padding along the first spatial axis, that a tile is."""
 
 def host_library() -> str:
     """Path of the host engine's library."""

@@ -9,6 +9,7 @@
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/measure.hpp"
+#include "cudnn/tiling.hpp"
 
 namespace py = pybind11;
 
@@ -21,6 +22,12 @@ std::vector<Slice> to_slices(const Parts& parts) {
   std::vector<Slice> slices;
   for (const auto& [micro_batch, algorithm] : parts) slices.push_back({micro_batch, algorithm});
   return slices;
+}
+
+std::vector<Tile> to_tiles(const Parts& parts) {
+  std::vector<Tile> tiles;
+  for (const auto& [steps, algorithm] : parts) tiles.push_back({steps, algorithm});
+  return tiles;
 }
 
 Region to_region(const Memory& x, const Memory& w, const Memory& y) {
@@ -80,6 +87,22 @@ class PyEngine {
     use_threads();
     Division(*engine_, *device_, problem, which, to_slices(parts))
         .run(region.tensors, alpha, beta, to_scratch(workspace));
+  }
+
+  void execute_tiles(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
+                     const Memory& w, const Memory& y, const Memory* workspace, double alpha,
+                     double beta) const {
+    const Pass which = pass_named(pass);
+    const Region region = to_region(x, w, y);
+    check_sizes(problem, region);
+    const py::gil_scoped_release release;
+    use_threads();
+    Tiling(*engine_, *device_, problem, which, to_tiles(parts))
+        .run(region.tensors, alpha, beta, to_scratch(workspace));
+  }
+
+  std::size_t tile_workspace(const Problem& problem, const std::string& pass, const Parts& parts) const {
+    return Tiling(*engine_, *device_, problem, pass_named(pass), to_tiles(parts)).workspace();
   }
 
   std::vector<std::vector<double>> compare(const Problem& problem, const std::string& pass,
@@ -144,10 +167,25 @@ void bind_engine(py::module_& module) {
       .def("execute", &PyEngine::execute, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0)
+      .def("execute_tiles", &PyEngine::execute_tiles, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
+           py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0)
+      .def("tile_workspace", &PyEngine::tile_workspace, py::arg("problem"), py::arg("pass_"),
+           py::arg("parts"))
       .def("compare", &PyEngine::compare, py::arg("problem"), py::arg("pass_"), py::arg("configurations"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("rounds"));
 
+  module.def(
+      "tile_steps",
+      [](const Problem& problem, const std::string& pass) { return tile_steps(problem, pass_named(pass)); },
+      py::arg("problem"), py::arg("pass_"));
+  module.def(
+      "tile_problem",
+      [](const Problem& problem, const std::string& pass, std::int64_t steps) {
+        return tile_problem(problem, pass_named(pass), steps);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("steps"));
   module.def("host_library", &host_library);
 }
 

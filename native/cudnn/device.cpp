@@ -10,8 +10,6 @@
 namespace mucudnn {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
-
 template <typename Type>
 void add(const Type* slice, float* sum, std::int64_t count, bool first) {
   for (std::int64_t i = 0; i < count; ++i) sum[i] = to_float(slice[i]) + (first ? 0.0f : sum[i]);
@@ -27,7 +25,7 @@ void store(const float* sum, float beta, Type* output, std::int64_t count, Round
 class HostDevice final : public Device {
  public:
   void* allocate(std::size_t size) override {
-    void* memory = std::aligned_alloc(kAlignment, (size / kAlignment + 1) * kAlignment);
+    void* memory = std::aligned_alloc(kAlignment, aligned(size + 1));
     if (memory == nullptr) throw std::bad_alloc();
     return memory;
   }
@@ -36,6 +34,18 @@ class HostDevice final : public Device {
 
   void copy_from_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
   void copy_to_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
+
+  void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                   std::size_t width, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(static_cast<char*>(to) + i * to_pitch, static_cast<const char*>(from) + i * from_pitch,
+                  width);
+    }
+  }
+
+  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) std::memset(static_cast<char*>(to) + i * pitch, 0, width);
+  }
 
   double time_ms(const std::function<void()>& work) override {
     const auto start = std::chrono::steady_clock::now();

@@ -10,15 +10,24 @@
 
 namespace mucudnn {
 
+// Buffers that share an allocation begin at multiples of this.
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
 class Device {
  public:
   virtual ~Device() = default;
 
-  // Bytes aligned to 256. Throws std::bad_alloc.
+  // Bytes aligned to kAlignment. Throws std::bad_alloc.
   virtual void* allocate(std::size_t size) = 0;
   virtual void release(void* memory) noexcept = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
+
+  // `count` pieces of `width` bytes, a pitch apart.
+  virtual void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                           std::size_t width, std::size_t count) = 0;
+  virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) = 0;
 
   // Milliseconds from the call until its work is done.
   virtual double time_ms(const std::function<void()>& work) = 0;

@@ -3,31 +3,6 @@
 #include <algorithm>
 
 namespace mucudnn {
-namespace {
-
-constexpr std::size_t kAlignment = 256;
-
-std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
-
-bool is_16_bit(DataType type) { return type == DataType::f16 || type == DataType::bf16; }
-
-std::size_t slice_bytes(const Problem& problem) {
-  return aligned(static_cast<std::size_t>(problem.w_elements()) * size_of(problem.data_type));
-}
-
-std::size_t sum_bytes(const Problem& problem) {
-  return aligned(static_cast<std::size_t>(problem.w_elements()) * sizeof(float));
-}
-
-}  // namespace
-
-std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
-  if (pass != Pass::backward_filter || !is_16_bit(problem.data_type) || slices <= kMostSlicesInPlace)
-    return 0;
-  // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
-  return kAlignment + slice_bytes(problem) + sum_bytes(problem);
-}
-
 Division::Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
                    const std::vector<Slice>& slices)
     : device_(device), problem_(problem), pass_(pass) {
@@ -74,18 +49,17 @@ void Division::run(const Tensors& tensors, double alpha, double beta, const Scra
 
 void Division::run_accumulated(const Tensors& tensors, double alpha, double beta,
                                const Scratch& workspace) const {
-  char* const slice = workspace.data + aligned(algorithms_workspace_);
-  auto* const sum = reinterpret_cast<float*>(slice + slice_bytes(problem_));
+  FilterSum sum(device_, problem_, workspace.data + aligned(algorithms_workspace_));
   const Scratch algorithms{workspace.data, algorithms_workspace_};
   std::int64_t done = 0;
   for (const Step& step : steps_) {
     Tensors at = advanced(tensors, done);
-    at.w = slice;
+    at.w = sum.slice();
     step.kernel->execute(at, alpha, 0.0, algorithms);
-    device_.accumulate(problem_.data_type, slice, sum, problem_.w_elements(), done == 0);
+    sum.add_slice();
     done += step.micro_batch;
   }
-  device_.store_sum(problem_.data_type, sum, beta, tensors.w, problem_.w_elements());
+  sum.store(beta, tensors.w);
 }
 
 }  // namespace mucudnn

@@ -9,6 +9,7 @@
 
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
+#include "cudnn/filter_sum.hpp"
 
 namespace mucudnn {
 
@@ -16,14 +17,6 @@ struct Slice {
   std::int64_t micro_batch = 0;
   std::string algorithm;
 };
-
-// Slices of a 16-bit backward_filter that are summed in the output itself. Every slice rounds the output
-// once: the error grows by a factor of 1.65 at four slices and of 5.5 at 64.
-constexpr std::size_t kMostSlicesInPlace = 4;
-
-// Bytes beyond the algorithms' own workspace for a division into `slices` slices: where a 16-bit
-// backward_filter has more than kMostSlicesInPlace, one slice's result in 16 bit and their sum in fp32.
-std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices);
 
 class Division {
  public:

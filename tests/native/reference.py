@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -13,6 +14,10 @@ from mucudnn._native import Engine, Problem
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+# Rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them by
+# about ten (Lavin and Gray 2016, section 5.2).
+ROUNDINGS = {"WINOGRAD_NONFUSED": 16, "FFT_TILING": 4}
 
 
 def convolve(problem: Problem, pass_: str, x: Array, w: Array, y: Array) -> Array:
@@ -91,16 +96,38 @@ class Bench:
         over: float | None = None,
     ) -> Array:
         """The output of a division over the random output values (or over `over` all over)."""
+        return self._run(self.engine.execute, self.workspace(parts), parts, alpha, beta, over)
+
+    def run_tiles(
+        self,
+        parts: list[tuple[int, str]],
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        over: float | None = None,
+    ) -> Array:
+        """The output of tiles, in the same way."""
+        workspace = self.engine.tile_workspace(self.problem, self.pass_, parts)
+        return self._run(self.engine.execute_tiles, workspace, parts, alpha, beta, over)
+
+    def _run(
+        self,
+        execute: Callable[..., None],
+        workspace: int,
+        parts: list[tuple[int, str]],
+        alpha: float,
+        beta: float,
+        over: float | None,
+    ) -> Array:
         name = OUTPUT[self.pass_]
         memory, count = self.memory[name], int(np.prod(self.shapes[name]))
         if over is None:
             memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
         else:
             memory.fill(self.problem.data_type, count, over)
-        workspace = self.engine.allocate(self.workspace(parts))
-        self.engine.execute(
-            self.problem, self.pass_, parts, *self.memory.values(), workspace, alpha=alpha, beta=beta
-        )
+        scratch = self.engine.allocate(workspace)
+        tensors = self.memory.values()
+        execute(self.problem, self.pass_, parts, *tensors, scratch, alpha=alpha, beta=beta)
         return self._load(name)
 
     def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
@@ -122,6 +149,14 @@ class Bench:
         return float(
             abs(alpha) * inputs[0] * inputs[1] * taps + abs(beta) * np.linalg.norm(self.values[output])
         )
+
+    def tolerance(self, algorithm: str, *, alpha: float = 1.0, beta: float = 0.0) -> float:
+        """How far an algorithm's result may be from the exact one, as a norm."""
+        if algorithm in ROUNDINGS:
+            scale = ROUNDINGS[algorithm] * self.norm(alpha=alpha, beta=beta)
+        else:
+            scale = 2 * self.magnitude(alpha=alpha, beta=beta)
+        return EPSILON[self.problem.data_type] * scale
 
 
 @st.composite

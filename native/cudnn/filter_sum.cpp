@@ -1,0 +1,40 @@
+#include "cudnn/filter_sum.hpp"
+
+namespace mucudnn {
+namespace {
+
+bool is_16_bit(DataType type) { return type == DataType::f16 || type == DataType::bf16; }
+
+std::size_t slice_bytes(const Problem& problem) {
+  return aligned(static_cast<std::size_t>(problem.w_elements()) * size_of(problem.data_type));
+}
+
+std::size_t sum_bytes(const Problem& problem) {
+  return aligned(static_cast<std::size_t>(problem.w_elements()) * sizeof(float));
+}
+
+}  // namespace
+
+std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
+  if (pass != Pass::backward_filter || !is_16_bit(problem.data_type) || slices <= kMostSlicesInPlace)
+    return 0;
+  // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
+  return aligned(1) + slice_bytes(problem) + sum_bytes(problem);
+}
+
+FilterSum::FilterSum(Device& device, const Problem& problem, char* scratch)
+    : device_(device),
+      problem_(problem),
+      slice_(scratch),
+      sum_(reinterpret_cast<float*>(scratch + slice_bytes(problem))) {}
+
+void FilterSum::add_slice() {
+  device_.accumulate(problem_.data_type, slice_, sum_, problem_.w_elements(), empty_);
+  empty_ = false;
+}
+
+void FilterSum::store(double beta, char* output) const {
+  device_.store_sum(problem_.data_type, sum_, beta, output, problem_.w_elements());
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,66 @@
+// Division of one sample: tiles along the first spatial axis (depth in 3-D, height in 2-D), each with the
+// halo that its kernel reaches, so that a mini-batch of one can be divided too. The result is exact.
+//
+// Each tile is copied into scratch, zeros in the place of the padding, and is there an ordinary problem
+// without padding along that axis. So a tile is measured, kept and chosen like a micro-batch: the dynamic
+// programming adds tiles to rows as it adds micro-batches to the mini-batch.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cudnn/device.hpp"
+#include "cudnn/engine.hpp"
+
+namespace mucudnn {
+
+// What tiles add to: rows of y; in backward_data steps of x, which are as many rows as the stride, so that
+// equal tiles are equal problems.
+std::int64_t tile_steps(const Problem& problem, Pass pass);
+
+// The problem, of one sample, that a tile of so many steps is.
+Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps);
+
+struct Tile {
+  std::int64_t steps = 0;
+  std::string algorithm;
+};
+
+class Tiling {
+ public:
+  // Throws EngineError where an algorithm cannot run, std::invalid_argument where the tiles do not add to
+  // tile_steps().
+  Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass, const std::vector<Tile>& tiles);
+
+  // The algorithms' own, and the copies of one tile's x and y.
+  std::size_t workspace() const;
+
+  // output = alpha * convolution + beta * output, sample by sample. Throws EngineError, in particular where
+  // `workspace` is smaller than workspace().
+  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
+
+ private:
+  struct Step {
+    std::int64_t begin;  // the first step of the tile
+    std::int64_t count;
+    PreparedKernel* kernel;
+    Problem problem;
+  };
+
+  void run_tile(const Step& step, const Tensors& sample, const Tensors& tile, double alpha, double beta,
+                const Scratch& workspace) const;
+
+  Device& device_;
+  Problem problem_;
+  Pass pass_;
+  std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> kernels_;
+  std::vector<Step> steps_;
+  std::size_t algorithms_workspace_ = 0;
+  std::size_t x_tile_ = 0;  // bytes
+  std::size_t y_tile_ = 0;
+};
+
+}  // namespace mucudnn
