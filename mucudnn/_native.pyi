@@ -191,8 +191,6 @@ class Engine:
         beta: float = 0.0,
     ) -> None:
         """Run tiles along the first spatial axis, given as (steps, algorithm) in order, sample by sample."""
-    def tile_workspace(self, problem: Problem, pass_: str, parts: Sequence[tuple[int, str]]) -> int:
-        """Bytes that tiles need: the algorithms' own workspace, and copies of one tile's x and y."""
     def compare(
         self,
         problem: Problem,
@@ -220,6 +218,9 @@ class Memory:
 
 def tile_steps(problem: Problem, pass_: str) -> int:
     """What tiles add to: rows of y; in backward_data groups of as many rows of x as the stride."""
+
+def tile_copies(problem: Problem, pass_: str, steps: int) -> int:
+    """Bytes that a tile needs beyond its algorithm's workspace: copies of its x and y."""
 
 def tile_problem(problem: Problem, pass_: str, steps: int) -> Problem:
     """The problem, of one sample and without padding along the first spatial axis, that a tile is."""

@@ -104,7 +104,10 @@ def _verify(arguments: argparse.Namespace) -> None:
     if failed:
         raise MucudnnError(f"{failed} of the plan's {len(findings)} kernels do not hold any more")
     slower = sum(finding.slower is not None for finding in findings)
-    show(f"{len(findings)} of {len(findings)} kernels hold." + (f" {slower} took longer than planned." if slower else ""))
+    show(
+        f"{len(findings)} of {len(findings)} kernels hold."
+        + (f" {slower} took longer than planned." if slower else "")
+    )
 
 
 def _diff(arguments: argparse.Namespace) -> None:

@@ -101,10 +101,6 @@ class PyEngine {
         .run(region.tensors, alpha, beta, to_scratch(workspace));
   }
 
-  std::size_t tile_workspace(const Problem& problem, const std::string& pass, const Parts& parts) const {
-    return Tiling(*engine_, *device_, problem, pass_named(pass), to_tiles(parts)).workspace();
-  }
-
   std::vector<std::vector<double>> compare(const Problem& problem, const std::string& pass,
                                            const std::vector<Parts>& configurations, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
@@ -170,8 +166,6 @@ void bind_engine(py::module_& module) {
       .def("execute_tiles", &PyEngine::execute_tiles, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0)
-      .def("tile_workspace", &PyEngine::tile_workspace, py::arg("problem"), py::arg("pass_"),
-           py::arg("parts"))
       .def("compare", &PyEngine::compare, py::arg("problem"), py::arg("pass_"), py::arg("configurations"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("rounds"));
@@ -180,6 +174,12 @@ void bind_engine(py::module_& module) {
       "tile_steps",
       [](const Problem& problem, const std::string& pass) { return tile_steps(problem, pass_named(pass)); },
       py::arg("problem"), py::arg("pass_"));
+  module.def(
+      "tile_copies",
+      [](const Problem& problem, const std::string& pass, std::int64_t steps) {
+        return tile_copies(problem, pass_named(pass), steps);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("steps"));
   module.def(
       "tile_problem",
       [](const Problem& problem, const std::string& pass, std::int64_t steps) {

@@ -83,6 +83,14 @@ void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const 
                      tile_rows.pitch(), static_cast<std::size_t>(last - first) * rows.size, rows.planes);
 }
 
+// Where in the scratch memory a tile's x, y and its algorithm's workspace lie.
+struct Copies {
+  explicit Copies(const Problem& tile)
+      : y(aligned(x_rows(tile).bytes())), size(y + aligned(y_rows(tile).bytes())) {}
+  std::size_t y;
+  std::size_t size;
+};
+
 }  // namespace
 
 std::int64_t tile_steps(const Problem& problem, Pass pass) {
@@ -109,6 +117,10 @@ Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps) {
   return tile;
 }
 
+std::size_t tile_copies(const Problem& problem, Pass pass, std::int64_t steps) {
+  return Copies(tile_problem(problem, pass, steps)).size;
+}
+
 Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass,
                const std::vector<Tile>& tiles)
     : device_(device), problem_(problem), pass_(pass) {
@@ -119,21 +131,16 @@ Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass
     auto& kernel = kernels_[{tile.steps, tile.algorithm}];
     const Problem one = tile_problem(problem, pass, tile.steps);
     if (kernel == nullptr) kernel = engine.prepare(one, pass, tile.algorithm);
-    algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
-    x_tile_ = std::max(x_tile_, aligned(x_rows(one).bytes()));
-    y_tile_ = std::max(y_tile_, aligned(y_rows(one).bytes()));
+    tile_workspace_ = std::max(tile_workspace_, Copies(one).size + kernel->workspace());
     steps_.push_back({done, tile.steps, kernel.get(), one});
     done += tile.steps;
   }
+  accumulator_size_ =
+      mucudnn::accumulator_size(problem, pass, tiles.size() * static_cast<std::size_t>(problem.mini_batch));
   if (done != total || steps_.size() != tiles.size()) {
     throw std::invalid_argument("the tiles do not add to the " + std::to_string(total) + " steps of " +
                                 name_of(pass));
   }
-}
-
-std::size_t Tiling::workspace() const {
-  const auto slices = steps_.size() * static_cast<std::size_t>(problem_.mini_batch);
-  return aligned(algorithms_workspace_) + x_tile_ + y_tile_ + accumulator_size(problem_, pass_, slices);
 }
 
 void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const {
@@ -141,24 +148,17 @@ void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratc
     throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
-  char* const copies = workspace.data + aligned(algorithms_workspace_);
-  Tensors tile{copies, tensors.w, copies + x_tile_};
-  FilterSum sum(device_, problem_, copies + x_tile_ + y_tile_);
-  const auto slices = steps_.size() * static_cast<std::size_t>(problem_.mini_batch);
-  const bool summed = accumulator_size(problem_, pass_, slices) > 0;
+  const bool summed = accumulator_size_ > 0;
+  FilterSum sum(device_, problem_, workspace.data + aligned(tile_workspace_));
   bool first = true;
   Tensors sample = tensors;
+  if (summed) sample.w = sum.slice();
   for (std::int64_t n = 0; n < problem_.mini_batch; ++n) {
     for (const Step& step : steps_) {
-      if (summed) {
-        tile.w = sum.slice();
-        run_tile(step, sample, tile, alpha, 0.0, workspace);
-        sum.add_slice();
-      } else {
-        // The tiles of backward_filter add to one output, those of the others write disjoint ones.
-        const double keep = pass_ == Pass::backward_filter && !first ? 1.0 : beta;
-        run_tile(step, sample, tile, alpha, keep, workspace);
-      }
+      // The tiles of backward_filter add to one output, those of the others write disjoint ones.
+      const double keep = summed ? 0.0 : pass_ == Pass::backward_filter && !first ? 1.0 : beta;
+      run_tile(step, sample, alpha, keep, workspace.data);
+      if (summed) sum.add_slice();
       first = false;
     }
     sample.x += x_rows(problem_).bytes();
@@ -167,8 +167,10 @@ void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratc
   if (summed) sum.store(beta, tensors.w);
 }
 
-void Tiling::run_tile(const Step& step, const Tensors& sample, const Tensors& tile, double alpha, double beta,
-                      const Scratch& workspace) const {
+void Tiling::run_tile(const Step& step, const Tensors& sample, double alpha, double beta,
+                      char* scratch) const {
+  const Copies copies(step.problem);
+  const Tensors tile{scratch, sample.w, scratch + copies.y};
   const Axis axis(problem_);
   const Rows x = x_rows(problem_), y = y_rows(problem_);
   const Rows x_tile = x_rows(step.problem), y_tile = y_rows(step.problem);
@@ -176,7 +178,7 @@ void Tiling::run_tile(const Step& step, const Tensors& sample, const Tensors& ti
   const std::int64_t x_begin = y_begin * axis.stride - axis.padding;
   if (pass_ != Pass::backward_data || beta != 0) copy_in(device_, tile.x, x_tile, sample.x, x, x_begin);
   if (pass_ != Pass::forward || beta != 0) copy_in(device_, tile.y, y_tile, sample.y, y, y_begin);
-  step.kernel->execute(tile, alpha, beta, {workspace.data, algorithms_workspace_});
+  step.kernel->execute(tile, alpha, beta, {scratch + copies.size, step.kernel->workspace()});
   if (pass_ == Pass::forward) {
     copy_out(device_, sample.y, y, tile.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
   } else if (pass_ == Pass::backward_data) {

@@ -24,6 +24,9 @@ std::int64_t tile_steps(const Problem& problem, Pass pass);
 // The problem, of one sample, that a tile of so many steps is.
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps);
 
+// Bytes of the copies of such a tile's x and y, which stand before its algorithm's workspace.
+std::size_t tile_copies(const Problem& problem, Pass pass, std::int64_t steps);
+
 struct Tile {
   std::int64_t steps = 0;
   std::string algorithm;
@@ -35,8 +38,8 @@ class Tiling {
   // tile_steps().
   Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass, const std::vector<Tile>& tiles);
 
-  // The algorithms' own, and the copies of one tile's x and y.
-  std::size_t workspace() const;
+  // The most that one tile needs, for its copies of x and y and for its algorithm; and the accumulators.
+  std::size_t workspace() const { return tile_workspace_ + accumulator_size_; }
 
   // output = alpha * convolution + beta * output, sample by sample. Throws EngineError, in particular where
   // `workspace` is smaller than workspace().
@@ -50,17 +53,15 @@ class Tiling {
     Problem problem;
   };
 
-  void run_tile(const Step& step, const Tensors& sample, const Tensors& tile, double alpha, double beta,
-                const Scratch& workspace) const;
+  void run_tile(const Step& step, const Tensors& sample, double alpha, double beta, char* scratch) const;
 
   Device& device_;
   Problem problem_;
   Pass pass_;
   std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> kernels_;
   std::vector<Step> steps_;
-  std::size_t algorithms_workspace_ = 0;
-  std::size_t x_tile_ = 0;  // bytes
-  std::size_t y_tile_ = 0;
+  std::size_t tile_workspace_ = 0;
+  std::size_t accumulator_size_ = 0;
 };
 
 }  // namespace mucudnn

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, Problem
+from mucudnn._native import Engine, Problem, tile_copies, tile_problem
 
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -107,8 +107,17 @@ class Bench:
         over: float | None = None,
     ) -> Array:
         """The output of tiles, in the same way."""
-        workspace = self.engine.tile_workspace(self.problem, self.pass_, parts)
-        return self._run(self.engine.execute_tiles, workspace, parts, alpha, beta, over)
+        return self._run(self.engine.execute_tiles, self.tile_workspace(parts), parts, alpha, beta, over)
+
+    def tile_workspace(self, parts: list[tuple[int, str]]) -> int:
+        """Bytes that the tiles need."""
+        most = 0
+        for steps, algorithm in parts:
+            found = self.engine.enumerate(tile_problem(self.problem, self.pass_, steps), self.pass_)
+            own = next(c.workspace for c in found if c.algorithm == algorithm)
+            most = max(most, own + tile_copies(self.problem, self.pass_, steps))
+        slices = len(parts) * self.problem.mini_batch
+        return most + self.engine.accumulator_size(self.problem, self.pass_, slices)
 
     def _run(
         self,
