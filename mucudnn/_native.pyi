@@ -227,3 +227,9 @@ def tile_problem(problem: Problem, pass_: str, steps: int) -> Problem:
 
 def host_library() -> str:
     """Path of the host engine's library."""
+
+def cudart_library() -> str:
+    """Path of the CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
+
+    For programs that are to run on the host engine: put the folder into their LD_LIBRARY_PATH.
+    """

@@ -129,13 +129,14 @@ class PyEngine {
   std::unique_ptr<Engine> engine_;
 };
 
-std::string host_library() {
+// The path of a library that is installed with the extension.
+std::string beside_extension(const char* name) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&host_library), &info) == 0 || info.dli_fname == nullptr) {
+  if (dladdr(reinterpret_cast<const void*>(&beside_extension), &info) == 0 || info.dli_fname == nullptr) {
     throw EngineError("cannot find the folder of the extension");
   }
   const std::string path = info.dli_fname;
-  return path.substr(0, path.rfind('/') + 1) + "libmucudnn_host.so";
+  return path.substr(0, path.rfind('/') + 1) + name;
 }
 
 }  // namespace
@@ -186,7 +187,8 @@ void bind_engine(py::module_& module) {
         return tile_problem(problem, pass_named(pass), steps);
       },
       py::arg("problem"), py::arg("pass_"), py::arg("steps"));
-  module.def("host_library", &host_library);
+  module.def("host_library", [] { return beside_extension("libmucudnn_host.so"); });
+  module.def("cudart_library", [] { return beside_extension("cudart/libcudart.so.13"); });
 }
 
 }  // namespace mucudnn::python
