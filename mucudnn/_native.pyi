@@ -175,22 +175,16 @@ class Engine:
         *,
         alpha: float = 1.0,
         beta: float = 0.0,
+        tiles: bool = False,
     ) -> None:
-        """Run one configuration, given as (micro_batch, algorithm) in order."""
-    def execute_tiles(
-        self,
-        problem: Problem,
-        pass_: str,
-        parts: Sequence[tuple[int, str]],
-        x: Memory,
-        w: Memory,
-        y: Memory,
-        workspace: Memory | None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
-        """Run tiles along the first spatial axis, given as (steps, algorithm) in order, sample by sample."""
+        """Run one configuration, given as (micro_batch, algorithm) in order.
+
+        With `tiles` it is given as (steps, algorithm) along the first spatial axis of every sample.
+        """
+    def prepare(
+        self, problem: Problem, pass_: str, parts: Sequence[tuple[int, str]], *, tiles: bool = False
+    ) -> Division:
+        """One configuration made ready. Raises EngineError, ValueError where the parts do not add up."""
     def compare(
         self,
         problem: Problem,
@@ -204,6 +198,20 @@ class Engine:
         rounds: int,
     ) -> list[list[float]]:
         """Times in ms of each configuration run whole, `rounds` times, interleaved."""
+
+class Division:
+    """A configuration made ready, to be run any number of times, from any thread."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes needed."""
+    def run(
+        self, x: int, w: int, y: int, workspace: Memory | None, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        """Run on the device's addresses of packed tensors, whose sizes are the caller's business.
+
+        Calls at the same time need a workspace each.
+        """
 
 class Memory:
     """Bytes on an engine's device, freed with the object."""
@@ -232,4 +240,10 @@ def cudart_library() -> str:
     """Path of the CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
 
     For programs that are to run on the host engine: put the folder into their LD_LIBRARY_PATH.
+    """
+
+def read_dlpack(capsule: object) -> tuple[int, tuple[int, ...], str, bool, bool]:
+    """(address, shape, `code:bits:lanes` of the type, whether packed, whether read-only) of a DLPack capsule.
+
+    The capsule keeps the tensor alive. Raises ValueError where it is of a newer major version.
     """

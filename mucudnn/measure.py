@@ -50,8 +50,17 @@ def machine_of(engine: Engine) -> Machine:
     return Machine(engine.kind, engine.device, engine.library, engine.threads)
 
 
-def survey(engine: Engine, cache: Cache, kernels: Sequence[Kernel], policy: str, cap: int) -> Survey:
+def survey(
+    engine: Engine,
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    policy: str,
+    cap: int,
+    limit: int | None = None,
+) -> Survey:
     """Compare what the engine offers with what the cache has; algorithms that cannot run are noted in it.
+
+    What needs more workspace than `limit` is not asked for.
 
     Raises MucudnnError where a kernel's tensors take more than `cap` bytes.
     """
@@ -66,6 +75,8 @@ def survey(engine: Engine, cache: Cache, kernels: Sequence[Kernel], policy: str,
         for size in sizes:
             for candidate in engine.enumerate(problem.replace(mini_batch=size), pass_):
                 if (size, candidate.algorithm) in known:
+                    continue
+                if limit is not None and candidate.workspace > limit:
                     continue
                 if candidate.status == SUCCESS:
                     tasks.append(

@@ -35,10 +35,14 @@ def benchmark(
     listener: Listener,
     *,
     comparing: bool,
+    limit: int | None = None,
 ) -> int:
-    """Measure what the cache lacks, after saying what it takes. Returns how many measurements were made."""
+    """Measure what the cache lacks, after saying what it takes. Returns how many measurements were made.
+
+    Algorithms that need more workspace than `limit` are left out.
+    """
     cap = memory_cap()
-    found = survey(engine, cache, kernels, policy, cap)
+    found = survey(engine, cache, kernels, policy, cap, limit)
     if found.tasks:
         listener.message(forecast(engine, found, kernels if comparing else (), cap))
     return measure(engine, cache, found, cap, listener)

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
-from mucudnn import _native
+from mucudnn import _native, dispatch
 
 # How long an example takes depends on the machine, not on whether the property holds.
 settings.register_profile("mucudnn", deadline=None)
@@ -12,3 +14,13 @@ settings.load_profile("mucudnn")
 def engine() -> _native.Engine:
     """The host engine on one thread."""
     return _native.Engine(_native.host_library(), threads=1)
+
+
+@pytest.fixture
+def fresh_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache at the path returned, and a process that has decided nothing yet."""
+    path = tmp_path / "cache.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
+    monkeypatch.delenv("MUCUDNN_WORKSPACE_LIMIT", raising=False)
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    return path

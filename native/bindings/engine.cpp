@@ -38,6 +38,8 @@ Scratch to_scratch(const Memory* workspace) {
   return workspace == nullptr ? Scratch{} : Scratch{workspace->data(), workspace->size()};
 }
 
+class PyDivision;
+
 // A library, its device, and the thread count it is to run with.
 class PyEngine {
  public:
@@ -79,27 +81,18 @@ class PyEngine {
   }
 
   void execute(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
-               const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta) const {
-    const Pass which = pass_named(pass);
+               const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
+               bool tiles) const {
     const Region region = to_region(x, w, y);
     check_sizes(problem, region);
+    const auto configuration = made_ready(problem, pass, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
-    Division(*engine_, *device_, problem, which, to_slices(parts))
-        .run(region.tensors, alpha, beta, to_scratch(workspace));
+    configuration->run(region.tensors, alpha, beta, to_scratch(workspace));
   }
 
-  void execute_tiles(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
-                     const Memory& w, const Memory& y, const Memory* workspace, double alpha,
-                     double beta) const {
-    const Pass which = pass_named(pass);
-    const Region region = to_region(x, w, y);
-    check_sizes(problem, region);
-    const py::gil_scoped_release release;
-    use_threads();
-    Tiling(*engine_, *device_, problem, which, to_tiles(parts))
-        .run(region.tensors, alpha, beta, to_scratch(workspace));
-  }
+  std::unique_ptr<PyDivision> prepare(const Problem& problem, const std::string& pass, const Parts& parts,
+                                      bool tiles) const;
 
   std::vector<std::vector<double>> compare(const Problem& problem, const std::string& pass,
                                            const std::vector<Parts>& configurations, const Memory& x,
@@ -120,6 +113,15 @@ class PyEngine {
   }
 
  private:
+  friend class PyDivision;
+
+  std::unique_ptr<PreparedConfiguration> made_ready(const Problem& problem, const std::string& pass,
+                                                    const Parts& parts, bool tiles) const {
+    if (tiles)
+      return std::make_unique<Tiling>(*engine_, *device_, problem, pass_named(pass), to_tiles(parts));
+    return std::make_unique<Division>(*engine_, *device_, problem, pass_named(pass), to_slices(parts));
+  }
+
   // The count belongs to the process; each engine sets its own before it runs.
   void use_threads() const { library_->set_host_threads(threads_); }
 
@@ -128,6 +130,32 @@ class PyEngine {
   std::shared_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
 };
+
+// A division made ready once, run on addresses that the caller answers for. Its engine outlives it.
+class PyDivision {
+ public:
+  PyDivision(const PyEngine& engine, std::unique_ptr<PreparedConfiguration> configuration)
+      : engine_(engine), configuration_(std::move(configuration)) {}
+
+  std::size_t workspace() const { return configuration_->workspace(); }
+
+  void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
+           double beta) const {
+    const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
+    const py::gil_scoped_release release;
+    engine_.use_threads();
+    configuration_->run(tensors, alpha, beta, to_scratch(workspace));
+  }
+
+ private:
+  const PyEngine& engine_;
+  const std::unique_ptr<PreparedConfiguration> configuration_;
+};
+
+std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std::string& pass,
+                                              const Parts& parts, bool tiles) const {
+  return std::make_unique<PyDivision>(*this, made_ready(problem, pass, parts, tiles));
+}
 
 // The path of a library that is installed with the extension.
 std::string beside_extension(const char* name) {
@@ -163,13 +191,17 @@ void bind_engine(py::module_& module) {
            py::arg("repeats"), py::arg("budget_ms"))
       .def("execute", &PyEngine::execute, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0)
-      .def("execute_tiles", &PyEngine::execute_tiles, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
-           py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0)
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false)
+      .def("prepare", &PyEngine::prepare, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
+           py::kw_only(), py::arg("tiles") = false, py::keep_alive<0, 1>())
       .def("compare", &PyEngine::compare, py::arg("problem"), py::arg("pass_"), py::arg("configurations"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("rounds"));
+
+  py::class_<PyDivision>(module, "Division")
+      .def_property_readonly("workspace", &PyDivision::workspace)
+      .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0);
 
   module.def(
       "tile_steps",

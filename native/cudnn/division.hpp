@@ -1,4 +1,4 @@
-// A configuration made ready: the slices of a mini-batch, each with its algorithm, run one after another.
+// Division of the mini-batch: slices, each with its algorithm.
 #pragma once
 
 #include <map>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
-#include "cudnn/engine.hpp"
 #include "cudnn/filter_sum.hpp"
 
 namespace mucudnn {
@@ -18,18 +18,15 @@ struct Slice {
   std::string algorithm;
 };
 
-class Division {
+class Division final : public PreparedConfiguration {
  public:
   // Throws EngineError where an algorithm cannot run, std::invalid_argument where the slices do not add
   // to the mini-batch.
   Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
            const std::vector<Slice>& slices);
 
-  std::size_t workspace() const { return algorithms_workspace_ + accumulator_size_; }
-
-  // output = alpha * convolution + beta * output, for the whole mini-batch. Throws EngineError, in
-  // particular where `workspace` is smaller than workspace().
-  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
+  std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const override;
 
  private:
   void run_accumulated(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
-#include "cudnn/engine.hpp"
 
 namespace mucudnn {
 
@@ -32,18 +32,15 @@ struct Tile {
   std::string algorithm;
 };
 
-class Tiling {
+class Tiling final : public PreparedConfiguration {
  public:
   // Throws EngineError where an algorithm cannot run, std::invalid_argument where the tiles do not add to
   // tile_steps().
   Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass, const std::vector<Tile>& tiles);
 
   // The most that one tile needs, for its copies of x and y and for its algorithm; and the accumulators.
-  std::size_t workspace() const { return tile_workspace_ + accumulator_size_; }
-
-  // output = alpha * convolution + beta * output, sample by sample. Throws EngineError, in particular where
-  // `workspace` is smaller than workspace().
-  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
+  std::size_t workspace() const override { return tile_workspace_ + accumulator_size_; }
+  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const override;
 
  private:
   struct Step {

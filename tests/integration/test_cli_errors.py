@@ -42,7 +42,7 @@ def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
     ("arguments", "part"),
     [
         (("optimize", "resnet5"), "did you mean resnet50"),
-        (("optimize", "nothing-like-it"), "alexnet, cosmoflow, resnet18, resnet50, unet3d, vgg16"),
+        (("optimize", "nothing-like-it"), "alexnet, convnext, cosmoflow, deepbench, image_vae"),
         (("optimize", "ic4ih8_oc4_kh3_zz1"), "zz1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "0"), "the mini-batch must be from 1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "-3"), "not -3"),

@@ -75,7 +75,7 @@ def test_tiles_that_do_not_add_up_are_refused(engine: Engine) -> None:
     scratch = engine.allocate(4096)
     for parts in ([(4, "IMPLICIT_GEMM")], [(9, "IMPLICIT_GEMM")], [(8, "IMPLICIT_GEMM"), (0, "GEMM")], []):
         with pytest.raises(ValueError, match="the tiles do not add to the 8 steps of forward"):
-            engine.execute_tiles(SMALL, "forward", parts, *bench.memory.values(), scratch)
+            engine.execute(SMALL, "forward", parts, *bench.memory.values(), scratch, tiles=True)
 
 
 def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
@@ -84,4 +84,4 @@ def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
     assert needed == 512 + 256  # 2 channels of 6 rows of x and of 4 rows of y, each aligned to 256 bytes
     parts, little = [(4, "IMPLICIT_GEMM")] * 2, engine.allocate(needed - 1)
     with pytest.raises(EngineError, match=f"need a workspace of {needed} bytes, {needed - 1} are given"):
-        engine.execute_tiles(SMALL, "forward", parts, *bench.memory.values(), little)
+        engine.execute(SMALL, "forward", parts, *bench.memory.values(), little, tiles=True)
