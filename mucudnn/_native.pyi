@@ -120,11 +120,19 @@ class Candidate:
     def notes(self) -> str:
         """Space-separated: `deterministic`, `tensor_op`."""
 
+MOST_SLICES_IN_PLACE: int
+"""Slices of a 16-bit backward_filter that may be summed in the output: each rounds it once more."""
+
 class Engine:
     """A library with the cuDNN ABI, and the device it computes on."""
 
-    def __init__(self, library: str, *, threads: int = 1) -> None:
-        """Load `library` (a path). Raises EngineError."""
+    def __init__(self, library: str, *, threads: int = 1, cuda: bool = False, cudart: str = "") -> None:
+        """Load `library`: a path, or a name that the loader finds. Raises EngineError.
+
+        The host engine computes in the machine's memory, unless `cuda` is set, and on `threads` threads;
+        every other library on the current CUDA device. `cudart` is the CUDA runtime to open where none is
+        loaded and the loader finds none by its name.
+        """
     @property
     def kind(self) -> str:
         """`host` or `cudnn`."""
@@ -135,15 +143,18 @@ class Engine:
         """Name and version."""
     @property
     def threads(self) -> int: ...
+    @property
+    def available_memory(self) -> int:
+        """Bytes of the device's memory that can be allocated now."""
     def allocate(self, size: int) -> Memory:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
         """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
+    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
         """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
 
-        Only backward_filter of a 16-bit type in more than four slices needs any: its slices are
-        summed in fp32.
+        Only backward_filter of a 16-bit type in more than MOST_SLICES_IN_PLACE slices needs any: its slices
+        are summed in fp32. None where the device cannot do that, so that there is no such division.
         """
     def measure(
         self,

@@ -58,6 +58,9 @@ def verify(plan: Plan, engine: Engine, cap: int, listener: Listener, *, run: boo
 def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
     parts = kernel.chosen.parts
     accumulator = engine.accumulator_size(kernel.problem, kernel.pass_, len(parts))
+    if accumulator is None:
+        yield f"{len(parts)} micro-batches of 16 bit cannot be summed on this device"
+        return
     for part in dict.fromkeys(parts):
         found = engine.enumerate(kernel.problem.replace(mini_batch=part.micro_batch), kernel.pass_)
         now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)

@@ -83,7 +83,7 @@ def _verify(arguments: argparse.Namespace) -> None:
     elsewhere = foreign(plan, engine)
     if elsewhere:
         raise MucudnnError(f"{arguments.plan} does not hold here: {'; '.join(elsewhere)}")
-    findings = verify(plan, engine, memory_cap(), Terminal(), run=not arguments.no_run)
+    findings = verify(plan, engine, memory_cap(engine), Terminal(), run=not arguments.no_run)
     rows = table()
     for name in ("kernel", "chosen micro-batches"):
         rows.add_column(name, overflow="fold")

@@ -43,31 +43,31 @@ class PyDivision;
 // A library, its device, and the thread count it is to run with.
 class PyEngine {
  public:
-  PyEngine(const std::string& path, int threads)
-      : library_(std::make_shared<Library>(path)), threads_(threads) {
+  PyEngine(const std::string& path, int threads, bool cuda, const std::string& cudart)
+      : library_(std::make_shared<Library>(path)),
+        is_cuda_(cuda || !library_->is_host()),
+        threads_(is_cuda_ ? 1 : threads) {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
-    if (!library_->is_host()) {
-      throw EngineError("'" + path +
-                        "' computes on NVIDIA devices, this version measures on the host engine only");
-    }
-    device_ = make_host_device();
-    engine_ = make_legacy_engine(library_);
+    device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
+    engine_ = make_legacy_engine(library_, device_->stream());
   }
 
-  std::string kind() const { return "host"; }
-  std::string device() const { return library_->describe_host(); }
-  std::string library() const { return "mucudnn-host " MUCUDNN_VERSION; }
+  std::string kind() const { return is_cuda_ ? "cudnn" : "host"; }
+  std::string device() const { return device_->name(); }
+  std::string library() const { return is_cuda_ ? cudnn_name() : "mucudnn-host " MUCUDNN_VERSION; }
   int threads() const { return threads_; }
 
+  std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
 
   std::vector<Candidate> enumerate(const Problem& problem, const std::string& pass) const {
     return engine_->enumerate(problem, pass_named(pass));
   }
 
-  std::size_t accumulator(const Problem& problem, const std::string& pass, std::size_t parts) const {
-    return accumulator_size(problem, pass_named(pass), parts);
+  std::optional<std::size_t> accumulator(const Problem& problem, const std::string& pass,
+                                         std::size_t parts) const {
+    return accumulator_size(*device_, problem, pass_named(pass), parts);
   }
 
   std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
@@ -123,9 +123,18 @@ class PyEngine {
   }
 
   // The count belongs to the process; each engine sets its own before it runs.
-  void use_threads() const { library_->set_host_threads(threads_); }
+  void use_threads() const {
+    if (library_->is_host()) library_->set_host_threads(threads_);
+  }
+
+  std::string cudnn_name() const {
+    const std::size_t version = library_->cudnnGetVersion();  // 91900 is 9.19.0
+    return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+           std::to_string(version % 100);
+  }
 
   std::shared_ptr<Library> library_;
+  bool is_cuda_;
   int threads_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
@@ -178,11 +187,13 @@ void bind_engine(py::module_& module) {
       .def_readonly("notes", &Candidate::notes);
 
   py::class_<PyEngine>(module, "Engine")
-      .def(py::init<const std::string&, int>(), py::arg("library"), py::kw_only(), py::arg("threads") = 1)
+      .def(py::init<const std::string&, int, bool, const std::string&>(), py::arg("library"), py::kw_only(),
+           py::arg("threads") = 1, py::arg("cuda") = false, py::arg("cudart") = "")
       .def_property_readonly("kind", &PyEngine::kind)
       .def_property_readonly("device", &PyEngine::device)
       .def_property_readonly("library", &PyEngine::library)
       .def_property_readonly("threads", &PyEngine::threads)
+      .def_property_readonly("available_memory", &PyEngine::available_memory)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
@@ -203,6 +214,7 @@ void bind_engine(py::module_& module) {
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0);
 
+  module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(
       "tile_steps",
       [](const Problem& problem, const std::string& pass) { return tile_steps(problem, pass_named(pass)); },

@@ -11,6 +11,7 @@
   X(cudaSuccess, 0, "no error")                                               \
   X(cudaErrorInvalidValue, 1, "invalid argument")                             \
   X(cudaErrorMemoryAllocation, 2, "out of memory")                            \
+  X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                 \
   X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy") \
   X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                    \
   X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")
@@ -27,6 +28,11 @@
     (void* to, const void* from, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream))         \
   X(cudaError_t, cudaMemset, (void* to, int value, size_t size))                                      \
   X(cudaError_t, cudaMemsetAsync, (void* to, int value, size_t size, cudaStream_t stream))            \
+  X(cudaError_t, cudaMemcpy2DAsync,                                                                   \
+    (void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,     \
+     enum cudaMemcpyKind kind, cudaStream_t stream))                                                  \
+  X(cudaError_t, cudaMemset2DAsync,                                                                   \
+    (void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream))            \
   X(cudaError_t, cudaMemGetInfo, (size_t* available, size_t* total))                                  \
   X(cudaError_t, cudaStreamCreate, (cudaStream_t * stream))                                           \
   X(cudaError_t, cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned int flags))              \

@@ -120,6 +120,26 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
 cudaError_t cudaMemset(void* to, int value, size_t size) { return fill(to, value, size); }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t) { return fill(to, value, size); }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  if (width > to_pitch || width > from_pitch) return ended(cudaErrorInvalidPitchValue);
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch,
+                                   static_cast<const char*>(from) + row * from_pitch, width, kind);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t) {
+  if (width > pitch) return ended(cudaErrorInvalidPitchValue);
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = fill(static_cast<char*>(to) + row * pitch, value, width);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   if (available == nullptr || total == nullptr) return ended(cudaErrorInvalidValue);
   *available = bytes_of_pages(_SC_AVPHYS_PAGES);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace mucudnn {
+
 Division::Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
                    const std::vector<Slice>& slices)
     : device_(device), problem_(problem), pass_(pass) {
@@ -23,7 +24,7 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }
-  accumulator_size_ = mucudnn::accumulator_size(problem, pass, slices.size());
+  accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
 }
 
 Tensors Division::advanced(const Tensors& tensors, std::int64_t samples) const {
@@ -49,7 +50,7 @@ void Division::run(const Tensors& tensors, double alpha, double beta, const Scra
 
 void Division::run_accumulated(const Tensors& tensors, double alpha, double beta,
                                const Scratch& workspace) const {
-  FilterSum sum(device_, problem_, workspace.data + aligned(algorithms_workspace_));
+  FilterSum sum(*device_.accumulator(), problem_, workspace.data + aligned(algorithms_workspace_));
   const Scratch algorithms{workspace.data, algorithms_workspace_};
   std::int64_t done = 0;
   for (const Step& step : steps_) {

@@ -15,26 +15,36 @@ std::size_t sum_bytes(const Problem& problem) {
 
 }  // namespace
 
-std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
+std::optional<std::size_t> accumulator_size(Device& device, const Problem& problem, Pass pass,
+                                            std::size_t slices) {
   if (pass != Pass::backward_filter || !is_16_bit(problem.data_type) || slices <= kMostSlicesInPlace)
     return 0;
+  if (device.accumulator() == nullptr) return std::nullopt;
   // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
   return aligned(1) + slice_bytes(problem) + sum_bytes(problem);
 }
 
-FilterSum::FilterSum(Device& device, const Problem& problem, char* scratch)
-    : device_(device),
+std::size_t required_accumulator(Device& device, const Problem& problem, Pass pass, std::size_t slices) {
+  const auto size = accumulator_size(device, problem, pass, slices);
+  if (size) return *size;
+  throw EngineError(device.name() + " cannot sum " + std::to_string(slices) + " slices of " +
+                    name_of(problem.data_type) + " gradients in fp32: " + std::to_string(kMostSlicesInPlace) +
+                    " are the most");
+}
+
+FilterSum::FilterSum(Accumulator& accumulator, const Problem& problem, char* scratch)
+    : accumulator_(accumulator),
       problem_(problem),
       slice_(scratch),
       sum_(reinterpret_cast<float*>(scratch + slice_bytes(problem))) {}
 
 void FilterSum::add_slice() {
-  device_.accumulate(problem_.data_type, slice_, sum_, problem_.w_elements(), empty_);
+  accumulator_.accumulate(problem_.data_type, slice_, sum_, problem_.w_elements(), empty_);
   empty_ = false;
 }
 
 void FilterSum::store(double beta, char* output) const {
-  device_.store_sum(problem_.data_type, sum_, beta, output, problem_.w_elements());
+  accumulator_.store_sum(problem_.data_type, sum_, beta, output, problem_.w_elements());
 }
 
 }  // namespace mucudnn

@@ -8,7 +8,9 @@
 
 namespace mucudnn {
 
-// Throws EngineError where no handle can be created. The library is kept loaded by the engine.
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library);
+// Its work goes to `stream`. Throws EngineError where no handle can be created. The library is kept loaded by
+// the engine.
+std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library,
+                                           cudaStream_t stream = nullptr);
 
 }  // namespace mucudnn

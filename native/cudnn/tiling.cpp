@@ -1,6 +1,7 @@
 #include "cudnn/tiling.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "cudnn/filter_sum.hpp"
 
@@ -135,12 +136,12 @@ Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass
     steps_.push_back({done, tile.steps, kernel.get(), one});
     done += tile.steps;
   }
-  accumulator_size_ =
-      mucudnn::accumulator_size(problem, pass, tiles.size() * static_cast<std::size_t>(problem.mini_batch));
   if (done != total || steps_.size() != tiles.size()) {
     throw std::invalid_argument("the tiles do not add to the " + std::to_string(total) + " steps of " +
                                 name_of(pass));
   }
+  const auto slices = steps_.size() * static_cast<std::size_t>(problem.mini_batch);
+  accumulator_size_ = required_accumulator(device, problem, pass, slices);
 }
 
 void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const {
@@ -148,23 +149,24 @@ void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratc
     throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
-  const bool summed = accumulator_size_ > 0;
-  FilterSum sum(device_, problem_, workspace.data + aligned(tile_workspace_));
+  std::optional<FilterSum> sum;
+  if (accumulator_size_ > 0)
+    sum.emplace(*device_.accumulator(), problem_, workspace.data + aligned(tile_workspace_));
   bool first = true;
   Tensors sample = tensors;
-  if (summed) sample.w = sum.slice();
+  if (sum) sample.w = sum->slice();
   for (std::int64_t n = 0; n < problem_.mini_batch; ++n) {
     for (const Step& step : steps_) {
       // The tiles of backward_filter add to one output, those of the others write disjoint ones.
-      const double keep = summed ? 0.0 : pass_ == Pass::backward_filter && !first ? 1.0 : beta;
+      const double keep = sum ? 0.0 : pass_ == Pass::backward_filter && !first ? 1.0 : beta;
       run_tile(step, sample, alpha, keep, workspace.data);
-      if (summed) sum.add_slice();
+      if (sum) sum->add_slice();
       first = false;
     }
     sample.x += x_rows(problem_).bytes();
     sample.y += y_rows(problem_).bytes();
   }
-  if (summed) sum.store(beta, tensors.w);
+  if (sum) sum->store(beta, tensors.w);
 }
 
 void Tiling::run_tile(const Step& step, const Tensors& sample, double alpha, double beta,

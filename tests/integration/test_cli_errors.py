@@ -99,11 +99,11 @@ def test_an_unreadable_variable_is_named(
     assert f"{variable}: '{text}'" in line
 
 
-@pytest.mark.parametrize("engine", ["cudnn", "/no/such/library.so", __file__])
+@pytest.mark.parametrize("engine", ["/no/such/library.so", __file__])
 def test_an_engine_that_is_not_there_is_exit_code_4(engine: str, capsys: Capture) -> None:
     code, line = fails(capsys, "optimize", GOOD, "--engine", engine)
     assert code == 4
-    assert engine in line or "no cuDNN device" in line
+    assert engine in line
 
 
 def hungry_cache(path: Path) -> None:

@@ -1,8 +1,12 @@
 #include "cudnn/device.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <new>
 
 #include "core/half.hpp"
@@ -22,8 +26,23 @@ void store(const float* sum, float beta, Type* output, std::int64_t count, Round
   }
 }
 
-class HostDevice final : public Device {
+class HostDevice final : public Device, private Accumulator {
  public:
+  explicit HostDevice(std::string name) : name_(std::move(name)) {}
+
+  std::string name() const override { return name_; }
+  Accumulator* accumulator() override { return this; }
+
+  std::size_t available() const override {
+    std::ifstream file("/proc/meminfo");
+    std::string field;
+    for (std::size_t kib = 0; file >> field; file.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+      if (field == "MemAvailable:" && file >> kib) return kib * 1024;
+    }
+    return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+           static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  }
+
   void* allocate(std::size_t size) override {
     void* memory = std::aligned_alloc(kAlignment, aligned(size + 1));
     if (memory == nullptr) throw std::bad_alloc();
@@ -53,6 +72,7 @@ class HostDevice final : public Device {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }
 
+ private:
   void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) override {
     if (type == DataType::f16) {
       add(static_cast<const Half*>(slice), sum, count, first);
@@ -68,10 +88,14 @@ class HostDevice final : public Device {
       store(sum, static_cast<float>(beta), static_cast<BFloat16*>(output), count, to_bfloat16);
     }
   }
+
+  std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_device() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> make_host_device(std::string name) {
+  return std::make_unique<HostDevice>(std::move(name));
+}
 
 }  // namespace mucudnn
