@@ -1,6 +1,7 @@
 // The search for the shadowed library: it is never mapped, so the loader cannot be asked for it.
 #include <dlfcn.h>
 #include <link.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@ constexpr char kName[] = "libcudnn.so.9";
 struct LoadedObject {
   std::string path;
   bool needs_cudnn = false;
-  std::string search_path;  // its RUNPATH or RPATH, colons between
+  std::string rpath, runpath;  // folders, colons between
 };
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
@@ -49,7 +50,8 @@ LoadedObject describe(const dl_phdr_info& info) {
     for (const auto* entry = entries; entry->d_tag != DT_NULL; ++entry) {
       const char* text = strings + entry->d_un.d_val;
       if (entry->d_tag == DT_NEEDED && std::strcmp(text, kName) == 0) object.needs_cudnn = true;
-      if (entry->d_tag == DT_RUNPATH || entry->d_tag == DT_RPATH) object.search_path = text;
+      if (entry->d_tag == DT_RPATH) object.rpath = text;
+      if (entry->d_tag == DT_RUNPATH) object.runpath = text;
     }
   }
   return object;
@@ -81,12 +83,21 @@ void add(std::vector<std::string>& paths, const std::string& folder) {
   if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) paths.push_back(path);
 }
 
-void add_search_path(std::vector<std::string>& paths, const LoadedObject& object) {
-  for (std::size_t begin = 0; begin < object.search_path.size();) {
-    const std::size_t end = std::min(object.search_path.find(':', begin), object.search_path.size());
-    add(paths, with_origin(object.search_path.substr(begin, end - begin), folder_of(object.path)));
+void add_folders(std::vector<std::string>& paths, const std::string& folders, const std::string& origin) {
+  for (std::size_t begin = 0; begin < folders.size();) {
+    const std::size_t end = std::min(folders.find(':', begin), folders.size());
+    if (end > begin) add(paths, with_origin(folders.substr(begin, end - begin), origin));
     begin = end + 1;
   }
+}
+
+// The loader's order: an RPATH, which a RUNPATH cancels, comes before the variable, a RUNPATH after it.
+void add_search_path(std::vector<std::string>& paths, const LoadedObject& object) {
+  const std::string origin = folder_of(object.path);
+  if (object.runpath.empty()) add_folders(paths, object.rpath, origin);
+  const char* variable = getenv("LD_LIBRARY_PATH");
+  if (variable != nullptr) add_folders(paths, variable, origin);
+  add_folders(paths, object.runpath, origin);
 }
 
 // cuDNN's parts lie in one folder, and the loader may be asked for this one by name: nobody shadows it.
