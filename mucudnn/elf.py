@@ -39,7 +39,7 @@ def read_elf(path: Path) -> Elf:
             raise NotElfError(f"{path} is not a 64-bit little-endian ELF file")
         try:
             return _parse(data)
-        except (struct.error, IndexError, ValueError):
+        except (struct.error, IndexError, OverflowError, ValueError):
             raise NotElfError(f"{path} is cut short or damaged") from None
 
 

@@ -21,7 +21,7 @@ from mucudnn.libraries import (
 HELP = "see whether `mucudnn run` works, for what, and why not"
 DESCRIPTION = (
     "Lists the cuDNN libraries of this machine, opens one in a child process under mucudnn's own, and says "
-    "which library each PROGRAM gets: a file, a command or an installed Python package, which is not started. "
+    "which library each PROGRAM gets: a file, a command or an installed Python package; none is started. "
     "Exit code 1 where something does not work."
 )
 _MARKS = {True: "works:", False: "does not work:", None: "cannot say:"}
