@@ -3,8 +3,9 @@
 #include <stddef.h>
 
 typedef struct {
-  double number, sum, first, last;
-} Answer; /* too large for registers */
+  long number;
+  double sum, first, last;
+} Answer; /* too large, and too mixed, for registers */
 
 #define PARAMETERS                                                                                          \
   long a, long b, long c, long d, long e, long f, long g, double p, double q, double r, double s, double t, \

@@ -28,7 +28,7 @@ static int call_everything(long seed) {
     const double sum = (double)(21 * k + 70) + 186; /* 1*2+2*3+...+5*6 and .5+2*1.5+...+8*7.5 */
     if (got.number == number && got.sum == sum && got.first == (double)(k + 6) && got.last == (double)k)
       continue;
-    fprintf(stderr, "%s: number %g, sum %g for %g\n", kNames[number], got.number, got.sum, sum);
+    fprintf(stderr, "%s: number %ld, sum %g for %g\n", kNames[number], got.number, got.sum, sum);
     return 1;
   }
   return 0;

@@ -1,6 +1,6 @@
 #include "shim_numbered.h"
 
-static Answer answer(double number, PARAMETERS) {
+static Answer answer(long number, PARAMETERS) {
   const double sum = (double)(a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f) + p + 2 * q + 3 * r + 4 * s + 5 * t +
                      6 * u + 7 * v + 8 * w;
   return (Answer){number, sum, (double)g, x};
