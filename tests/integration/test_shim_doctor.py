@@ -60,13 +60,23 @@ def test_a_linked_program_works_where_it_alone_would_not_start(tmp_path: Path) -
     assert "alone it gets none: it is not found" in finding.text
 
 
+def test_another_library_that_is_missing_does_not_matter(tmp_path: Path) -> None:
+    source, library = tmp_path / "gone.c", tmp_path / "libgone.so"
+    source.write_text("int gone;\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    path = program(tmp_path, CALL, "-Wl,--no-as-needed", library, SHIM)
+    library.unlink()
+    assert examine(path).works is True
+
+
 @pytest.mark.parametrize(
     ("name", "works", "text"),
     [
         ("libcudnn.so.9", True, "opens libcudnn.so.9 by its name, and gets mucudnn's library"),
         ("/opt/cudnn/libcudnn.so.9", False, "holds the path /opt/cudnn/libcudnn.so.9: what is opened by its"),
         ("libcudnn.so.8", False, "holds the name libcudnn.so.8: mucudnn stands in for libcudnn.so.9 only"),
-        ("libother.so.1", None, "does not mention libcudnn"),
+        ("cudnnCreate", None, "names functions of cuDNN, but no library: if it opens libcudnn.so.9"),
+        ("libother.so.1", None, "does not mention cuDNN"),
     ],
 )
 def test_a_program_that_opens_libraries_is_judged_by_the_names_in_it(
@@ -189,7 +199,7 @@ def test_of_a_python_package_the_files_that_use_cudnn_are_examined(
     ]
     (information / "RECORD").write_text("_other.so,,\n")
     assert [finding.text for finding in doctor.examine("trainer")] == [
-        "nothing in this package mentions libcudnn"
+        "nothing in this package mentions cuDNN"
     ]
 
 
