@@ -12,7 +12,15 @@ from pathlib import Path
 
 from mucudnn.elf import Elf, NotElfError, mapped, read_elf
 from mucudnn.errors import UsageError
-from mucudnn.libraries import SONAME, TIMEOUT, format_version, preloading, run_child, shim_path
+from mucudnn.libraries import (
+    SONAME,
+    TIMEOUT,
+    chosen_library,
+    format_version,
+    preloading,
+    run_child,
+    shim_path,
+)
 
 _OPEN = """
 import ctypes
@@ -168,9 +176,13 @@ def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
     without = _loader_choice(path, elf, plain)
     under = _loader_choice(path, elf, preloading(shim_path(), dict(os.environ)))
     own = f"linked against {SONAME}; alone it gets {without or 'none: it is not found'}"
-    if under is not None and os.path.samefile(under, shim_path()):
-        return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of that")
-    return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
+    if under is None or not os.path.samefile(under, shim_path()):
+        return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
+    real = chosen_library() or without
+    if real is None:
+        # A library may be loaded by what has brought a cuDNN before.
+        return Finding(subject, None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY")
+    return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
 
 
 def _loader_choice(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
