@@ -103,6 +103,9 @@ def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: 
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
     """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
 
+def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
+    """As the drop-in finds it: what `mucudnn.solver.desirable_set` is, in C++."""
+
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
 
@@ -139,7 +142,8 @@ class Engine:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
         """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
+    @staticmethod
+    def accumulator_size(problem: Problem, pass_: str, parts: int) -> int:
         """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
 
         Only backward_filter of a 16-bit type in more than four slices needs any: its slices are

@@ -55,7 +55,7 @@ class PyEngine {
 
   std::string kind() const { return "host"; }
   std::string device() const { return library_->describe_host(); }
-  std::string library() const { return "mucudnn-host " MUCUDNN_VERSION; }
+  std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
 
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
@@ -64,7 +64,7 @@ class PyEngine {
     return engine_->enumerate(problem, pass_named(pass));
   }
 
-  std::size_t accumulator(const Problem& problem, const std::string& pass, std::size_t parts) const {
+  static std::size_t accumulator(const Problem& problem, const std::string& pass, std::size_t parts) {
     return accumulator_size(problem, pass_named(pass), parts);
   }
 
@@ -86,7 +86,7 @@ class PyEngine {
     const py::gil_scoped_release release;
     use_threads();
     Division(*engine_, *device_, problem, which, to_slices(parts))
-        .run(region.tensors, alpha, beta, to_scratch(workspace));
+        .run(engine_->handle(), {region.tensors, alpha, beta}, to_scratch(workspace));
   }
 
   void execute_tiles(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
@@ -98,7 +98,7 @@ class PyEngine {
     const py::gil_scoped_release release;
     use_threads();
     Tiling(*engine_, *device_, problem, which, to_tiles(parts))
-        .run(region.tensors, alpha, beta, to_scratch(workspace));
+        .run(engine_->handle(), {region.tensors, alpha, beta}, to_scratch(workspace));
   }
 
   std::size_t tile_workspace(const Problem& problem, const std::string& pass, const Parts& parts) const {
@@ -120,7 +120,7 @@ class PyEngine {
       divisions.push_back(std::make_unique<Division>(*engine_, *device_, problem, which, to_slices(parts)));
       pointers.push_back(divisions.back().get());
     }
-    return mucudnn::compare(*device_, pointers, region.tensors, to_scratch(workspace), rounds);
+    return mucudnn::compare(*engine_, *device_, pointers, region.tensors, to_scratch(workspace), rounds);
   }
 
  private:
@@ -160,7 +160,8 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
-      .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
+      .def_static("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"),
+                  py::arg("parts"))
       .def("measure", &PyEngine::measure, py::arg("problem"), py::arg("pass_"), py::arg("algorithm"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("repeats"), py::arg("budget_ms"))

@@ -21,6 +21,8 @@ class Device {
   // Bytes aligned to kAlignment. Throws std::bad_alloc.
   virtual void* allocate(std::size_t size) = 0;
   virtual void release(void* memory) noexcept = 0;
+  // Bytes that nobody uses at this moment.
+  virtual std::size_t available() const = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
 

@@ -136,47 +136,50 @@ std::size_t Tiling::workspace() const {
   return aligned(algorithms_workspace_) + x_tile_ + y_tile_ + accumulator_size(problem_, pass_, slices);
 }
 
-void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const {
+void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
   if (workspace.size < this->workspace()) {
     throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
   char* const copies = workspace.data + aligned(algorithms_workspace_);
-  Tensors tile{copies, tensors.w, copies + x_tile_};
+  Arguments tile{{copies, arguments.tensors.w, copies + x_tile_}, arguments.alpha, arguments.beta};
   FilterSum sum(device_, problem_, copies + x_tile_ + y_tile_);
   const auto slices = steps_.size() * static_cast<std::size_t>(problem_.mini_batch);
   const bool summed = accumulator_size(problem_, pass_, slices) > 0;
   bool first = true;
-  Tensors sample = tensors;
+  Tensors sample = arguments.tensors;
   for (std::int64_t n = 0; n < problem_.mini_batch; ++n) {
     for (const Step& step : steps_) {
       if (summed) {
-        tile.w = sum.slice();
-        run_tile(step, sample, tile, alpha, 0.0, workspace);
+        tile.tensors.w = sum.slice();
+        tile.beta = 0;
+        run_tile(handle, step, sample, tile, workspace);
         sum.add_slice();
       } else {
         // The tiles of backward_filter add to one output, those of the others write disjoint ones.
-        const double keep = pass_ == Pass::backward_filter && !first ? 1.0 : beta;
-        run_tile(step, sample, tile, alpha, keep, workspace);
+        tile.beta = pass_ == Pass::backward_filter && !first ? 1.0 : arguments.beta;
+        run_tile(handle, step, sample, tile, workspace);
       }
       first = false;
     }
     sample.x += x_rows(problem_).bytes();
     sample.y += y_rows(problem_).bytes();
   }
-  if (summed) sum.store(beta, tensors.w);
+  if (summed) sum.store(arguments.beta, arguments.tensors.w);
 }
 
-void Tiling::run_tile(const Step& step, const Tensors& sample, const Tensors& tile, double alpha, double beta,
-                      const Scratch& workspace) const {
+void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Tensors& sample,
+                      const Arguments& arguments, const Scratch& workspace) const {
+  const Tensors& tile = arguments.tensors;
   const Axis axis(problem_);
   const Rows x = x_rows(problem_), y = y_rows(problem_);
   const Rows x_tile = x_rows(step.problem), y_tile = y_rows(step.problem);
   const std::int64_t y_begin = step.begin + first_row(axis, pass_);
   const std::int64_t x_begin = y_begin * axis.stride - axis.padding;
-  if (pass_ != Pass::backward_data || beta != 0) copy_in(device_, tile.x, x_tile, sample.x, x, x_begin);
-  if (pass_ != Pass::forward || beta != 0) copy_in(device_, tile.y, y_tile, sample.y, y, y_begin);
-  step.kernel->execute(tile, alpha, beta, {workspace.data, algorithms_workspace_});
+  if (pass_ != Pass::backward_data || arguments.beta != 0)
+    copy_in(device_, tile.x, x_tile, sample.x, x, x_begin);
+  if (pass_ != Pass::forward || arguments.beta != 0) copy_in(device_, tile.y, y_tile, sample.y, y, y_begin);
+  step.kernel->execute(handle, arguments, {workspace.data, algorithms_workspace_});
   if (pass_ == Pass::forward) {
     copy_out(device_, sample.y, y, tile.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
   } else if (pass_ == Pass::backward_data) {

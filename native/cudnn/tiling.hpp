@@ -38,19 +38,18 @@ class Tiling {
   // The algorithms' own, and the copies of one tile's x and y.
   std::size_t workspace() const;
 
-  // output = alpha * convolution + beta * output, sample by sample. Throws EngineError, in particular where
-  // `workspace` is smaller than workspace().
-  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
+  // Sample by sample. Throws EngineError, in particular where `workspace` is smaller than workspace().
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;
 
  private:
   struct Step {
     std::int64_t begin;  // the first step of the tile
     std::int64_t count;
-    PreparedKernel* kernel;
+    const PreparedKernel* kernel;
     Problem problem;
   };
 
-  void run_tile(const Step& step, const Tensors& sample, const Tensors& tile, double alpha, double beta,
+  void run_tile(cudnnHandle_t handle, const Step& step, const Tensors& sample, const Arguments& arguments,
                 const Scratch& workspace) const;
 
   Device& device_;
