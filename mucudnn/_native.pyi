@@ -103,6 +103,9 @@ def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: 
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
     """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
 
+def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
+    """As the drop-in finds it: what `mucudnn.solver.desirable_set` is, in C++."""
+
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
 
@@ -234,6 +237,9 @@ class Memory:
     def fill(self, data_type: str, count: int, value: float) -> None: ...
     def read(self, data_type: str, count: int) -> npt.NDArray[np.float64]: ...
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
+
+def accumulator_size(problem: Problem, pass_: str, parts: int) -> int:
+    """What `Engine.accumulator_size` says of a device that can sum slices in fp32."""
 
 def tile_steps(problem: Problem, pass_: str) -> int:
     """What tiles add to: rows of y; in backward_data groups of as many rows of x as the stride."""

@@ -66,7 +66,18 @@ CACHE = Setting("MUCUDNN_CACHE", "file that keeps what was measured", _path, Non
 LIBRARY = Setting("MUCUDNN_LIBRARY", "library to compute with: a path, or 'host'", _library, None)
 THREADS = Setting("MUCUDNN_THREADS", "threads of the host engine", parse_threads, 1)
 MODE = Setting(
-    "MUCUDNN_MODE", "what `mucudnn run` does with calls: off passes them on", _one_of("off"), "off"
+    "MUCUDNN_MODE",
+    "what the drop-in does with calls: off (passes them on), record, plan or online",
+    _one_of("off", "record", "plan", "online"),
+    "off",
+)
+PLAN = Setting("MUCUDNN_PLAN", "plan that the drop-in follows", _path, None)
+RECORD = Setting("MUCUDNN_RECORD", "file that the drop-in records convolutions in", _path, None)
+NUMERICS = Setting(
+    "MUCUDNN_NUMERICS",
+    "caller, or strict: the drop-in takes neither FFT nor Winograd",
+    _one_of("caller", "strict"),
+    "caller",
 )
 LOG = Setting(
     "MUCUDNN_LOG",
@@ -75,5 +86,7 @@ LOG = Setting(
     "warning",
 )
 
-SHIM = (MODE, LIBRARY, LOG)  # what the drop-in reads, too: native/core/options.cpp
-SETTINGS = (WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, LOG)
+# The drop-in reads them all, too: native/core/options.cpp.
+SETTINGS = (
+    WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, LOG,
+)  # fmt: skip

@@ -55,7 +55,7 @@ class PyEngine {
 
   std::string kind() const { return is_cuda_ ? "cudnn" : "host"; }
   std::string device() const { return device_->name(); }
-  std::string library() const { return is_cuda_ ? cudnn_name() : "mucudnn-host " MUCUDNN_VERSION; }
+  std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
 
   std::size_t available_memory() const { return device_->available(); }
@@ -88,7 +88,7 @@ class PyEngine {
     const auto configuration = made_ready(problem, pass, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
-    configuration->run(region.tensors, alpha, beta, to_scratch(workspace));
+    configuration->run(engine_->handle(), {region.tensors, alpha, beta}, to_scratch(workspace));
   }
 
   std::unique_ptr<PyDivision> prepare(const Problem& problem, const std::string& pass, const Parts& parts,
@@ -109,7 +109,7 @@ class PyEngine {
       divisions.push_back(std::make_unique<Division>(*engine_, *device_, problem, which, to_slices(parts)));
       pointers.push_back(divisions.back().get());
     }
-    return mucudnn::compare(*device_, pointers, region.tensors, to_scratch(workspace), rounds);
+    return mucudnn::compare(*engine_, *device_, pointers, region.tensors, to_scratch(workspace), rounds);
   }
 
  private:
@@ -125,12 +125,6 @@ class PyEngine {
   // The count belongs to the process; each engine sets its own before it runs.
   void use_threads() const {
     if (library_->is_host()) library_->set_host_threads(threads_);
-  }
-
-  std::string cudnn_name() const {
-    const std::size_t version = library_->cudnnGetVersion();  // 91900 is 9.19.0
-    return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-           std::to_string(version % 100);
   }
 
   std::shared_ptr<Library> library_;
@@ -153,7 +147,7 @@ class PyDivision {
     const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
     const py::gil_scoped_release release;
     engine_.use_threads();
-    configuration_->run(tensors, alpha, beta, to_scratch(workspace));
+    configuration_->run(engine_.engine_->handle(), {tensors, alpha, beta}, to_scratch(workspace));
   }
 
  private:
@@ -214,6 +208,12 @@ void bind_engine(py::module_& module) {
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0);
 
+  module.def(
+      "accumulator_size",
+      [](const Problem& problem, const std::string& pass, std::size_t parts) {
+        return accumulator_size(problem, pass_named(pass), parts);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("parts"));
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(
       "tile_steps",

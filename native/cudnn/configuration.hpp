@@ -12,9 +12,9 @@ class PreparedConfiguration {
   // Bytes that run() needs.
   virtual std::size_t workspace() const = 0;
 
-  // output = alpha * convolution + beta * output, for the whole mini-batch. Throws EngineError, in
-  // particular where `workspace` is smaller than workspace().
-  virtual void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const = 0;
+  // The whole mini-batch; any number of threads may run one configuration at once, each with its own handle
+  // and workspace. Throws EngineError, in particular where `workspace` is smaller than workspace().
+  virtual void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
 };
 
 }  // namespace mucudnn

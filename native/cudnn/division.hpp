@@ -18,6 +18,10 @@ struct Slice {
   std::string algorithm;
 };
 
+// The operands of the samples from `first` on, where those before it are computed: the slices of forward and
+// backward_data write disjoint outputs, those of backward_filter add to one.
+Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);
+
 class Division final : public PreparedConfiguration {
  public:
   // Throws EngineError where an algorithm cannot run, std::invalid_argument where the slices do not add
@@ -26,15 +30,17 @@ class Division final : public PreparedConfiguration {
            const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
-  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const override;
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
+  // Where this throws, the output is that of the first `done` samples.
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
+           std::int64_t& done) const;
 
  private:
-  void run_accumulated(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
-  Tensors advanced(const Tensors& tensors, std::int64_t samples) const;
+  void run_accumulated(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;
 
   struct Step {
     std::int64_t micro_batch;
-    PreparedKernel* kernel;
+    const PreparedKernel* kernel;
   };
 
   Device& device_;

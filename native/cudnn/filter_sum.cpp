@@ -15,13 +15,18 @@ std::size_t sum_bytes(const Problem& problem) {
 
 }  // namespace
 
-std::optional<std::size_t> accumulator_size(Device& device, const Problem& problem, Pass pass,
-                                            std::size_t slices) {
+std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
   if (pass != Pass::backward_filter || !is_16_bit(problem.data_type) || slices <= kMostSlicesInPlace)
     return 0;
-  if (device.accumulator() == nullptr) return std::nullopt;
   // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
   return aligned(1) + slice_bytes(problem) + sum_bytes(problem);
+}
+
+std::optional<std::size_t> accumulator_size(Device& device, const Problem& problem, Pass pass,
+                                            std::size_t slices) {
+  const std::size_t size = accumulator_size(problem, pass, slices);
+  if (size > 0 && device.accumulator() == nullptr) return std::nullopt;
+  return size;
 }
 
 std::size_t required_accumulator(Device& device, const Problem& problem, Pass pass, std::size_t slices) {

@@ -15,7 +15,9 @@ constexpr std::size_t kMostSlicesInPlace = 4;
 
 // Bytes beyond the algorithms' own workspace for a division into `slices` slices: where a 16-bit
 // backward_filter has more than kMostSlicesInPlace, one slice's result in 16 bit and their sum in fp32.
-// Nothing where the device would have to sum and cannot: there is no such division.
+std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices);
+
+// The same on a device; nothing where it would have to sum and cannot: there is no such division.
 std::optional<std::size_t> accumulator_size(Device& device, const Problem& problem, Pass pass,
                                             std::size_t slices);
 

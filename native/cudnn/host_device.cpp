@@ -3,10 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <new>
 
 #include "core/half.hpp"
@@ -33,16 +32,6 @@ class HostDevice final : public Device, private Accumulator {
   std::string name() const override { return name_; }
   Accumulator* accumulator() override { return this; }
 
-  std::size_t available() const override {
-    std::ifstream file("/proc/meminfo");
-    std::string field;
-    for (std::size_t kib = 0; file >> field; file.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
-      if (field == "MemAvailable:" && file >> kib) return kib * 1024;
-    }
-    return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
-           static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  }
-
   void* allocate(std::size_t size) override {
     void* memory = std::aligned_alloc(kAlignment, aligned(size + 1));
     if (memory == nullptr) throw std::bad_alloc();
@@ -50,6 +39,18 @@ class HostDevice final : public Device, private Accumulator {
   }
 
   void release(void* memory) noexcept override { std::free(memory); }
+
+  std::size_t available() const override {
+    // In C's way: C++ streams would cost every program start-up time that is run under the shim.
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), std::fclose);
+    char line[128];
+    while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
+      std::size_t kilobytes = 0;
+      if (std::sscanf(line, "MemAvailable: %zu", &kilobytes) == 1) return kilobytes * 1024;
+    }
+    return static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) *
+           static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  }
 
   void copy_from_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
   void copy_to_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }

@@ -13,4 +13,9 @@ namespace mucudnn {
 std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library,
                                            cudaStream_t stream = nullptr);
 
+// The name of an enumerator of the pass's algorithms; null where it is none. The engine enumerates in the
+// order of the enumerators.
+const char* legacy_algorithm(Pass pass, unsigned enumerator);
+constexpr int kMostLegacyAlgorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
+
 }  // namespace mucudnn

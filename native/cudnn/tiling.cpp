@@ -144,7 +144,7 @@ Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass
   accumulator_size_ = required_accumulator(device, problem, pass, slices);
 }
 
-void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const {
+void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
   if (workspace.size < this->workspace()) {
     throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
@@ -152,41 +152,47 @@ void Tiling::run(const Tensors& tensors, double alpha, double beta, const Scratc
   std::optional<FilterSum> sum;
   if (accumulator_size_ > 0)
     sum.emplace(*device_.accumulator(), problem_, workspace.data + aligned(tile_workspace_));
-  bool first = true;
-  Tensors sample = tensors;
-  if (sum) sample.w = sum->slice();
+  Arguments sample = arguments;
+  if (sum) {
+    sample.tensors.w = sum->slice();
+    sample.beta = 0;
+  }
   for (std::int64_t n = 0; n < problem_.mini_batch; ++n) {
     for (const Step& step : steps_) {
-      // The tiles of backward_filter add to one output, those of the others write disjoint ones.
-      const double keep = sum ? 0.0 : pass_ == Pass::backward_filter && !first ? 1.0 : beta;
-      run_tile(step, sample, alpha, keep, workspace.data);
-      if (sum) sum->add_slice();
-      first = false;
+      run_tile(handle, step, sample, workspace.data);
+      if (sum) {
+        sum->add_slice();
+      } else if (pass_ == Pass::backward_filter) {
+        sample.beta = 1;  // its tiles add to one output, those of the others write disjoint ones
+      }
     }
-    sample.x += x_rows(problem_).bytes();
-    sample.y += y_rows(problem_).bytes();
+    sample.tensors.x += x_rows(problem_).bytes();
+    sample.tensors.y += y_rows(problem_).bytes();
   }
-  if (sum) sum->store(beta, tensors.w);
+  if (sum) sum->store(arguments.beta, arguments.tensors.w);
 }
 
-void Tiling::run_tile(const Step& step, const Tensors& sample, double alpha, double beta,
-                      char* scratch) const {
+void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {
   const Copies copies(step.problem);
-  const Tensors tile{scratch, sample.w, scratch + copies.y};
+  Arguments tile = sample;
+  tile.tensors.x = scratch;
+  tile.tensors.y = scratch + copies.y;
   const Axis axis(problem_);
   const Rows x = x_rows(problem_), y = y_rows(problem_);
   const Rows x_tile = x_rows(step.problem), y_tile = y_rows(step.problem);
   const std::int64_t y_begin = step.begin + first_row(axis, pass_);
   const std::int64_t x_begin = y_begin * axis.stride - axis.padding;
-  if (pass_ != Pass::backward_data || beta != 0) copy_in(device_, tile.x, x_tile, sample.x, x, x_begin);
-  if (pass_ != Pass::forward || beta != 0) copy_in(device_, tile.y, y_tile, sample.y, y, y_begin);
-  step.kernel->execute(tile, alpha, beta, {scratch + copies.size, step.kernel->workspace()});
+  if (pass_ != Pass::backward_data || sample.beta != 0)
+    copy_in(device_, tile.tensors.x, x_tile, sample.tensors.x, x, x_begin);
+  if (pass_ != Pass::forward || sample.beta != 0)
+    copy_in(device_, tile.tensors.y, y_tile, sample.tensors.y, y, y_begin);
+  step.kernel->execute(handle, tile, {scratch + copies.size, step.kernel->workspace()});
   if (pass_ == Pass::forward) {
-    copy_out(device_, sample.y, y, tile.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
+    copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
   } else if (pass_ == Pass::backward_data) {
     const std::int64_t first = step.begin * axis.stride;
     const std::int64_t last = std::min(x.count, first + step.count * axis.stride);
-    copy_out(device_, sample.x, x, tile.x, x_tile, x_begin, first, last);
+    copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, x_begin, first, last);
   }
 }
 

@@ -40,17 +40,18 @@ class Tiling final : public PreparedConfiguration {
 
   // The most that one tile needs, for its copies of x and y and for its algorithm; and the accumulators.
   std::size_t workspace() const override { return tile_workspace_ + accumulator_size_; }
-  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const override;
+  // Sample by sample.
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
 
  private:
   struct Step {
     std::int64_t begin;  // the first step of the tile
     std::int64_t count;
-    PreparedKernel* kernel;
+    const PreparedKernel* kernel;
     Problem problem;
   };
 
-  void run_tile(const Step& step, const Tensors& sample, double alpha, double beta, char* scratch) const;
+  void run_tile(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const;
 
   Device& device_;
   Problem problem_;

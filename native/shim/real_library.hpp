@@ -9,10 +9,15 @@
 namespace mucudnn::shim {
 
 struct RealLibrary {
+  Options options;  // what the environment asked for when it was opened
   std::string path;
   void* handle = nullptr;  // null where no library was found: then `problem` says why
   std::string problem;
 };
+
+// The one of this process, opened at the first call; null while this very thread is opening it, whose
+// constructors may call cuDNN. Throws std::bad_alloc.
+const RealLibrary* real_library();
 
 // Opens what the options name; without a name, the first of find_libraries() that is a cuDNN.
 RealLibrary open_real_library(const Options& options);

@@ -70,7 +70,8 @@ void report(const RealLibrary& library, const std::vector<std::string>& complain
   }
 }
 
-// Null while this very thread is opening the library, whose constructors may call cuDNN.
+}  // namespace
+
 const RealLibrary* real_library() {
   static std::atomic<const RealLibrary*> published{nullptr};
   if (const RealLibrary* library = published.load(std::memory_order_acquire)) return library;
@@ -85,12 +86,15 @@ const RealLibrary* real_library() {
   std::vector<std::string> complaints;
   const Options options = read_options(complaints);
   auto mine = std::make_unique<RealLibrary>(open_real_library(options));
+  mine->options = options;
   const RealLibrary* first = nullptr;
   if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
   set_log_level(options.log_level);
   report(*mine, complaints);
   return mine.release();
 }
+
+namespace {
 
 void* resolve(std::size_t index) {
   const Export& wanted = kExports[index];
