@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ from mucudnn import _native, dispatch
 # How long an example takes depends on the machine, not on whether the property holds.
 settings.register_profile("mucudnn", deadline=None)
 settings.load_profile("mucudnn")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scratch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the cache of whoever runs it, nor does a program that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUCUDNN_CACHE", str(tmp_path_factory.mktemp("cache") / "cache.sqlite"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,12 @@ SHIM = Path(_native.host_library()).parent / "shim" / SONAME
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's, with `changes` and no other variable of mucudnn's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    """This process's, with `changes` and no other variable of mucudnn's but the scratch cache."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MUCUDNN_") or name == "MUCUDNN_CACHE"
+    }
     return {**kept, **changes}
 
 

@@ -11,7 +11,7 @@ from mucudnn.cli.run import add_command, become
 HELP = "write down the convolutions that a program makes"
 DESCRIPTION = (
     "Replaces itself by COMMAND as `mucudnn run` does, and passes every call on; at its end the program "
-    "adds the convolutions that it made to FILE, with the number of calls. `mucudnn optimize FILE` reads that."
+    "adds its convolutions to FILE, with the number of calls. `mucudnn optimize FILE` reads that."
 )
 DEFAULT = "convolutions.txt"
 
@@ -30,7 +30,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Become the command. Returns only by an exception."""
-    become(arguments.command, lambda: _variables(arguments))
+    become("record", arguments.command, lambda: _variables(arguments))
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:

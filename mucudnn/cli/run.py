@@ -52,7 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Become the command. Returns only by an exception."""
-    become(arguments.command, lambda: _variables(arguments))
+    become("run", arguments.command, lambda: _variables(arguments))
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
@@ -82,12 +82,15 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def become(command: list[str], variables: Callable[[], dict[str, str]]) -> None:
-    """Become the command, with the drop-in and these variables. Returns only by an exception."""
+def become(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
+    """Become the command that `mucudnn NAME` was given, with the drop-in and these variables.
+
+    Returns only by an exception.
+    """
     if command and command[0] == "--":
         command = command[1:]
     if not command:
-        raise UsageError("no command: write -- COMMAND... at the end")
+        raise UsageError(f"no command: write mucudnn {name} -- COMMAND...")
     for setting in settings.SETTINGS:
         setting.read()  # what the shim would ignore with a warning is an error here
     chosen = chosen_library()

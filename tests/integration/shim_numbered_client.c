@@ -1,10 +1,11 @@
-/* Calls every function of a cuDNN twice: in a child forked before the first call, in several threads that all
+/* Calls every function of a cuDNN, but for those with a body of their own in the shim, twice: in a child forked before the first call, in several threads that all
  * start at once, and in a child forked after that. Prints "ok" where each call reached the function of its
  * name with what was passed to it. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,12 +17,24 @@ static const char* const kNames[] = {
 #define EXPORT(name, result) #name,
 #include "exports.def"
 };
+static const char* const kHooks[] = {
+#define HOOK(name) #name,
+#include "hooks.def"
+};
 static Numbered* functions[kCount];
 static pthread_barrier_t start;
+
+static int is_hooked(const char* name) {
+  for (size_t i = 0; i < sizeof kHooks / sizeof *kHooks; ++i) {
+    if (strcmp(name, kHooks[i]) == 0) return 1;
+  }
+  return 0;
+}
 
 static int call_everything(long seed) {
   for (int i = 0; i < 2 * kCount; ++i) {
     const int number = i / 2;
+    if (is_hooked(kNames[number])) continue;
     const long k = seed + i;
     const Answer got = functions[number](k, k + 1, k + 2, k + 3, k + 4, k + 5, k + 6, .5, 1.5, 2.5, 3.5, 4.5,
                                          5.5, 6.5, 7.5, (double)k);

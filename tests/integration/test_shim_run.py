@@ -69,11 +69,12 @@ def test_arguments_input_and_output_are_the_programs() -> None:
     assert (result.stdout, result.stderr) == ("in[--][][a b][-h]", "e\n")
 
 
-def test_the_environment_is_the_callers_and_the_preload() -> None:
-    show = ("env", "--null")
-    plain = run(*show, MUCUDNN_LOG="off", COLOUR="a=b\nc").stdout.split("\0")
-    under = run_under_mucudnn(*show, MUCUDNN_LOG="off", COLOUR="a=b\nc").stdout.split("\0")
-    assert {line for line in under if not line.startswith("LC_CTYPE=")} == {*plain, f"LD_PRELOAD={SHIM}"}
+def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(tmp_path: Path) -> None:
+    show, cache = ("env", "--null"), str(tmp_path / "cache")
+    plain = run(*show, MUCUDNN_CACHE=cache, COLOUR="a=b\nc").stdout.split("\0")
+    under = run_under_mucudnn(*show, MUCUDNN_CACHE=cache, COLOUR="a=b\nc").stdout.split("\0")
+    added = {f"LD_PRELOAD={SHIM}", "MUCUDNN_MODE=online"}
+    assert {line for line in under if not line.startswith("LC_CTYPE=")} == {*plain, *added}
 
 
 def test_children_are_run_the_same_way_once() -> None:

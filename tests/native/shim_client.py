@@ -2,9 +2,9 @@
 
     python shim_client.py LIBRARY CASES.json RESULTS.npz
 
-It prints, as JSON, what it was told of each case. `cases` below are dictionaries:
-problem, pass_, habit ("get", "find", "find_ex" or "fixed"), algorithm and workspace (of "fixed"), alpha, beta,
-over (a value all over the output beforehand), fused, repeat.
+It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
+"find", "find_ex" or "fixed"), algorithm and workspace (of "fixed"; of the others, instead of what they were
+told), alpha, beta, over (a value all over the output beforehand), fused, repeat.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ MOST_WORKSPACE = 1 << 24
 
 class Performance(ctypes.Structure):
     _fields_ = [
-        ("algo", ctypes.c_int), ("status", ctypes.c_int), ("time", ctypes.c_float), ("memory", ctypes.c_size_t),
-        ("determinism", ctypes.c_int), ("math", ctypes.c_int), ("reserved", ctypes.c_int * 3),
-    ]  # fmt: skip
+        ("algo", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("time", ctypes.c_float),
+        ("memory", ctypes.c_size_t),
+        ("determinism", ctypes.c_int),
+        ("math", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+    ]
 
 
 def to_bytes(values: npt.NDArray[np.float64], data_type: str) -> Bytes:
@@ -224,6 +229,7 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
         ex = case["habit"] == "find_ex"
         told = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
         algorithm, workspace = told[0].algo, told[0].memory
+    workspace = case.get("workspace", workspace)
     if "over" in case:
         count = memory[output].size // problem.element_size
         memory[output] = to_bytes(np.full(count, case["over"]), problem.data_type)
