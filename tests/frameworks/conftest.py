@@ -5,7 +5,7 @@ import pytest
 from mucudnn import dispatch
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is measured for one test serves the others."""
     with pytest.MonkeyPatch.context() as patch:
