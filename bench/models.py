@@ -46,5 +46,5 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     """A network of that name, and a mini-batch for it; the same every time."""
     torch.manual_seed(1)
     if name == "resnet18":
-        return resnet18(), torch.randn(BATCH, 3, 112, 112)
+        return resnet18(), torch.randn(BATCH, 3, 224, 224)
     return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)

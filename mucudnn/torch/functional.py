@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mucudnn.dispatch import PlanOrPath
+from mucudnn.dispatch import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.sizes import spell_limit
 from mucudnn.torch import ops
 from mucudnn.torch.ops import Options
 
@@ -138,11 +139,22 @@ def operands(
         paddings = (0,) * dims
     else:
         paddings = _each("padding", padding, dims)
-    limit = None if workspace is None else str(workspace)
     options = Options(
-        strides, paddings, dilations, groups, _is_channels_last(x, w), limit, ops.handle_of(plan), fallback
+        strides,
+        paddings,
+        dilations,
+        groups,
+        _is_channels_last(x, w),
+        spelled(workspace),
+        ops.handle_of(plan),
+        fallback,
     )
     return Operands(x, w, bias, options, batched)
+
+
+def spelled(workspace: int | str | None) -> str | None:
+    """A limit as the operator takes it: text. Raises UsageError, ArgumentTypeError."""
+    return None if workspace is None else spell_limit(limit_of(workspace))
 
 
 def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:

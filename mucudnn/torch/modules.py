@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mucudnn.dispatch import PlanOrPath, known_plan, limit_of
+from mucudnn.dispatch import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
 from mucudnn.plan import Plan
 from mucudnn.torch import functional, ops
@@ -32,10 +32,10 @@ class _Divided:
     _mucudnn: Choice
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if input.device.type != "cpu" or input.dtype not in _TYPES or input.numel() == 0:
-            result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]
-            return result
-        return functional.run(operands_of(self, input, weight, bias, self._mucudnn))
+        if _can_divide(input, weight):
+            return functional.run(operands_of(self, input, weight, bias, self._mucudnn))
+        result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+        return result
 
 
 class Conv1d(_Divided, nn.Conv1d):
@@ -64,16 +64,15 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     and copies stay as they were; a pickled model needs mucudnn where it is loaded. Subclasses of these
     modules are left alone, and parametrised ones are such: convert first.
 
-    Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers, a
-    device without an engine) runs as it did before, with a warning where it looked as if it could be.
+    Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
+    subclasses of tensors, a device without an engine, under vmap or jvp) runs as it did before, with a
+    warning where it looked as if it could be.
 
     Raises UsageError (a ValueError) for a model without convolutions; MucudnnError for a plan that cannot
     be read.
     """
-    limit_of(workspace)  # what cannot be understood is said now
-    choice = Choice(
-        None if workspace is None else str(workspace), None if plan is None else str(known_plan(plan))
-    )
+    # What cannot be understood is said now.
+    choice = Choice(functional.spelled(workspace), None if plan is None else str(known_plan(plan)))
     for module in convolutions(model):
         module.__class__ = _DIVIDED.get(type(module), type(module))
         module._mucudnn = choice
@@ -96,6 +95,13 @@ def convolutions(model: Any) -> list[Any]:
     if not found:
         raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")
     return found
+
+
+def _can_divide(*tensors: Tensor) -> bool:
+    return all(
+        ops.is_plain(tensor) and tensor.is_cpu and tensor.dtype in _TYPES and tensor.numel() > 0
+        for tensor in tensors
+    ) and (torch.compiler.is_compiling() or not ops.is_transformed())
 
 
 def operands_of(

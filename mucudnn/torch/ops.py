@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from mucudnn import arrays
@@ -75,6 +76,16 @@ def view_of(tensor: Tensor, name: str, channels_last: bool) -> View:
     return arrays.read_tensor(tensor.contiguous(), name)
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether it is a tensor with memory of its own, and of no subclass that has its own operators."""
+    return type(tensor) in _PLAIN and not tensor.is_meta
+
+
+def is_transformed() -> bool:
+    """Whether a transform of functions (vmap, jvp) or forward-mode differentiation looks on."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
 def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
     """Whether a call must go through the operator, for autograd, a compiler, a tracer, a mode or a transform.
 
@@ -83,10 +94,10 @@ def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
     tensors = (x, w) if bias is None else (x, w, bias)
     return (
         torch.compiler.is_compiling()
-        or any(type(tensor) not in _PLAIN or tensor.is_meta for tensor in tensors)
+        or not all(map(is_plain, tensors))
         or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
         or is_in_torch_dispatch_mode()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or is_transformed()
         or torch.jit.is_tracing()
     )
 

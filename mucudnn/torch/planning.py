@@ -11,8 +11,8 @@ from mucudnn._native import Problem
 from mucudnn.cache import Cache
 from mucudnn.decide import Limits
 from mucudnn.devices import device_named
-from mucudnn.dispatch import LogListener, geometry, limit_of
-from mucudnn.errors import UsageError
+from mucudnn.dispatch import Call, LogListener, geometry, limit_of
+from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.kernels import PASSES, Kernel
 from mucudnn.optimizer import optimize
 from mucudnn.plan import Plan
@@ -48,16 +48,17 @@ def plan(
         limits = Limits(workspace=limit_of(workspace))
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
-    kernels = _kernels(model, example_input)
-    engine, listener = device_named("cpu").engine, LogListener()
+    device, kernels = _kernels(model, example_input)
+    engine, listener = device_named(device).engine, LogListener()
     with Cache.of_user(listener, needed=False) as cache:
         result = optimize(engine, cache, kernels, settings.BATCH_POLICY.read(), limits, listener)
     return to_plan(result)
 
 
-def _kernels(model: Any, example_input: Any) -> list[Kernel]:
-    """The kernels of one run, each with the number of its occurrences."""
+def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
+    """The device, and the kernels of one run, each with the number of its occurrences."""
     found: Counter[tuple[Problem, str]] = Counter()
+    devices: set[str] = set()
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         x = args[0] if args else given["input"]
@@ -67,7 +68,9 @@ def _kernels(model: Any, example_input: Any) -> list[Kernel]:
             "backward_filter": torch.is_grad_enabled() and module.weight.requires_grad,
         }
         with torch.no_grad():
-            problem = _problem(module, x)
+            call = _call(module, x)
+        devices.add(call.device)
+        problem, _ = geometry(call)
         found.update((problem, pass_) for pass_ in PASSES if needed[pass_])
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
@@ -83,12 +86,12 @@ def _kernels(model: Any, example_input: Any) -> list[Kernel]:
                 buffer.copy_(before)
     if not found:
         raise UsageError("no convolution of the model ran on the example input: there is nothing to plan")
-    return [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    if len(devices) > 1:
+        raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
+    return devices.pop(), [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
 
 
-def _problem(module: Any, x: Tensor) -> Problem:
+def _call(module: Any, x: Tensor) -> Call:
     given = operands_of(module, x, module.weight, module.bias, Choice())
-    channels_last = given.options.channels_last
-    views = [ops.view_of(tensor, "input", channels_last) for tensor in (given.x, given.w)]
-    call = ops.call_of("forward", views[0], views[0].shape, views[1].shape, None, given.options)
-    return geometry(call)[0]
+    vx, vw = (ops.view_of(tensor, "input", given.options.channels_last) for tensor in (given.x, given.w))
+    return ops.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

@@ -205,6 +205,30 @@ def test_what_cannot_be_divided_runs_as_before(x: torch.Tensor) -> None:
         assert torch.equal(result, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_transforms_and_subclasses_run_as_before() -> None:
+    class Marked(torch.Tensor):
+        pass
+
+    module = nn.Conv2d(3, 4, 3)
+    weight, direction = module.weight.detach(), torch.ones(4, 3, 3, 3)
+
+    def applied(weight: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(module, {"weight": weight}, X)
+
+    def results() -> list[torch.Tensor]:
+        return [
+            torch.func.vmap(module)(X[None])[0],
+            torch.func.grad(lambda w: applied(w).square().sum())(weight),
+            torch.func.jvp(applied, (weight,), (direction,))[1],
+            module(X.as_subclass(Marked)).as_subclass(torch.Tensor),
+        ]
+
+    expected = results()
+    mt.convert(module)
+    torch.testing.assert_close(results(), expected)
+
+
 def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing_fits(*given: object, **options: object) -> None:
         raise NothingFitsError("nothing fits")
@@ -328,6 +352,12 @@ def test_a_model_that_takes_several_arguments_or_names() -> None:
 def test_both_limits_are_one_too_many(network: nn.Module) -> None:
     with pytest.raises(ValueError, match="one limit is enough"):
         mt.plan(network, X, workspace=1, total_workspace=1)
+
+
+def test_a_model_on_a_device_without_an_engine_cannot_be_planned() -> None:
+    module = nn.Conv2d(3, 2, 3, device="meta")
+    with pytest.raises(RuntimeError, match="no engine for arrays on meta"):
+        mt.plan(module, X.to("meta"))
 
 
 def test_a_plan_of_nothing_that_ran() -> None:
