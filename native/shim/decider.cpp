@@ -89,7 +89,9 @@ std::unique_ptr<const KnownKernel> Decider::decide(const Problem& problem, Pass 
   std::set<std::int64_t> sizes{problem.mini_batch};
   if (plan != nullptr) {
     configurations = plan->desirable;
-    configurations.push_back(plan->chosen);
+    if (std::find(configurations.begin(), configurations.end(), plan->chosen) == configurations.end()) {
+      configurations.push_back(plan->chosen);
+    }
     for (const Configuration& configuration : configurations) {
       for (const MicroConfiguration& part : configuration) sizes.insert(part.micro_batch);
     }
@@ -160,6 +162,7 @@ std::unique_ptr<const KnownKernel> Decider::make_known(const Problem& problem, P
                                                        const std::vector<Configuration>& configurations,
                                                        const Configuration* preferred) {
   std::vector<Point> points;
+  std::string failures;
   int preferred_index = -1;
   for (const Configuration& configuration : configurations) {
     bool deterministic = true;
@@ -181,9 +184,11 @@ std::unique_ptr<const KnownKernel> Decider::make_known(const Problem& problem, P
       points.push_back(
           {configuration, std::move(division), workspace, time_of(configuration), deterministic});
     } catch (const EngineError& error) {
-      log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " +
-                                 describe(configuration) + ": " + error.what());
+      failures += (failures.empty() ? "" : "; ") + describe(configuration) + ": " + error.what();
     }
+  }
+  if (!failures.empty()) {
+    log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " + failures);
   }
   KnownKernel::Permissions permissions;
   const std::vector<Candidate>& whole = candidates.at(problem.mini_batch);
