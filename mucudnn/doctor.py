@@ -12,7 +12,15 @@ from pathlib import Path
 
 from mucudnn.elf import Elf, NotElfError, mapped, read_elf
 from mucudnn.errors import UsageError
-from mucudnn.libraries import SONAME, TIMEOUT, format_version, preloading, run_child, shim_path
+from mucudnn.libraries import (
+    SONAME,
+    TIMEOUT,
+    chosen_library,
+    format_version,
+    preloading,
+    run_child,
+    shim_path,
+)
 
 _OPEN = """
 import ctypes
@@ -26,6 +34,7 @@ ctypes.CDLL(None).dladdr(ctypes.cast(library.cudnnGetVersion, ctypes.c_void_p), 
 print(info.file.decode())
 print(library.cudnnGetVersion())
 """
+_NO_MENTION = "does not mention cuDNN; what it loads may: name that package or file, such as torch"
 
 
 @dataclass(frozen=True)
@@ -91,9 +100,9 @@ def _examine_package(name: str, package: metadata.Distribution) -> list[Finding]
             finding = _examine_file(f"{name}: {file.name}", path, read_elf(path), program=False)
         except (NotElfError, OSError):
             continue
-        if finding.works is not None:
+        if finding.text != _NO_MENTION:
             findings.append(finding)
-    return findings or [Finding(name, None, "nothing in this package mentions libcudnn")]
+    return findings or [Finding(name, None, "nothing in this package mentions cuDNN")]
 
 
 def _examine_program(subject: str, path: Path) -> Finding:
@@ -167,16 +176,21 @@ def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
     without = _loader_choice(path, elf, plain)
     under = _loader_choice(path, elf, preloading(shim_path(), dict(os.environ)))
     own = f"linked against {SONAME}; alone it gets {without or 'none: it is not found'}"
-    if under is not None and os.path.samefile(under, shim_path()):
-        return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of that")
-    return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
+    if under is None or not os.path.samefile(under, shim_path()):
+        return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
+    real = chosen_library() or without
+    if real is None:
+        # A library may be loaded by what has brought a cuDNN before.
+        return Finding(subject, None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY")
+    return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
 
 
 def _loader_choice(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
     loader = elf.interpreter or read_elf(Path(sys.executable)).interpreter
     if loader is None:
         return None
-    answer = run_child([loader, "--list", str(path.resolve())], environment)
+    # Unlike --list, this goes on where another library is missing.
+    answer = run_child([loader, str(path.resolve())], {**environment, "LD_TRACE_LOADED_OBJECTS": "1"})
     listed = re.search(
         rf"^\s*(?:{re.escape(SONAME)} => )?(/.*{re.escape(SONAME)}) \(", answer.stdout, re.MULTILINE
     )
@@ -187,6 +201,7 @@ def _examine_opened(subject: str, path: Path) -> Finding:
     """By the names that it holds: a guess, so it says what it saw."""
     with mapped(path) as data:
         names = {name.decode() for name in re.findall(rb"[\w./+-]*libcudnn\.so[.\d]*", data)}
+        calls = data.find(b"cudnnGetVersion") >= 0 or data.find(b"cudnnCreate") >= 0
     paths = sorted(name for name in names if name.startswith("/"))
     if paths:
         return Finding(subject, False, f"holds the path {paths[0]}: what is opened by its path escapes")
@@ -196,8 +211,7 @@ def _examine_opened(subject: str, path: Path) -> Finding:
         )
     if names:
         return Finding(subject, False, f"holds the name {min(names)}: mucudnn stands in for {SONAME} only")
-    return Finding(
-        subject,
-        None,
-        "does not mention libcudnn; what it loads may: name that package or file, such as torch",
-    )
+    if calls:
+        text = f"names functions of cuDNN, but no library: if it opens {SONAME}, it gets mucudnn's library"
+        return Finding(subject, None, text)
+    return Finding(subject, None, _NO_MENTION)

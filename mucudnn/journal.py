@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn import __version__
-from mucudnn._native import Engine
+from mucudnn._native import MOST_SLICES_IN_PLACE, accumulator_size
 from mucudnn.cache import Cache
 from mucudnn.descriptor import problem_key
 from mucudnn.errors import MucudnnError
 from mucudnn.exchange import MEASUREMENT, Row
 from mucudnn.plan import Plan, PlanKernel
-from mucudnn.records import SUCCESS
+from mucudnn.records import CANNOT_ACCUMULATE, SUCCESS
 
 # Cut off, a document has no last line; the next one may then begin in the middle of a line.
 _DOCUMENT = re.compile(r"mucudnn plan (?:(?!mucudnn plan ).)*?\nend \d+\n", re.DOTALL)
@@ -62,10 +62,14 @@ def rows_of(text: str) -> Iterator[Row]:
                 "measured_at": _time(plan.header["measured_at"]),
             }
             for kernel in plan.kernels:
-                yield from ((MEASUREMENT, {**whose, **row}) for row in _rows(kernel))
+                rows = _rows(kernel, sums=whose["engine"] == "host")
+                yield from ((MEASUREMENT, {**whose, **row}) for row in rows)
 
 
-def _rows(kernel: PlanKernel) -> Iterator[dict[str, Any]]:
+def _rows(kernel: PlanKernel, *, sums: bool) -> Iterator[dict[str, Any]]:
+    """The rows of a kernel; `sums` says whether its device can sum slices in fp32."""
+    # The same for every division into more slices than are summed in place.
+    accumulator = accumulator_size(kernel.problem, kernel.pass_, MOST_SLICES_IN_PLACE + 1)
     for option in kernel.desirable:
         part = option.parts[0]
         yield {
@@ -78,8 +82,7 @@ def _rows(kernel: PlanKernel) -> Iterator[dict[str, Any]]:
             "notes": "",
             "median_ms": part.time_ms,
             "spread_ms": None,
-            # The same for every division in more than four slices, the most that are summed in place.
-            "accumulator": Engine.accumulator_size(kernel.problem, kernel.pass_, 5),
+            "accumulator": accumulator if sums or not accumulator else CANNOT_ACCUMULATE,
             "version": __version__,
         }
 

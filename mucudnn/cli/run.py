@@ -83,7 +83,10 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def become(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
-    """Become the command that `mucudnn NAME` was given, with the drop-in and these variables. Returns only by an exception."""
+    """Become the command that `mucudnn NAME` was given, with the drop-in and these variables.
+
+    Returns only by an exception.
+    """
     if command and command[0] == "--":
         command = command[1:]
     if not command:

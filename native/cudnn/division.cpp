@@ -34,7 +34,7 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }
-  accumulator_size_ = mucudnn::accumulator_size(problem, pass, slices.size());
+  accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
 }
 
 void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
@@ -62,7 +62,7 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
 
 void Division::run_accumulated(cudnnHandle_t handle, const Arguments& arguments,
                                const Scratch& workspace) const {
-  FilterSum sum(device_, problem_, workspace.data + aligned(algorithms_workspace_));
+  FilterSum sum(*device_.accumulator(), problem_, workspace.data + aligned(algorithms_workspace_));
   const Scratch algorithms{workspace.data, algorithms_workspace_};
   std::int64_t done = 0;
   for (const Step& step : steps_) {

@@ -1,4 +1,4 @@
-// A configuration made ready: the slices of a mini-batch, each with its algorithm, run one after another.
+// Division of the mini-batch: slices, each with its algorithm.
 #pragma once
 
 #include <map>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
-#include "cudnn/engine.hpp"
 #include "cudnn/filter_sum.hpp"
 
 namespace mucudnn {
@@ -22,21 +22,18 @@ struct Slice {
 // backward_data write disjoint outputs, those of backward_filter add to one.
 Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);
 
-class Division {
+class Division final : public PreparedConfiguration {
  public:
   // Throws EngineError where an algorithm cannot run, std::invalid_argument where the slices do not add
   // to the mini-batch.
   Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
            const std::vector<Slice>& slices);
 
-  std::size_t workspace() const { return algorithms_workspace_ + accumulator_size_; }
-
-  // The whole mini-batch; any number of threads may run one division at once, each with its own handle and
-  // workspace. Throws EngineError, in particular where `workspace` is smaller than workspace(); then the
-  // output is that of the first `done` samples.
+  std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
+  // Where this throws, the output is that of the first `done` samples.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
            std::int64_t& done) const;
-  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;
 
  private:
   void run_accumulated(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;

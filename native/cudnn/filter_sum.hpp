@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
@@ -16,10 +17,17 @@ constexpr std::size_t kMostSlicesInPlace = 4;
 // backward_filter has more than kMostSlicesInPlace, one slice's result in 16 bit and their sum in fp32.
 std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices);
 
+// The same on a device; nothing where it would have to sum and cannot: there is no such division.
+std::optional<std::size_t> accumulator_size(Device& device, const Problem& problem, Pass pass,
+                                            std::size_t slices);
+
+// The same for a division that is to be run. Throws EngineError where there is no such division.
+std::size_t required_accumulator(Device& device, const Problem& problem, Pass pass, std::size_t slices);
+
 // In scratch that lies behind the algorithms' workspace.
 class FilterSum {
  public:
-  FilterSum(Device& device, const Problem& problem, char* scratch);
+  FilterSum(Accumulator& accumulator, const Problem& problem, char* scratch);
 
   // Where the next slice's gradient goes.
   char* slice() const { return slice_; }
@@ -28,7 +36,7 @@ class FilterSum {
   void store(double beta, char* output) const;
 
  private:
-  Device& device_;
+  Accumulator& accumulator_;
   const Problem& problem_;
   char* slice_;
   float* sum_;

@@ -38,8 +38,11 @@ int algorithm_named(const std::string& name) {
 // The handle and the functions, shared by an engine and the kernels that it prepared.
 class Context {
  public:
-  explicit Context(std::shared_ptr<const Library> library) : library_(std::move(library)) {
+  Context(std::shared_ptr<const Library> library, cudaStream_t stream) : library_(std::move(library)) {
     library_->check(library_->cudnnCreate(&handle_), "cudnnCreate");
+    const cudnnStatus_t status = library_->cudnnSetStream(handle_, stream);
+    if (status != CUDNN_STATUS_SUCCESS) library_->cudnnDestroy(handle_);
+    library_->check(status, "cudnnSetStream");
   }
   ~Context() { library_->cudnnDestroy(handle_); }
   Context(const Context&) = delete;
@@ -205,8 +208,8 @@ std::vector<Candidate> candidates(const Context& context, const Problem& problem
 
 class LegacyEngine final : public Engine {
  public:
-  explicit LegacyEngine(std::shared_ptr<const Library> library)
-      : context_(std::make_shared<const Context>(std::move(library))) {}
+  LegacyEngine(std::shared_ptr<const Library> library, cudaStream_t stream)
+      : context_(std::make_shared<const Context>(std::move(library), stream)) {}
 
   cudnnHandle_t handle() const override { return context_->handle(); }
 
@@ -256,8 +259,8 @@ const char* legacy_algorithm(Pass pass, unsigned enumerator) {
   return name(BackwardFilterPass::kNames);
 }
 
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library) {
-  return std::make_unique<LegacyEngine>(std::move(library));
+std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library, cudaStream_t stream) {
+  return std::make_unique<LegacyEngine>(std::move(library), stream);
 }
 
 }  // namespace mucudnn

@@ -38,7 +38,7 @@ void Library::find_functions(void* opened, const std::string& path) {
 std::string Library::name() const {
   if (is_host()) return "mucudnn-host " MUCUDNN_VERSION;
   const std::size_t version = cudnnGetVersion();
-  return "cudnn " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 

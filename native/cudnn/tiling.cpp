@@ -1,6 +1,7 @@
 #include "cudnn/tiling.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "cudnn/filter_sum.hpp"
 
@@ -83,6 +84,14 @@ void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const 
                      tile_rows.pitch(), static_cast<std::size_t>(last - first) * rows.size, rows.planes);
 }
 
+// Where in the scratch memory a tile's x, y and its algorithm's workspace lie.
+struct Copies {
+  explicit Copies(const Problem& tile)
+      : y(aligned(x_rows(tile).bytes())), size(y + aligned(y_rows(tile).bytes())) {}
+  std::size_t y;
+  std::size_t size;
+};
+
 }  // namespace
 
 std::int64_t tile_steps(const Problem& problem, Pass pass) {
@@ -109,6 +118,10 @@ Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps) {
   return tile;
 }
 
+std::size_t tile_copies(const Problem& problem, Pass pass, std::int64_t steps) {
+  return Copies(tile_problem(problem, pass, steps)).size;
+}
+
 Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass,
                const std::vector<Tile>& tiles)
     : device_(device), problem_(problem), pass_(pass) {
@@ -119,9 +132,7 @@ Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass
     auto& kernel = kernels_[{tile.steps, tile.algorithm}];
     const Problem one = tile_problem(problem, pass, tile.steps);
     if (kernel == nullptr) kernel = engine.prepare(one, pass, tile.algorithm);
-    algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
-    x_tile_ = std::max(x_tile_, aligned(x_rows(one).bytes()));
-    y_tile_ = std::max(y_tile_, aligned(y_rows(one).bytes()));
+    tile_workspace_ = std::max(tile_workspace_, Copies(one).size + kernel->workspace());
     steps_.push_back({done, tile.steps, kernel.get(), one});
     done += tile.steps;
   }
@@ -129,11 +140,8 @@ Tiling::Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass
     throw std::invalid_argument("the tiles do not add to the " + std::to_string(total) + " steps of " +
                                 name_of(pass));
   }
-}
-
-std::size_t Tiling::workspace() const {
-  const auto slices = steps_.size() * static_cast<std::size_t>(problem_.mini_batch);
-  return aligned(algorithms_workspace_) + x_tile_ + y_tile_ + accumulator_size(problem_, pass_, slices);
+  const auto slices = steps_.size() * static_cast<std::size_t>(problem.mini_batch);
+  accumulator_size_ = required_accumulator(device, problem, pass, slices);
 }
 
 void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
@@ -141,51 +149,50 @@ void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch
     throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
-  char* const copies = workspace.data + aligned(algorithms_workspace_);
-  Arguments tile{{copies, arguments.tensors.w, copies + x_tile_}, arguments.alpha, arguments.beta};
-  FilterSum sum(device_, problem_, copies + x_tile_ + y_tile_);
-  const auto slices = steps_.size() * static_cast<std::size_t>(problem_.mini_batch);
-  const bool summed = accumulator_size(problem_, pass_, slices) > 0;
-  bool first = true;
-  Tensors sample = arguments.tensors;
+  std::optional<FilterSum> sum;
+  if (accumulator_size_ > 0)
+    sum.emplace(*device_.accumulator(), problem_, workspace.data + aligned(tile_workspace_));
+  Arguments sample = arguments;
+  if (sum) {
+    sample.tensors.w = sum->slice();
+    sample.beta = 0;
+  }
   for (std::int64_t n = 0; n < problem_.mini_batch; ++n) {
     for (const Step& step : steps_) {
-      if (summed) {
-        tile.tensors.w = sum.slice();
-        tile.beta = 0;
-        run_tile(handle, step, sample, tile, workspace);
-        sum.add_slice();
-      } else {
-        // The tiles of backward_filter add to one output, those of the others write disjoint ones.
-        tile.beta = pass_ == Pass::backward_filter && !first ? 1.0 : arguments.beta;
-        run_tile(handle, step, sample, tile, workspace);
+      run_tile(handle, step, sample, workspace.data);
+      if (sum) {
+        sum->add_slice();
+      } else if (pass_ == Pass::backward_filter) {
+        sample.beta = 1;  // its tiles add to one output, those of the others write disjoint ones
       }
-      first = false;
     }
-    sample.x += x_rows(problem_).bytes();
-    sample.y += y_rows(problem_).bytes();
+    sample.tensors.x += x_rows(problem_).bytes();
+    sample.tensors.y += y_rows(problem_).bytes();
   }
-  if (summed) sum.store(arguments.beta, arguments.tensors.w);
+  if (sum) sum->store(arguments.beta, arguments.tensors.w);
 }
 
-void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Tensors& sample,
-                      const Arguments& arguments, const Scratch& workspace) const {
-  const Tensors& tile = arguments.tensors;
+void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {
+  const Copies copies(step.problem);
+  Arguments tile = sample;
+  tile.tensors.x = scratch;
+  tile.tensors.y = scratch + copies.y;
   const Axis axis(problem_);
   const Rows x = x_rows(problem_), y = y_rows(problem_);
   const Rows x_tile = x_rows(step.problem), y_tile = y_rows(step.problem);
   const std::int64_t y_begin = step.begin + first_row(axis, pass_);
   const std::int64_t x_begin = y_begin * axis.stride - axis.padding;
-  if (pass_ != Pass::backward_data || arguments.beta != 0)
-    copy_in(device_, tile.x, x_tile, sample.x, x, x_begin);
-  if (pass_ != Pass::forward || arguments.beta != 0) copy_in(device_, tile.y, y_tile, sample.y, y, y_begin);
-  step.kernel->execute(handle, arguments, {workspace.data, algorithms_workspace_});
+  if (pass_ != Pass::backward_data || sample.beta != 0)
+    copy_in(device_, tile.tensors.x, x_tile, sample.tensors.x, x, x_begin);
+  if (pass_ != Pass::forward || sample.beta != 0)
+    copy_in(device_, tile.tensors.y, y_tile, sample.tensors.y, y, y_begin);
+  step.kernel->execute(handle, tile, {scratch + copies.size, step.kernel->workspace()});
   if (pass_ == Pass::forward) {
-    copy_out(device_, sample.y, y, tile.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
+    copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
   } else if (pass_ == Pass::backward_data) {
     const std::int64_t first = step.begin * axis.stride;
     const std::int64_t last = std::min(x.count, first + step.count * axis.stride);
-    copy_out(device_, sample.x, x, tile.x, x_tile, x_begin, first, last);
+    copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, x_begin, first, last);
   }
 }
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
-#include "cudnn/engine.hpp"
 
 namespace mucudnn {
 
@@ -24,22 +24,24 @@ std::int64_t tile_steps(const Problem& problem, Pass pass);
 // The problem, of one sample, that a tile of so many steps is.
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps);
 
+// Bytes of the copies of such a tile's x and y, which stand before its algorithm's workspace.
+std::size_t tile_copies(const Problem& problem, Pass pass, std::int64_t steps);
+
 struct Tile {
   std::int64_t steps = 0;
   std::string algorithm;
 };
 
-class Tiling {
+class Tiling final : public PreparedConfiguration {
  public:
   // Throws EngineError where an algorithm cannot run, std::invalid_argument where the tiles do not add to
   // tile_steps().
   Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass, const std::vector<Tile>& tiles);
 
-  // The algorithms' own, and the copies of one tile's x and y.
-  std::size_t workspace() const;
-
-  // Sample by sample. Throws EngineError, in particular where `workspace` is smaller than workspace().
-  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;
+  // The most that one tile needs, for its copies of x and y and for its algorithm; and the accumulators.
+  std::size_t workspace() const override { return tile_workspace_ + accumulator_size_; }
+  // Sample by sample.
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
 
  private:
   struct Step {
@@ -49,17 +51,15 @@ class Tiling {
     Problem problem;
   };
 
-  void run_tile(cudnnHandle_t handle, const Step& step, const Tensors& sample, const Arguments& arguments,
-                const Scratch& workspace) const;
+  void run_tile(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const;
 
   Device& device_;
   Problem problem_;
   Pass pass_;
   std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> kernels_;
   std::vector<Step> steps_;
-  std::size_t algorithms_workspace_ = 0;
-  std::size_t x_tile_ = 0;  // bytes
-  std::size_t y_tile_ = 0;
+  std::size_t tile_workspace_ = 0;
+  std::size_t accumulator_size_ = 0;
 };
 
 }  // namespace mucudnn

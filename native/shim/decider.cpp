@@ -23,14 +23,15 @@ const Candidate* find(const std::vector<Candidate>& candidates, const std::strin
 }
 
 std::vector<Configuration> desirable_configurations(const std::vector<MicroConfiguration>& measured,
-                                                    std::int64_t mini_batch) {
-  // Slices too many to be summed in place need an accumulator (division.hpp): those few enough are a family
+                                                    std::int64_t mini_batch, bool can_sum) {
+  // Slices too many to be summed in place need an accumulator (filter_sum.hpp): those few enough are a family
   // of their own.
   std::vector<MicroConfiguration> in_place;
   std::copy_if(measured.begin(), measured.end(), std::back_inserter(in_place), [&](const auto& part) {
     return part.micro_batch * static_cast<std::int64_t>(kMostSlicesInPlace) >= mini_batch;
   });
-  std::vector<Configuration> all = desirable_set(measured, mini_batch);
+  std::vector<Configuration> all;
+  if (can_sum) all = desirable_set(measured, mini_batch);
   for (Configuration& configuration : desirable_set(std::move(in_place), mini_batch)) {
     if (std::find(all.begin(), all.end(), configuration) == all.end())
       all.push_back(std::move(configuration));
@@ -44,7 +45,7 @@ Decider::Decider(const Options& options, std::shared_ptr<const Library> library)
     : options_(options), library_(std::move(library)) {
   if (!library_->is_host()) throw EngineError("this version divides on the host engine only");
   identity_ = {{"engine", "host"}, {"device", library_->describe_host()}, {"library", library_->name()}};
-  device_ = make_host_device();
+  device_ = make_host_device(library_->describe_host());
   if (options_.plan.empty()) return;
   try {
     read_plan();
@@ -67,7 +68,7 @@ void Decider::read_plan() {
 }
 
 Engine& Decider::engine() {
-  if (engine_ == nullptr) engine_ = make_legacy_engine(library_);
+  if (engine_ == nullptr) engine_ = make_legacy_engine(library_, device_->stream());
   return *engine_;
 }
 
@@ -104,13 +105,14 @@ std::unique_ptr<const KnownKernel> Decider::decide(const Problem& problem, Pass 
   if (plan != nullptr) return make_known(problem, pass, candidates, configurations, &plan->chosen);
   const auto known = measured(problem, pass, candidates, may_measure);
   if (!known) return nullptr;
-  configurations = desirable_configurations(*known, problem.mini_batch);
+  const bool can_sum = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1).has_value();
+  configurations = desirable_configurations(*known, problem.mini_batch, can_sum);
   std::vector<MicroConfiguration> deterministic;
   std::copy_if(known->begin(), known->end(), std::back_inserter(deterministic), [&](const auto& part) {
     return is_deterministic(*find(candidates[part.micro_batch], part.algorithm));
   });
   if (deterministic.size() < known->size()) {
-    const auto more = desirable_configurations(deterministic, problem.mini_batch);
+    const auto more = desirable_configurations(deterministic, problem.mini_batch, can_sum);
     configurations.insert(configurations.end(), more.begin(), more.end());
   }
   return make_known(problem, pass, candidates, configurations, nullptr);

@@ -51,13 +51,37 @@ def test_a_linked_program_works_and_its_own_library_is_named(
     monkeypatch.setenv("LD_LIBRARY_PATH", host_engine_folders(tmp_path / "host"))
     finding = examine(path)
     assert finding.works is True
-    assert f"alone it gets {tmp_path}/host/libcudnn.so.9; under mucudnn run it gets mucudnn's" in finding.text
+    library = tmp_path / "host" / "libcudnn.so.9"
+    assert f"alone it gets {library}; under mucudnn run it gets mucudnn's library in front of {library}" in (
+        finding.text
+    )
 
 
-def test_a_linked_program_works_where_it_alone_would_not_start(tmp_path: Path) -> None:
-    finding = examine(program(tmp_path, CALL, SHIM))
+def test_a_linked_program_without_a_library_of_its_own_needs_one_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(tmp_path, CALL, SHIM)
+    finding = examine(path)
+    assert finding.works is None
+    assert "alone it gets none: it is not found; where nothing else brings one, set MUCUDNN_LIBRARY" in (
+        finding.text
+    )
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    finding = examine(path)
     assert finding.works is True
-    assert "alone it gets none: it is not found" in finding.text
+    assert f"gets mucudnn's library in front of {_native.host_library()}" in finding.text
+
+
+def test_another_library_that_is_missing_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    source, library = tmp_path / "gone.c", tmp_path / "libgone.so"
+    source.write_text("int gone;\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    path = program(tmp_path, CALL, "-Wl,--no-as-needed", library, SHIM)
+    library.unlink()
+    assert examine(path).works is True
 
 
 @pytest.mark.parametrize(
@@ -66,7 +90,8 @@ def test_a_linked_program_works_where_it_alone_would_not_start(tmp_path: Path) -
         ("libcudnn.so.9", True, "opens libcudnn.so.9 by its name, and gets mucudnn's library"),
         ("/opt/cudnn/libcudnn.so.9", False, "holds the path /opt/cudnn/libcudnn.so.9: what is opened by its"),
         ("libcudnn.so.8", False, "holds the name libcudnn.so.8: mucudnn stands in for libcudnn.so.9 only"),
-        ("libother.so.1", None, "does not mention libcudnn"),
+        ("cudnnCreate", None, "names functions of cuDNN, but no library: if it opens libcudnn.so.9"),
+        ("libother.so.1", None, "does not mention cuDNN"),
     ],
 )
 def test_a_program_that_opens_libraries_is_judged_by_the_names_in_it(
@@ -184,12 +209,13 @@ def test_of_a_python_package_the_files_that_use_cudnn_are_examined(
     files = ("_linked.so", "_other.so", "libcudnn_graph.so.9", "broken.so", "missing.so", "trainer.py")
     (information / "RECORD").write_text("".join(f"{name},,\n" for name in files))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
     assert [(finding.subject, finding.works) for finding in doctor.examine("trainer")] == [
         ("trainer: _linked.so", True)
     ]
     (information / "RECORD").write_text("_other.so,,\n")
     assert [finding.text for finding in doctor.examine("trainer")] == [
-        "nothing in this package mentions libcudnn"
+        "nothing in this package mentions cuDNN"
     ]
 
 

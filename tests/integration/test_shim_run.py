@@ -209,6 +209,13 @@ def test_a_program_that_never_calls_cudnn_never_hears_of_a_wrong_library() -> No
     assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
 
 
+def test_a_program_that_opens_a_path_escapes_and_runs_as_it_does_alone(answer: str) -> None:
+    result = run_under_mucudnn(
+        sys.executable, "-c", ASK.replace("libcudnn.so.9", HOST), MUCUDNN_LIBRARY=str(SHIM)
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+
+
 def test_a_library_with_functions_that_mucudnn_does_not_know_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "newer.c", tmp_path / "libcudnn.so.9"
     source.write_text("int cudnnGetVersion, cudnnDivideAndConquer, cudnnInvented, other;\n")

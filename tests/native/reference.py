@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, Problem
+from mucudnn._native import Engine, Problem, tile_copies, tile_problem
 
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -96,7 +95,7 @@ class Bench:
         over: float | None = None,
     ) -> Array:
         """The output of a division over the random output values (or over `over` all over)."""
-        return self._run(self.engine.execute, self.workspace(parts), parts, alpha, beta, over)
+        return self._run(self.workspace(parts), parts, alpha, beta, over, tiles=False)
 
     def run_tiles(
         self,
@@ -107,17 +106,27 @@ class Bench:
         over: float | None = None,
     ) -> Array:
         """The output of tiles, in the same way."""
-        workspace = self.engine.tile_workspace(self.problem, self.pass_, parts)
-        return self._run(self.engine.execute_tiles, workspace, parts, alpha, beta, over)
+        return self._run(self.tile_workspace(parts), parts, alpha, beta, over, tiles=True)
+
+    def tile_workspace(self, parts: list[tuple[int, str]]) -> int:
+        """Bytes that the tiles need."""
+        most = 0
+        for steps, algorithm in parts:
+            found = self.engine.enumerate(tile_problem(self.problem, self.pass_, steps), self.pass_)
+            own = next(c.workspace for c in found if c.algorithm == algorithm)
+            most = max(most, own + tile_copies(self.problem, self.pass_, steps))
+        slices = len(parts) * self.problem.mini_batch
+        return most + self.engine.accumulator_size(self.problem, self.pass_, slices)
 
     def _run(
         self,
-        execute: Callable[..., None],
         workspace: int,
         parts: list[tuple[int, str]],
         alpha: float,
         beta: float,
         over: float | None,
+        *,
+        tiles: bool,
     ) -> Array:
         name = OUTPUT[self.pass_]
         memory, count = self.memory[name], int(np.prod(self.shapes[name]))
@@ -125,9 +134,10 @@ class Bench:
             memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
         else:
             memory.fill(self.problem.data_type, count, over)
-        scratch = self.engine.allocate(workspace)
-        tensors = self.memory.values()
-        execute(self.problem, self.pass_, parts, *tensors, scratch, alpha=alpha, beta=beta)
+        x, w, y, scratch = *self.memory.values(), self.engine.allocate(workspace)
+        self.engine.execute(
+            self.problem, self.pass_, parts, x, w, y, scratch, alpha=alpha, beta=beta, tiles=tiles
+        )
         return self._load(name)
 
     def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:

@@ -1,4 +1,4 @@
-"""native/cudnn/abi.h declares nothing that NVIDIA's cudnn.h does not declare the same way.
+"""Our declarations of NVIDIA's interfaces declare nothing that NVIDIA's headers do not declare the same way.
 
 A C++ file is generated that includes the real header, then ours inside a namespace, and asserts at compile
 time that constants, types, members and signatures agree. The signatures in our list name their types, so that
@@ -7,48 +7,69 @@ expanding the list where those names mean the real types compares the real funct
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
+import nvidia_headers
 import pytest
 
-ABI = Path(__file__).parents[2] / "native" / "cudnn" / "abi.h"
-PACKAGES = "nvidia-cudnn-cu13 (with --no-deps), nvidia-cuda-runtime and nvidia-cuda-crt"
+NATIVE = Path(__file__).parents[2] / "native"
+
+
+@dataclass(frozen=True)
+class Header:
+    """One of ours, and what it is held against."""
+
+    path: Path
+    real: str
+    constants: str  # a pattern of the constants that it declares
+    functions: str  # the macro that lists its functions
+    counts: tuple[int, int, int, int, int]  # of constants and functions at least; enums, structs, pointers
+
+
+CUDNN = Header(
+    NATIVE / "cudnn" / "abi.h",
+    "cudnn.h",
+    r"CUDNN_\w+|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL",
+    "MUCUDNN_CUDNN_FUNCTIONS",
+    (80, 50, 13, 3, 6),
+)
+CUDART = Header(
+    NATIVE / "cudart" / "abi.h",
+    "cuda_runtime_api.h",
+    r"cuda(?:Success|Error[A-Z]\w+|Memcpy[A-Z]\w+To\w+|MemcpyDefault|DevAttr\w+|StreamCaptureStatus[A-Z]\w+"
+    r"|Stream(?:Default|NonBlocking)|Event(?:Default|BlockingSync|DisableTiming|Interprocess))",
+    "MUCUDNN_CUDART_FUNCTIONS",
+    (25, 33, 4, 1, 2),
+)
 
 
 @pytest.fixture(scope="module")
 def real_headers() -> list[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
-    folders = [folder for root in roots for folder in sorted(root.glob("*/include"))]
-    if any((folder / "cudnn.h").is_file() for folder in folders):
-        return folders
-    reason = f"needs cudnn.h and CUDA's headers: pip install {PACKAGES}"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    return nvidia_headers.folders()
 
 
-def comparison(text: str) -> str:
-    """C++ that compiles only where `text`, the contents of abi.h, agrees with cudnn.h."""
-    words = set(re.findall(r"\b(?:CUDNN_\w+|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)\b", text))
-    macros = set(re.findall(r"^#define (CUDNN_\w+) ", text, re.MULTILINE))
-    functions = sorted(set(re.findall(r"\bX\([^,()]+, (cudnn\w+),", text)))
+def comparison(header: Header, text: str) -> str:
+    """C++ that compiles only where `text`, the contents of our header, agrees with the real one."""
+    words = set(re.findall(rf"\b(?:{header.constants})\b", text))
+    macros = set(re.findall(rf"^#define ({header.constants}) ", text, re.MULTILINE))
+    functions = sorted(set(re.findall(r"\bX\([^,()]+, (cud\w+),", text)))
     enums = re.findall(r"^typedef enum [^{;]*\{.*?\} (\w+);", text, re.MULTILINE | re.DOTALL)
     structs = re.findall(r"^typedef struct \w+ \{(.*?)\} (\w+);", text, re.MULTILINE | re.DOTALL)
     pointers = re.findall(r"^typedef struct \w+\* (\w+);", text, re.MULTILINE)
-    assert len(words) > 80
-    assert len(functions) > 50
-    assert (len(enums), len(structs), len(pointers)) == (13, 3, 6)
+    constants_at_least, functions_at_least, *types = header.counts
+    assert len(words) >= constants_at_least
+    assert len(functions) >= functions_at_least
+    assert [len(enums), len(structs), len(pointers)] == types
 
     def check(condition: str, what: str) -> str:
         return f'static_assert({condition}, "{what} differs");'
 
-    lines = ["#include <cudnn.h>", "#include <cstddef>", "#include <type_traits>"]
+    lines = [f"#include <{header.real}>", "#include <cstddef>", "#include <type_traits>"]
     lines += [f"constexpr long long real_{macro} = {macro};\n#undef {macro}" for macro in sorted(macros)]
     # C functions of one name are one function in every namespace: ours take other names here.
     lines += [f"#define {function} ours_{function}" for function in functions]
@@ -63,6 +84,8 @@ def comparison(text: str) -> str:
     for body, name in structs:
         lines.append(check(f"sizeof(ours::{name}) == sizeof(::{name})", name))
         for member in re.findall(r"(\w+)(?:\[\d+\])?;", body):
+            if member == "undeclared":  # the rest of the real structure
+                continue
             lines.append(
                 check(
                     f"offsetof(ours::{name}, {member}) == offsetof(::{name}, {member}) && "
@@ -73,45 +96,71 @@ def comparison(text: str) -> str:
     lines += [
         "#define AGREES(result, function, parameters) \\",
         '  static_assert(std::is_same_v<result parameters, decltype(::function)>, #function " differs");',
-        "MUCUDNN_CUDNN_FUNCTIONS(AGREES)",
+        f"{header.functions}(AGREES)",
     ]
     return "\n".join(lines) + "\n"
 
 
-def compile_against(text: str, real_headers: list[Path], folder: Path) -> subprocess.CompletedProcess[str]:
+def compile_against(
+    header: Header, text: str, real_headers: list[Path], folder: Path
+) -> subprocess.CompletedProcess[str]:
     compiler = os.environ.get("CXX") or shutil.which("c++")
     assert compiler, "needs a C++ compiler: set CXX"
     (folder / "abi.h").write_text(text)
     source = folder / "comparison.cpp"
-    source.write_text(comparison(text))
+    source.write_text(comparison(header, text))
     includes = [option for path in real_headers for option in ("-isystem", str(path))]
     command = [*compiler.split(), "-std=c++17", "-fsyntax-only", f"-I{folder}", *includes, str(source)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_every_declaration_agrees_with_the_real_header(real_headers: list[Path], tmp_path: Path) -> None:
-    result = compile_against(ABI.read_text(), real_headers, tmp_path)
+@pytest.mark.parametrize("header", [CUDNN, CUDART], ids=lambda header: header.real)
+def test_every_declaration_agrees_with_the_real_header(
+    header: Header, real_headers: list[Path], tmp_path: Path
+) -> None:
+    result = compile_against(header, header.path.read_text(), real_headers, tmp_path)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "complaint"),
+    ("header", "right", "wrong", "complaint"),
     [
-        ("CUDNN_DATA_BFLOAT16 = 9", "CUDNN_DATA_BFLOAT16 = 8", "CUDNN_DATA_BFLOAT16 differs"),
-        ("CUDNN_STATUS_NOT_SUPPORTED, 3000", "CUDNN_STATUS_NOT_SUPPORTED, 9", "NOT_SUPPORTED differs"),
-        ("CUDNN_DIM_MAX 8", "CUDNN_DIM_MAX 5", "CUDNN_DIM_MAX differs"),
-        ("float time;\n  size_t memory;", "size_t memory;\n  float time;", "AlgoPerf_t.time differs"),
-        ("int reserved[3];", "int reserved[2];", "AlgoPerf_t.reserved differs"),
-        ("(cudnnHandle_t handle, int* count)", "(cudnnHandle_t handle, size_t* count)", "MaxCount differs"),
-        ("size_t, cudnnGetVersion", "int, cudnnGetVersion", "cudnnGetVersion differs"),
-        ("CUDNN_FMA_MATH = 3", "CUDNN_FAST_MATH = 3", "CUDNN_FAST_MATH"),
+        (CUDNN, "CUDNN_DATA_BFLOAT16 = 9", "CUDNN_DATA_BFLOAT16 = 8", "CUDNN_DATA_BFLOAT16 differs"),
+        (CUDNN, "CUDNN_STATUS_NOT_SUPPORTED, 3000", "CUDNN_STATUS_NOT_SUPPORTED, 9", "NOT_SUPPORTED differs"),
+        (CUDNN, "CUDNN_DIM_MAX 8", "CUDNN_DIM_MAX 5", "CUDNN_DIM_MAX differs"),
+        (CUDNN, "float time;\n  size_t memory;", "size_t memory;\n  float time;", "AlgoPerf_t.time differs"),
+        (CUDNN, "int reserved[3];", "int reserved[2];", "AlgoPerf_t.reserved differs"),
+        (
+            CUDNN,
+            "(cudnnHandle_t handle, int* count)",
+            "(cudnnHandle_t handle, size_t* count)",
+            "MaxCount differs",
+        ),
+        (CUDNN, "size_t, cudnnGetVersion", "int, cudnnGetVersion", "cudnnGetVersion differs"),
+        (CUDNN, "CUDNN_FMA_MATH = 3", "CUDNN_FAST_MATH = 3", "CUDNN_FAST_MATH"),
+        (
+            CUDART,
+            "cudaErrorMemoryAllocation, 2,",
+            "cudaErrorMemoryAllocation, 3,",
+            "MemoryAllocation differs",
+        ),
+        (CUDART, "cudaMemcpyDeviceToHost = 2", "cudaMemcpyDeviceToHost = 1", "DeviceToHost differs"),
+        (CUDART, "cudaStreamNonBlocking 0x01", "cudaStreamNonBlocking 0x02", "NonBlocking differs"),
+        (CUDART, "int major;\n  int minor;", "int minor;\n  int major;", "cudaDeviceProp.major differs"),
+        (CUDART, "int undeclared[153]", "int undeclared[152]", "cudaDeviceProp differs"),
+        (
+            CUDART,
+            "cudaGetDevice, (int* device)",
+            "cudaGetDevice, (unsigned* device)",
+            "cudaGetDevice differs",
+        ),
     ],
 )
 def test_a_wrong_declaration_is_caught(
-    right: str, wrong: str, complaint: str, real_headers: list[Path], tmp_path: Path
+    header: Header, right: str, wrong: str, complaint: str, real_headers: list[Path], tmp_path: Path
 ) -> None:
-    text = ABI.read_text()
+    text = header.path.read_text()
     assert right in text
-    result = compile_against(text.replace(right, wrong, 1), real_headers, tmp_path)
+    result = compile_against(header, text.replace(right, wrong, 1), real_headers, tmp_path)
     assert result.returncode != 0
     assert complaint in result.stderr

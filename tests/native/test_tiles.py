@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import PASSES, Bench, divisions, problems
 
-from mucudnn._native import Engine, EngineError, Problem, tile_problem, tile_steps
+from mucudnn._native import Engine, EngineError, Problem, tile_copies, tile_problem, tile_steps
 
 ALL_TYPES = ("f32", "f64", "f16", "bf16")
+SMALL = Problem(mini_batch=1, in_channels=2, out_channels=2, input=(8, 8), kernel=(3, 3), padding=1)
 passes = st.sampled_from(PASSES)
 
 
@@ -70,18 +71,17 @@ def test_sixteen_bit_filter_gradients_of_many_tiles_are_summed_in_fp32(engine: E
 
 
 def test_tiles_that_do_not_add_up_are_refused(engine: Engine) -> None:
-    problem = Problem(mini_batch=1, in_channels=2, out_channels=2, input=(8, 8), kernel=(3, 3), padding=1)
+    bench = Bench(engine, SMALL, "forward")
+    scratch = engine.allocate(4096)
     for parts in ([(4, "IMPLICIT_GEMM")], [(9, "IMPLICIT_GEMM")], [(8, "IMPLICIT_GEMM"), (0, "GEMM")], []):
         with pytest.raises(ValueError, match="the tiles do not add to the 8 steps of forward"):
-            engine.tile_workspace(problem, "forward", parts)
+            engine.execute(SMALL, "forward", parts, *bench.memory.values(), scratch, tiles=True)
 
 
-def test_tiles_say_how_much_workspace_they_need(engine: Engine) -> None:
-    problem = Problem(mini_batch=1, in_channels=2, out_channels=2, input=(8, 8), kernel=(3, 3), padding=1)
-    bench = Bench(engine, problem, "forward")
-    parts = [(4, "IMPLICIT_GEMM")] * 2
-    needed = engine.tile_workspace(problem, "forward", parts)
+def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
+    bench = Bench(engine, SMALL, "forward")
+    needed = tile_copies(SMALL, "forward", 4)
     assert needed == 512 + 256  # 2 channels of 6 rows of x and of 4 rows of y, each aligned to 256 bytes
-    tensors, little = bench.memory.values(), engine.allocate(needed - 1)
+    parts, little = [(4, "IMPLICIT_GEMM")] * 2, engine.allocate(needed - 1)
     with pytest.raises(EngineError, match=f"need a workspace of {needed} bytes, {needed - 1} are given"):
-        engine.execute_tiles(problem, "forward", parts, *tensors, little)
+        engine.execute(SMALL, "forward", parts, *bench.memory.values(), little, tiles=True)

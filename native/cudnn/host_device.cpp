@@ -25,8 +25,13 @@ void store(const float* sum, float beta, Type* output, std::int64_t count, Round
   }
 }
 
-class HostDevice final : public Device {
+class HostDevice final : public Device, private Accumulator {
  public:
+  explicit HostDevice(std::string name) : name_(std::move(name)) {}
+
+  std::string name() const override { return name_; }
+  Accumulator* accumulator() override { return this; }
+
   void* allocate(std::size_t size) override {
     void* memory = std::aligned_alloc(kAlignment, aligned(size + 1));
     if (memory == nullptr) throw std::bad_alloc();
@@ -68,6 +73,7 @@ class HostDevice final : public Device {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }
 
+ private:
   void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) override {
     if (type == DataType::f16) {
       add(static_cast<const Half*>(slice), sum, count, first);
@@ -83,10 +89,14 @@ class HostDevice final : public Device {
       store(sum, static_cast<float>(beta), static_cast<BFloat16*>(output), count, to_bfloat16);
     }
   }
+
+  std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_device() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> make_host_device(std::string name) {
+  return std::make_unique<HostDevice>(std::move(name));
+}
 
 }  // namespace mucudnn
