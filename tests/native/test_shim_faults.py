@@ -3,79 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-import host_abi
 import numpy as np
 import pytest
 import shim_cases
 from programs import SHIM, compile_c, run
 from reference import PASSES
 from shim_cases import CLIENT, case
+from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library
 
 SMALL = "f32:nchw:default:mb6_ic4ih10_oc6_kh3_ph1"
 NOT_INITIALIZED, INTERNAL_ERROR = 1001, 4000
 
-FAILING = """
-#include <dlfcn.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include "abi.h"
-
-static atomic_int count, failing, sticky;
-static _Atomic(const char*) failed = "";
-
-/* The calls from now on are counted, and the `number`-th fails, or, if `all`, all that execute from it on. */
-void fail_call(int number, int all) { count = 0; failing = number; sticky = all; }
-int calls(void) { return count; }
-const char* failed_call(void) { return failed; }
-
-static int fails(const char* name, int executes) {
-  const int number = ++count;
-  if (failing == 0 || (sticky ? number < failing || !executes : number != failing)) return 0;
-  failed = name;
-  return 1;
-}
-
-static void* find(const char* name) {
-  static void* host;
-  if (host == NULL) host = dlopen(getenv("HOST_ENGINE"), RTLD_NOW | RTLD_LOCAL);
-  return dlsym(host, name);
-}
-
-void mucudnnHostSetThreads(int threads) { ((void (*)(int))find("mucudnnHostSetThreads"))(threads); }
-const char* mucudnnHostDescribe(void) { return ((const char* (*)(void))find("mucudnnHostDescribe"))(); }
-"""
-
-
-def wrapper(result: str, name: str, parameters: str) -> str:
-    names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
-    fails = f'if (fails("{name}", {int(name.startswith("cudnnConvolution"))})) return 4000;'
-    return f"""
-{result} {name}({parameters}) {{
-  static {result} (*real)({parameters});
-  if (real == NULL) *(void**)&real = find("{name}");
-  {fails if result == "cudnnStatus_t" else ""}
-  {"" if result == "void" else "return "}real({names});
-}}"""
-
 
 @pytest.fixture(scope="module")
 def failing_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The host engine, behind functions that can be made to fail."""
-    folder = tmp_path_factory.mktemp("failing")
-    text = re.sub(r"\s*\\\n\s*", " ", host_abi.ABI.read_text())
-    declared = re.findall(r"X\(([^,()]+), (cudnn\w+), \(([^()]*)\)\)", text)
-    assert {name for _, name, _ in declared} == set(host_abi.FUNCTIONS)
-    source = folder / "failing.c"
-    source.write_text(FAILING + "".join(wrapper(*one) for one in declared))
-    compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parent}", source, "-o", folder / "failing.so", "-ldl")
-    return folder / "failing.so"
+    return build_wrapper(tmp_path_factory.mktemp("failing"))
 
 
 @pytest.fixture
