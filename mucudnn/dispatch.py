@@ -5,7 +5,7 @@ import os
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import Lock
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ def prepared(call: Call, plan: PlanOrPath | None = None, *, only_plan: bool = Tr
     ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it;
     NoEngineError, NothingFitsError, MucudnnError.
     """
-    identity = plan if isinstance(plan, str) else id(plan)
+    identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
     try:
         found = _prepared.get(key)

@@ -65,8 +65,8 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     modules are left alone, and parametrised ones are such: convert first.
 
     Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
-    XX
-    warning where it looked as if it could be.
+    subclasses of tensors, a device without an engine; under vmap, jvp or the capture of a CUDA graph) runs
+    as it did before, with a warning where it looked as if it could be.
 
     Raises UsageError (a ValueError) for a model without convolutions; MucudnnError for a plan that cannot
     be read.
