@@ -204,9 +204,7 @@ class Engine:
         """One configuration made ready. Raises EngineError, ValueError where the parts do not add up."""
     def compare(
         self,
-        problem: Problem,
-        pass_: str,
-        configurations: Sequence[Sequence[tuple[int, str]]],
+        divisions: Sequence[Division],
         x: Memory,
         w: Memory,
         y: Memory,
@@ -214,7 +212,7 @@ class Engine:
         *,
         rounds: int,
     ) -> list[list[float]]:
-        """Times in ms of each configuration run whole, `rounds` times, interleaved."""
+        """Times in ms of each, all of one problem, run whole, `rounds` times, interleaved."""
 
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""
