@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clients import HABITS, Case, Programs, Ran, decoded
-from programs import SHIM
+from programs import SHIM, preload
 from reference import OUTPUT, PASSES
 from test_clients import PROBLEMS, check
 
@@ -27,7 +27,7 @@ def planned(engine: Engine, case: Case, folder: Path) -> dict[str, str]:
     plan = folder / "single.plan"
     plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [])]))
     return {
-        "LD_PRELOAD": str(SHIM),
+        "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",
         "MUCUDNN_MODE": "plan",
         "MUCUDNN_PLAN": str(plan),
@@ -96,7 +96,7 @@ def test_online_a_client_finds_what_another_measured(
 ) -> None:
     case = Case(parse_descriptor("mb6_ic4ih10_oc6_kh3_ph1")[0], limit=2**22)
     online = {
-        **host_engine, "LD_PRELOAD": str(SHIM), "MUCUDNN_LIBRARY": "host", "MUCUDNN_MODE": "online",
+        **host_engine, "LD_PRELOAD": preload(SHIM), "MUCUDNN_LIBRARY": "host", "MUCUDNN_MODE": "online",
         "MUCUDNN_WORKSPACE_LIMIT": "4MiB", "MUCUDNN_LOG": "debug",
         "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"),
     }  # fmt: skip
