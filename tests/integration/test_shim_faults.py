@@ -78,6 +78,22 @@ def test_any_one_call_of_the_library_may_fail(
     assert {"cudnnGetConvolutionNdDescriptor"} < {told["failed"] for told in others if not told["error"]}
 
 
+def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(
+    failing_library: Path, plan: Path, engine: Engine, tmp_path: Path
+) -> None:
+    candidates = engine.enumerate(shim_cases.problem_of(case(SMALL, "")).replace(mini_batch=2), "forward")
+    told = next(c.workspace for c in candidates if c.algorithm == "WINOGRAD_NONFUSED")
+    cases = [case(SMALL, "forward", "fixed", algorithm=7, workspace=told, beta=0.5)]
+    first, *others = attempts(
+        cases, tmp_path, failing_library, "once",
+        MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
+    )  # fmt: skip
+    executing = [one for one in others if one["failed"] == "cudnnConvolutionForward"]
+    assert len(executing) == 3
+    for one in executing:
+        check_output(one, first, f"call {one['number']} fails")
+
+
 @pytest.mark.parametrize(("pass_", "fused"), HABITS[1:3])
 def test_a_library_that_executes_nothing_any_more_gives_its_own_status(
     pass_: str, fused: bool, failing_library: Path, plan: Path, tmp_path: Path
