@@ -27,7 +27,8 @@ cudnnStatus_t answer(cudnnStatus_t status, const CallerDescriptors& descriptors,
                      int* returned, Performance* results, std::int64_t workspace = kNoLimit) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
-  if (const Point* point = select(*state, descriptors, pass, results[0].algo, workspace)) {
+  if (const Point* point =
+          select(*state, descriptors, pass, Question::which_algorithm, results[0].algo, workspace)) {
     put_first(*point, math_of(*state, descriptors), requested, returned, results);
   }
   return status;
@@ -38,7 +39,7 @@ cudnnStatus_t answer_size(cudnnStatus_t status, const CallerDescriptors& descrip
                           unsigned algorithm, size_t* size) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
-  if (const Point* point = select(*state, descriptors, pass, algorithm, kNoLimit)) {
+  if (const Point* point = select(*state, descriptors, pass, Question::workspace_size, algorithm, kNoLimit)) {
     *size = static_cast<size_t>(point->workspace);
   }
   return status;
