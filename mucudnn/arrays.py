@@ -98,15 +98,14 @@ def returned(result: Any, like: Any) -> Any:
     return result
 
 
-def check_same(views: dict[str, View]) -> None:
+def check_same(name: str, view: View, other_name: str, other: View) -> None:
     """Raises MixedDevicesError, ArgumentTypeError where devices or data types differ."""
-    names, (first, *others) = " and ".join(views), views.values()
-    if any(other.device != first.device for other in others):
-        devices = " and ".join(view.device for view in views.values())
-        raise MixedDevicesError(f"{names} are on {devices}: move them to one device")
-    if any(other.data_type != first.data_type for other in others):
-        types = " and ".join(view.data_type for view in views.values())
-        raise ArgumentTypeError(f"{names} are of {types}: convert them to one type")
+    if view.device != other.device:
+        devices = f"{view.device} and {other.device}"
+        raise MixedDevicesError(f"{name} and {other_name} are on {devices}: move them to one device")
+    if view.data_type != other.data_type:
+        types = f"{view.data_type} and {other.data_type}"
+        raise ArgumentTypeError(f"{name} and {other_name} are of {types}: convert them to one type")
 
 
 def overlap(a: View, b: View) -> bool:

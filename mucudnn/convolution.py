@@ -53,7 +53,7 @@ def convolution_forward(
     Source: cudnnConvolutionForward; the division follows Oyama et al., μ-cuDNN, 2018.
     """
     vx, vw = arrays.read(x, "x"), arrays.read(w, "w")
-    _check_inputs("x", vx, "w", vw)
+    arrays.check_same("x", vx, "w", vw)
     call = Call(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
         stride, padding, dilation, groups, workspace,
@@ -87,7 +87,7 @@ def convolution_backward_data(
     Source: cudnnConvolutionBackwardData.
     """
     vdy, vw = arrays.read(dy, "dy"), arrays.read(w, "w")
-    _check_inputs("dy", vdy, "w", vw)
+    arrays.check_same("dy", vdy, "w", vw)
     call = Call(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
@@ -122,7 +122,7 @@ def convolution_backward_filter(
     Source: cudnnConvolutionBackwardFilter.
     """
     vx, vdy = arrays.read(x, "x"), arrays.read(dy, "dy")
-    _check_inputs("x", vx, "dy", vdy)
+    arrays.check_same("x", vx, "dy", vdy)
     call = Call(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
@@ -133,11 +133,6 @@ def convolution_backward_filter(
     return _returned(result, out, x)
 
 
-def _check_inputs(name: str, view: View, other_name: str, other: View) -> None:
-    if view.data_type != other.data_type or view.device != other.device:
-        arrays.check_same({name: view, other_name: other})
-
-
 def _output(out: Any, like: Any, view: View, other: View, shape: Shape, beta: float) -> tuple[Any, View]:
     """The array to write, and where it lies."""
     if out is None:
@@ -146,7 +141,7 @@ def _output(out: Any, like: Any, view: View, other: View, shape: Shape, beta: fl
         result = arrays.empty(like, view.data_type, shape)
         return result, arrays.read(result, "out")
     target = arrays.read(out, "out")
-    arrays.check_same({"the inputs": view, "out": target})
+    arrays.check_same("the inputs", view, "out", target)
     if tuple(target.shape) != shape:
         raise UsageError(f"out has the shape {tuple(target.shape)}, the result {shape}")
     if not target.writable:

@@ -19,7 +19,7 @@ from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
-from mucudnn.plan import Plan, read_plan
+from mucudnn.plan import Plan, PlanKernel, read_plan
 from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration
@@ -65,15 +65,17 @@ _prepared: dict[Hashable, Prepared] = {}
 _deciding = Lock()  # one at a time: measurements would disturb each other
 
 
-def prepared(call: Call, plan: PlanOrPath | None = None) -> Prepared:
+def prepared(call: Call, plan: PlanOrPath | None = None, *, only_plan: bool = True) -> Prepared:
     """The division for a call: of the plan, else the fastest within the workspace.
+
+    Without `only_plan` a kernel that the plan does not have is decided as if there were no plan.
 
     A kernel that was never measured is measured now, and kept in the cache. Raises UsageError,
     ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it;
     NoEngineError, NothingFitsError, MucudnnError.
     """
     identity = plan if isinstance(plan, str) else id(plan)
-    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity)
+    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
     try:
         found = _prepared.get(key)
     except TypeError:  # a list, say, in place of a tuple
@@ -82,9 +84,23 @@ def prepared(call: Call, plan: PlanOrPath | None = None) -> Prepared:
         found = _prepared.get(key)
     if found is None:
         with _deciding:
-            found = _prepared.get(key) or _prepare(call, plan)
+            found = _prepared.get(key) or _prepare(call, plan, only_plan)
             _prepared[key] = found
     return found
+
+
+def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
+    """The problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
+    x, w = call.x, call.w
+    assert x is not None
+    assert w is not None
+    problem = problem_of(
+        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups
+    )
+    shapes = shapes_of(problem, len(x) - 2)
+    if call.y is not None and tuple(call.y) != shapes["y"]:
+        raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
+    return problem, shapes
 
 
 def limit_of(workspace: int | str | None) -> int | None:
@@ -116,14 +132,17 @@ def known_plan(plan: PlanOrPath) -> Plan:
 _read_plan = cache(read_plan)
 
 
-def _prepare(call: Call, plan: PlanOrPath | None) -> Prepared:
-    problem, shapes = _geometry(call)
+def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
+    problem, shapes = geometry(call)
     device = device_named(call.device)
-    if plan is None:
-        configuration = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
-    else:
+    planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
+    if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)
-        configuration = _planned(known_plan(plan), problem, call.pass_, limit)
+        configuration = _within(planned, limit)
+    elif plan is not None and only_plan:
+        raise _not_in(known_plan(plan), problem, call.pass_)
+    else:
+        configuration = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
     parts = [(part.micro_batch, part.algorithm) for part in configuration.parts]
     try:
         division = device.engine.prepare(problem, call.pass_, parts)
@@ -134,48 +153,38 @@ def _prepare(call: Call, plan: PlanOrPath | None) -> Prepared:
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 
-def _geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
-    x, w = call.x, call.w
-    assert x is not None
-    assert w is not None
-    problem = problem_of(
-        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups
-    )
-    shapes = shapes_of(problem, len(x) - 2)
-    if call.y is not None and tuple(call.y) != shapes["y"]:
-        raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
-    return problem, shapes
-
-
 def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> Configuration:
-    kernel, listener, policy = Kernel(problem, pass_), _Log(), settings.BATCH_POLICY.read()
+    kernel, listener, policy = Kernel(problem, pass_), LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
         benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
         measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
     return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
 
 
-def _planned(plan: Plan, problem: Problem, pass_: str, limit: int | None) -> Configuration:
-    """The plan's choice, or within a limit the fastest of its desirable set. Raises UsageError."""
-    found = next((k for k in plan.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
-    if found is None:
-        others = [str(k.problem) for k in plan.kernels if k.pass_ == pass_]
-        more = f" and {len(others) - 2} more" if len(others) > 2 else ""
-        there = ", ".join(others[:2]) + more if others else "none"
-        raise UsageError(f"the plan has no {pass_} of {problem}: of this pass it has {there}")
-    if limit is None or found.chosen.workspace <= limit:
-        return found.chosen
-    fitting = [c for c in found.desirable if c.workspace <= limit]
+def _within(planned: PlanKernel, limit: int | None) -> Configuration:
+    """The plan's choice, or within a limit the fastest of its desirable set. Raises NothingFitsError."""
+    if limit is None or planned.chosen.workspace <= limit:
+        return planned.chosen
+    fitting = [c for c in planned.desirable if c.workspace <= limit]
     if not fitting:
-        raise NothingFitsError(f"nothing in the plan for {pass_} of {problem} fits {format_size(limit)}")
+        raise NothingFitsError(
+            f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)}"
+        )
     return min(fitting, key=lambda configuration: configuration.time_ms)
+
+
+def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:
+    others = [str(k.problem) for k in plan.kernels if k.pass_ == pass_]
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    there = ", ".join(others[:2]) + more if others else "none"
+    return UsageError(f"the plan has no {pass_} of {problem}: of this pass it has {there}")
 
 
 def _hashable(call: Call) -> Call:
     return Call._make(value if isinstance(value, Hashable) else tuple(value) for value in call)
 
 
-class _Log(Listener):
+class LogListener(Listener):
     """Messages go to the logger `mucudnn`."""
 
     def message(self, text: str) -> None:

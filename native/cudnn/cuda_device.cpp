@@ -46,6 +46,12 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
   cudaStream_t stream() const override { return stream_; }
 
+  bool is_capturing(cudaStream_t stream) const override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    runtime_.check(runtime_.cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   std::size_t available() const override {
     std::size_t available = 0, total = 0;
     runtime_.check(runtime_.cudaMemGetInfo(&available, &total), "cudaMemGetInfo");

@@ -44,7 +44,12 @@ class Context {
     if (status != CUDNN_STATUS_SUCCESS) library_->cudnnDestroy(handle_);
     library_->check(status, "cudnnSetStream");
   }
-  ~Context() { library_->cudnnDestroy(handle_); }
+  // On a handle of somebody else's.
+  Context(std::shared_ptr<const Library> library, cudnnHandle_t handle)
+      : library_(std::move(library)), handle_(handle), is_own_(false) {}
+  ~Context() {
+    if (is_own_) library_->cudnnDestroy(handle_);
+  }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -54,6 +59,7 @@ class Context {
  private:
   std::shared_ptr<const Library> library_;
   cudnnHandle_t handle_ = nullptr;
+  bool is_own_ = true;
 };
 
 cudnnStatus_t workspace_size(const Context& c, const Descriptors& d, cudnnConvolutionFwdAlgo_t algorithm,
@@ -208,8 +214,7 @@ std::vector<Candidate> candidates(const Context& context, const Problem& problem
 
 class LegacyEngine final : public Engine {
  public:
-  LegacyEngine(std::shared_ptr<const Library> library, cudaStream_t stream)
-      : context_(std::make_shared<const Context>(std::move(library), stream)) {}
+  explicit LegacyEngine(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
 
   cudnnHandle_t handle() const override { return context_->handle(); }
 
@@ -260,7 +265,11 @@ const char* legacy_algorithm(Pass pass, unsigned enumerator) {
 }
 
 std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library, cudaStream_t stream) {
-  return std::make_unique<LegacyEngine>(std::move(library), stream);
+  return std::make_unique<LegacyEngine>(std::make_shared<const Context>(std::move(library), stream));
+}
+
+std::unique_ptr<Engine> make_legacy_engine_on(std::shared_ptr<const Library> library, cudnnHandle_t handle) {
+  return std::make_unique<LegacyEngine>(std::make_shared<const Context>(std::move(library), handle));
 }
 
 }  // namespace mucudnn

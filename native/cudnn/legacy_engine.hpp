@@ -13,6 +13,10 @@ namespace mucudnn {
 std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library,
                                            cudaStream_t stream = nullptr);
 
+// On a handle of the caller's, which lives longer than the engine; kernels that it prepares may live longer
+// than both.
+std::unique_ptr<Engine> make_legacy_engine_on(std::shared_ptr<const Library> library, cudnnHandle_t handle);
+
 // The name of an enumerator of the pass's algorithms; null where it is none. The engine enumerates in the
 // order of the enumerators.
 const char* legacy_algorithm(Pass pass, unsigned enumerator);
