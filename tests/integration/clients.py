@@ -180,7 +180,9 @@ def compile_client(source: Path, program: Path, *more: str | Path) -> None:
     assert compiler, f"needs a compiler: set {variable}"
     options = (f"-std={standard}", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
     command = [*compiler.split(), *options, source, *more, "-o", program]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    # A preloaded sanitizer is for the programs, not for the compiler.
+    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 

@@ -1,127 +1,27 @@
-"""Programs that were never changed divide their convolutions under `mucudnn run`, and compute the same.
-
-What is measured depends on the machine; where a test needs to know what is decided, the times come from a
-journal that it writes: those of a machine on which small micro-batches always win.
-"""
+"""Programs that were never changed divide their convolutions under `mucudnn run`, and compute the same."""
 
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import shim_cases
-from clients import HABITS, Case, Programs, Ran, decoded
-from reference import OUTPUT, PASSES
-from shim_cases import ENUMERATORS, ROOMY, algorithms, identity
+from clients import HABITS, Case
+from desk import PART, Desk, measurements, points, summary, workspace_at, write_journal, write_plan
+from reference import PASSES
+from shim_cases import ENUMERATORS, ROOMY, algorithms
 from test_clients import PROBLEMS, problem
 
-from mucudnn._native import Engine, format_plan
+from mucudnn._native import Engine
 from mucudnn.kernels import Flags, read_network
 
 ASKING = ("caffe", "pytorch")  # the habits that ask before they convolve
-PART = r"\d+\*\d+ (\w+)"
-
-
-@dataclass(frozen=True)
-class Desk:
-    """Runs clients on the host engine, alone and under mucudnn, in a folder with a cache of its own."""
-
-    programs: Programs
-    host_engine: dict[str, str]
-    folder: Path
-
-    @property
-    def journal(self) -> Path:
-        return self.folder / "cache.sqlite.journal"
-
-    def alone(self, habit: str, case: Case, **more: int) -> Ran:
-        return self.programs.run(habit, case, self.folder, self.host_engine, **more)
-
-    def under(self, habit: str, case: Case, *flags: str | Path, command: str = "run", **more: int) -> Ran:
-        variables = {
-            "MUCUDNN_LIBRARY": "host",
-            "MUCUDNN_LOG": "debug",
-            "MUCUDNN_CACHE": str(self.folder / "cache.sqlite"),
-        }
-        under = (sys.executable, "-m", "mucudnn", command, *flags, "--")
-        environment = {**self.host_engine, **variables}
-        return self.programs.run(habit, case, self.folder, environment, under=under, **more)
-
-    def error(self, case: Case, output: bytes, *, fused: bool = False) -> float:
-        """The norm of the output's error; `fused`: of that of bias_activation."""
-        name, exact = OUTPUT[case.pass_], case.exact()
-        if fused:
-            bias = case.values()["bias"].reshape(-1, *[1] * case.problem.dims)
-            exact = np.maximum(exact + bias, 0)
-        return float(np.linalg.norm(decoded(output, case.shapes()[name], case.problem) - exact))
-
-    def check(self, case: Case, ran: Ran, used: set[str], *, fused: bool = False) -> None:
-        """Hold a result to the contract: to the worst of the algorithms `used`, each run undivided.
-
-        Bias and activation leave no more of an error than the convolution had.
-        """
-        whole = replace(case, limit=ROOMY)
-        worst = max(
-            self.error(case, self.alone("fixed", whole, algorithm=ENUMERATORS[case.pass_][name]).output)
-            for name in used
-        )
-        assert self.error(case, ran.output, fused=fused) <= 2 * worst + case.tolerance()
-
-
-@pytest.fixture
-def desk(programs: Programs, host_engine: dict[str, str], tmp_path: Path) -> Desk:
-    return Desk(programs, host_engine, tmp_path)
 
 
 def turned(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
     """Another first one for each number, so that every habit meets every pass."""
     return habits[number % 3 :] + habits[: number % 3]
-
-
-def summary(ran: Ran) -> str:
-    """What was done in all, as the program says at its end."""
-    return re.findall(r"^mucudnn: (\d+ of \d+ convolutions .*)$", ran.stderr, re.MULTILINE)[-1]
-
-
-def points(ran: Ran) -> list[tuple[str, int]]:
-    """The configurations that the log names, with their workspace, and how they are divided."""
-    found = re.finditer(rf"({PART}(?: \+ {PART})*) with (\d+) bytes", ran.stderr)
-    return [(match[1], int(match.groups()[-1])) for match in found]
-
-
-def measurements(ran: Ran) -> int:
-    return sum(map(int, re.findall(r"measured (\d+) times", ran.stderr)))
-
-
-def write_plan(engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...]) -> tuple[Path, set[str]]:
-    """A plan with micro-batches of these sizes, each by another algorithm; and the algorithms."""
-    names = algorithms(engine, case.problem.replace(mini_batch=1), case.pass_)
-    parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
-    kernels = {(str(case.problem), case.pass_): [parts]}
-    plan = shim_cases.write_plan(engine, desk.folder / "network.plan", kernels)
-    return plan, {name for _, name in parts}
-
-
-def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
-    """Times that grow with the square of the micro-batch, and by which the last algorithm is the best."""
-    rows, size = [], 1
-    while size <= case.problem.mini_batch:
-        at = case.problem.replace(mini_batch=size)
-        ran = [c for c in engine.enumerate(at, case.pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
-        options = [[(size, c.algorithm, size**2 / (i + 1), c.workspace)] for i, c in enumerate(ran)]
-        rows.append((at, case.pass_, 1, options[0], options))
-        size = case.problem.mini_batch if size < case.problem.mini_batch < 2 * size else 2 * size
-    desk.journal.write_text(format_plan({**identity(engine), "threads": "1"}, rows))
-
-
-def workspace_at(engine: Engine, case: Case, micro_batch: int) -> int:
-    """The most that any algorithm needs there."""
-    found = engine.enumerate(case.problem.replace(mini_batch=micro_batch), case.pass_)
-    return max(c.workspace for c in found if c.status == "CUDNN_STATUS_SUCCESS")
 
 
 @pytest.mark.parametrize(("number", "kind"), list(enumerate(PROBLEMS)))
@@ -134,7 +34,7 @@ def test_clients_follow_a_plan_for_every_kind_of_problem(
         plan, used = write_plan(engine, desk, case, (rest - rest // 2, rest // 2, 1))
         ran = desk.under(habit, case, "--plan", plan)
         assert summary(ran) == "1 of 1 convolutions divided"
-        desk.check(case, ran, used)
+        desk.check(case, ran.output, used)
         [(_, workspace)] = points(ran)
         assert habit == "fixed" or ran.choice[1] == workspace
 
@@ -152,7 +52,7 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
         assert (summary(ran), measurements(ran)) == ("1 of 1 convolutions divided", 0)
         chosen = [text for text, workspace in points(ran) if workspace == ran.choice[1]]
         assert ran.choice[1] <= limit
-        desk.check(case, ran, set(re.findall(PART, " ".join(chosen))))
+        desk.check(case, ran.output, set(re.findall(PART, " ".join(chosen))))
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
@@ -162,7 +62,7 @@ def test_bias_and_activation_are_divided_with_the_convolution(kind: str, engine:
         plan, used = write_plan(engine, desk, case, sizes)
         ran = desk.under("bias_activation", case, "--plan", plan)
         assert summary(ran) == "1 of 1 convolutions divided"
-        desk.check(case, ran, used, fused=True)
+        desk.check(case, ran.output, used, fused=True)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -205,7 +105,8 @@ def test_what_fails_alone_for_want_of_workspace_runs_when_it_is_divided(
     plan = shim_cases.write_plan(engine, desk.folder / "network.plan", kernels)
     number = ENUMERATORS[pass_][name]
     assert "CUDNN_STATUS_BAD_PARAM" in desk.alone("fixed", case, algorithm=number).stderr
-    desk.check(case, desk.under("fixed", case, "--plan", plan, algorithm=number), {name})
+    ran = desk.under("fixed", case, "--plan", plan, algorithm=number)
+    desk.check(case, ran.output, {name})
 
 
 @pytest.mark.parametrize("pass_", PASSES)
