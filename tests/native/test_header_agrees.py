@@ -1,4 +1,4 @@
-"""native/cudnn/abi.h declares nothing that NVIDIA's cudnn.h does not declare the same way.
+"""Our headers of the cuDNN ABI declare nothing that NVIDIA's cudnn.h does not declare the same way.
 
 A C++ file is generated that includes the real header, then ours inside a namespace, and asserts at compile
 time that constants, types, members and signatures agree. The signatures in our list name their types, so that
@@ -15,8 +15,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from host_abi import HEADERS
 
-ABI = Path(__file__).parents[2] / "native" / "cudnn" / "abi.h"
 PACKAGES = "nvidia-cudnn-cu13 (with --no-deps), nvidia-cuda-runtime and nvidia-cuda-crt"
 
 
@@ -34,16 +34,17 @@ def real_headers() -> list[Path]:
 
 
 def comparison(text: str) -> str:
-    """C++ that compiles only where `text`, the contents of abi.h, agrees with cudnn.h."""
+    """C++ that compiles only where `text`, the contents of our headers, agrees with cudnn.h."""
     words = set(re.findall(r"\b(?:CUDNN_\w+|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)\b", text))
     macros = set(re.findall(r"^#define (CUDNN_\w+) ", text, re.MULTILINE))
     functions = sorted(set(re.findall(r"\bX\([^,()]+, (cudnn\w+),", text)))
     enums = re.findall(r"^typedef enum [^{;]*\{.*?\} (\w+);", text, re.MULTILINE | re.DOTALL)
     structs = re.findall(r"^typedef struct \w+ \{(.*?)\} (\w+);", text, re.MULTILINE | re.DOTALL)
-    pointers = re.findall(r"^typedef struct \w+\* (\w+);", text, re.MULTILINE)
-    assert len(words) > 80
-    assert len(functions) > 50
-    assert (len(enums), len(structs), len(pointers)) == (13, 3, 6)
+    pointers = re.findall(r"^typedef (?:struct \w+|void)\* (\w+);", text, re.MULTILINE)
+    lists = re.findall(r"^#define (MUCUDNN_\w+_FUNCTIONS(?:_SINCE_(\d+))?)\(", text, re.MULTILINE)
+    assert len(words) > 200
+    assert len(functions) > 60
+    assert (len(enums), len(structs), len(pointers), len(lists)) == (22, 3, 8, 3)
 
     def check(condition: str, what: str) -> str:
         return f'static_assert({condition}, "{what} differs");'
@@ -52,7 +53,7 @@ def comparison(text: str) -> str:
     lines += [f"constexpr long long real_{macro} = {macro};\n#undef {macro}" for macro in sorted(macros)]
     # C functions of one name are one function in every namespace: ours take other names here.
     lines += [f"#define {function} ours_{function}" for function in functions]
-    lines += ["namespace ours {", '#include "abi.h"', "}"]
+    lines += ["namespace ours {", *(f'#include "cudnn/{header.name}"' for header in HEADERS), "}"]
     lines += [f"#undef {function}" for function in functions]
     lines += [check(f"{macro} == real_{macro}", macro) for macro in sorted(macros)]
     lines += [check(f"int(ours::{word}) == int(::{word})", word) for word in sorted(words - macros)]
@@ -73,24 +74,32 @@ def comparison(text: str) -> str:
     lines += [
         "#define AGREES(result, function, parameters) \\",
         '  static_assert(std::is_same_v<result parameters, decltype(::function)>, #function " differs");',
-        "MUCUDNN_CUDNN_FUNCTIONS(AGREES)",
     ]
+    lines += [f"#if CUDNN_VERSION >= {since or 0}\n{name}(AGREES)\n#endif" for name, since in lists]
     return "\n".join(lines) + "\n"
 
 
-def compile_against(text: str, real_headers: list[Path], folder: Path) -> subprocess.CompletedProcess[str]:
+def compile_against(
+    headers: dict[str, str], real_headers: list[Path], folder: Path
+) -> subprocess.CompletedProcess[str]:
     compiler = os.environ.get("CXX") or shutil.which("c++")
     assert compiler, "needs a C++ compiler: set CXX"
-    (folder / "abi.h").write_text(text)
+    (folder / "cudnn").mkdir()
+    for name, text in headers.items():
+        (folder / "cudnn" / name).write_text(text)
     source = folder / "comparison.cpp"
-    source.write_text(comparison(text))
+    source.write_text(comparison("".join(headers.values())))
     includes = [option for path in real_headers for option in ("-isystem", str(path))]
     command = [*compiler.split(), "-std=c++17", "-fsyntax-only", f"-I{folder}", *includes, str(source)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def ours() -> dict[str, str]:
+    return {header.name: header.read_text() for header in HEADERS}
+
+
 def test_every_declaration_agrees_with_the_real_header(real_headers: list[Path], tmp_path: Path) -> None:
-    result = compile_against(ABI.read_text(), real_headers, tmp_path)
+    result = compile_against(ours(), real_headers, tmp_path)
     assert result.returncode == 0, result.stderr
 
 
@@ -105,13 +114,17 @@ def test_every_declaration_agrees_with_the_real_header(real_headers: list[Path],
         ("(cudnnHandle_t handle, int* count)", "(cudnnHandle_t handle, size_t* count)", "MaxCount differs"),
         ("size_t, cudnnGetVersion", "int, cudnnGetVersion", "cudnnGetVersion differs"),
         ("CUDNN_FMA_MATH = 3", "CUDNN_FAST_MATH = 3", "CUDNN_FAST_MATH"),
+        ("CUDNN_ATTR_TENSOR_STRIDES = 903", "CUDNN_ATTR_TENSOR_STRIDES = 902", "TENSOR_STRIDES differs"),
+        ("int64_t requested,", "int32_t requested,", "cudnnBackendGetAttribute differs"),
     ],
 )
 def test_a_wrong_declaration_is_caught(
     right: str, wrong: str, complaint: str, real_headers: list[Path], tmp_path: Path
 ) -> None:
-    text = ABI.read_text()
-    assert right in text
-    result = compile_against(text.replace(right, wrong, 1), real_headers, tmp_path)
+    headers = ours()
+    (name,) = [name for name, text in headers.items() if right in text]
+    result = compile_against(
+        {**headers, name: headers[name].replace(right, wrong, 1)}, real_headers, tmp_path
+    )
     assert result.returncode != 0
     assert complaint in result.stderr

@@ -159,6 +159,25 @@ Problem problem_of(const Descriptors& d) {
   return problem_of(*d.convolution, *d.x, tensor_of(*d.w), *d.y);
 }
 
+std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number) {
+  if (number < 0 || number >= algorithm_count(pass)) return std::nullopt;
+  switch (pass) {
+    case Pass::forward:
+      return engine_algorithm<Pass::forward>(static_cast<cudnnConvolutionFwdAlgo_t>(number));
+    case Pass::backward_data:
+      return engine_algorithm<Pass::backward_data>(static_cast<cudnnConvolutionBwdDataAlgo_t>(number));
+    case Pass::backward_filter:
+      return engine_algorithm<Pass::backward_filter>(static_cast<cudnnConvolutionBwdFilterAlgo_t>(number));
+  }
+  return std::nullopt;
+}
+
+int algorithm_count(Pass pass) {
+  constexpr int kCounts[] = {Legacy<Pass::forward>::kCount, Legacy<Pass::backward_data>::kCount,
+                             Legacy<Pass::backward_filter>::kCount};
+  return kCounts[static_cast<int>(pass)];
+}
+
 }  // namespace mucudnn::host
 
 using mucudnn::host::bad_parameter;

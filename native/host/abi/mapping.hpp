@@ -84,4 +84,8 @@ std::optional<Algorithm> engine_algorithm(typename Legacy<pass>::Algorithm algor
   return std::nullopt;
 }
 
+// The same for a pass known at run time; nothing for what is no enumerator.
+std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number);
+int algorithm_count(Pass pass);
+
 }  // namespace mucudnn::host
