@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import cache, division, efficiency, solver
+from bench import cache, division, efficiency, shim, solver
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn._native import Engine, host_library
@@ -42,6 +42,7 @@ def main() -> None:
         write(arguments.output, machine, records)
 
     add(solver.run())
+    add(shim.run())
     add(efficiency.run(engine))
     add(cache.run())
     with Cache.in_memory(Path("none")) as measured:

@@ -1,5 +1,46 @@
 """Micro-batching for cuDNN: every convolution as fast as it can be inside the memory you allow."""
 
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-__version__ = version("mucudnn")
+from mucudnn.errors import MucudnnError
+
+if TYPE_CHECKING:
+    from mucudnn.convolution import (
+        convolution_backward_data,
+        convolution_backward_filter,
+        convolution_forward,
+    )
+    from mucudnn.plan import Plan, read_plan, write_plan
+
+    __version__: str
+
+__all__ = [
+    "MucudnnError",
+    "Plan",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_forward",
+    "read_plan",
+    "write_plan",
+]
+
+
+def __getattr__(name: str) -> object:
+    """What is above, imported when it is first used: `import mucudnn` alone costs next to nothing."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: object = version("mucudnn")
+    elif name in __all__:
+        from importlib import import_module
+
+        module = "mucudnn.convolution" if name.startswith("convolution_") else "mucudnn.plan"
+        value = getattr(import_module(module), name)
+    else:
+        raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

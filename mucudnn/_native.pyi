@@ -103,6 +103,9 @@ def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: 
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
     """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
 
+def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
+    """As the drop-in finds it: what `mucudnn.solver.desirable_set` is, in C++."""
+
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
 
@@ -120,11 +123,19 @@ class Candidate:
     def notes(self) -> str:
         """Space-separated: `deterministic`, `tensor_op`."""
 
+MOST_SLICES_IN_PLACE: int
+"""Slices of a 16-bit backward_filter that may be summed in the output: each rounds it once more."""
+
 class Engine:
     """A library with the cuDNN ABI, and the device it computes on."""
 
-    def __init__(self, library: str, *, threads: int = 1) -> None:
-        """Load `library` (a path). Raises EngineError."""
+    def __init__(self, library: str, *, threads: int = 1, cuda: bool = False, cudart: str = "") -> None:
+        """Load `library`: a path, or a name that the loader finds. Raises EngineError.
+
+        The host engine computes in the machine's memory, unless `cuda` is set, and on `threads` threads;
+        every other library on the current CUDA device. `cudart` is the CUDA runtime to open where none is
+        loaded and the loader finds none by its name.
+        """
     @property
     def kind(self) -> str:
         """`host` or `cudnn`."""
@@ -135,15 +146,18 @@ class Engine:
         """Name and version."""
     @property
     def threads(self) -> int: ...
+    @property
+    def available_memory(self) -> int:
+        """Bytes of the device's memory that can be allocated now."""
     def allocate(self, size: int) -> Memory:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
         """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
+    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
         """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
 
-        Only backward_filter of a 16-bit type in more than four slices needs any: its slices are
-        summed in fp32.
+        Only backward_filter of a 16-bit type in more than MOST_SLICES_IN_PLACE slices needs any: its slices
+        are summed in fp32. None where the device cannot do that, so that there is no such division.
         """
     def measure(
         self,
@@ -175,8 +189,16 @@ class Engine:
         *,
         alpha: float = 1.0,
         beta: float = 0.0,
+        tiles: bool = False,
     ) -> None:
-        """Run one configuration, given as (micro_batch, algorithm) in order."""
+        """Run one configuration, given as (micro_batch, algorithm) in order.
+
+        With `tiles` it is given as (steps, algorithm) along the first spatial axis of every sample.
+        """
+    def prepare(
+        self, problem: Problem, pass_: str, parts: Sequence[tuple[int, str]], *, tiles: bool = False
+    ) -> Division:
+        """One configuration made ready. Raises EngineError, ValueError where the parts do not add up."""
     def compare(
         self,
         problem: Problem,
@@ -191,6 +213,20 @@ class Engine:
     ) -> list[list[float]]:
         """Times in ms of each configuration run whole, `rounds` times, interleaved."""
 
+class Division:
+    """A configuration made ready, to be run any number of times, from any thread."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes needed."""
+    def run(
+        self, x: int, w: int, y: int, workspace: Memory | None, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        """Run on the device's addresses of packed tensors, whose sizes are the caller's business.
+
+        Calls at the same time need a workspace each.
+        """
+
 class Memory:
     """Bytes on an engine's device, freed with the object."""
 
@@ -202,5 +238,29 @@ class Memory:
     def read(self, data_type: str, count: int) -> npt.NDArray[np.float64]: ...
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
 
+def accumulator_size(problem: Problem, pass_: str, parts: int) -> int:
+    """What `Engine.accumulator_size` says of a device that can sum slices in fp32."""
+
+def tile_steps(problem: Problem, pass_: str) -> int:
+    """What tiles add to: rows of y; in backward_data groups of as many rows of x as the stride."""
+
+def tile_copies(problem: Problem, pass_: str, steps: int) -> int:
+    """Bytes that a tile needs beyond its algorithm's workspace: copies of its x and y."""
+
+def tile_problem(problem: Problem, pass_: str, steps: int) -> Problem:
+    """The problem, of one sample and without padding along the first spatial axis, that a tile is."""
+
 def host_library() -> str:
     """Path of the host engine's library."""
+
+def cudart_library() -> str:
+    """Path of the CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
+
+    For programs that are to run on the host engine: put the folder into their LD_LIBRARY_PATH.
+    """
+
+def read_dlpack(capsule: object) -> tuple[int, tuple[int, ...], str, bool, bool]:
+    """(address, shape, `code:bits:lanes` of the type, whether packed, whether read-only) of a DLPack capsule.
+
+    The capsule keeps the tensor alive. Raises ValueError where it is of a newer major version.
+    """

@@ -1,6 +1,5 @@
 """The memory that measuring takes: how much it may be, and the tensors in it."""
 
-import os
 from dataclasses import dataclass
 
 from mucudnn._native import Engine, Memory, Problem
@@ -12,14 +11,9 @@ from mucudnn.sizes import format_size
 ROTATION = 64 * 2**20
 
 
-def memory_cap() -> int:
-    """Half of the memory that is available now, in bytes."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            available = next(line for line in file if line.startswith("MemAvailable:"))
-        return int(available.split()[1]) * 1024 // 2
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+def memory_cap(engine: Engine) -> int:
+    """Half of the device's memory that is available now, in bytes."""
+    return engine.available_memory // 2
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,21 @@ class Cache:
         except MucudnnError:
             return cls(path, cache_file.in_memory(), system=system)
 
+    @classmethod
+    def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
+        """The user's, with what is shipped under it.
+
+        Where it cannot be written and is not `needed`, one in memory, after a warning. Raises MucudnnError.
+        """
+        path = default_path()
+        try:
+            return cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
+        except UnwritableError as error:
+            if needed:
+                raise
+            listener.message(f"Warning: {error}; what is measured now is lost afterwards")
+            return cls.in_memory(path, system=SystemDatabase())
+
     def __enter__(self) -> "Cache":
         return self
 

@@ -100,7 +100,7 @@ class _Errors:
         return float(np.linalg.norm(result - self._reference) / np.linalg.norm(self._reference))
 
     def _workspace(self, parts: _Parts) -> int | None:
-        """Bytes, or None where an algorithm cannot run."""
+        """Bytes, or None where it cannot run."""
         problem, pass_ = self._kernel.problem, self._kernel.pass_
         needed = 0
         for size, algorithm in set(parts):
@@ -109,7 +109,8 @@ class _Errors:
             if not found:
                 return None
             needed = max(needed, found[0])
-        return needed + self._engine.accumulator_size(problem, pass_, len(parts))
+        accumulator = self._engine.accumulator_size(problem, pass_, len(parts))
+        return None if accumulator is None else needed + accumulator
 
     def _run_reference(self, problem: Problem) -> npt.NDArray[np.float64] | None:
         pass_ = self._kernel.pass_

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from mucudnn._native import MOST_SLICES_IN_PLACE
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import Comparison, Measurement
+from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Measurement
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_division
-
-# As many 16-bit filter gradients may be summed in place; each rounds once more.
-IN_PLACE_SLICES = 4
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,17 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
     """The Pareto-optimal configurations, workspace ascending.
 
     Where slices cannot all be summed in place, those of a division count the accumulator with their
-    workspace; slices of a quarter of the mini-batch and above are too few to need one.
+    workspace, where there is one; slices of a quarter of the mini-batch and above are too few to need one.
     """
     mini_batch = kernel.problem.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
     if not any(accumulator for _, accumulator in parts):
         return desirable_set([part for part, _ in parts], mini_batch)
-    in_place = [part for part, _ in parts if part.micro_batch * IN_PLACE_SLICES >= mini_batch]
+    in_place = [part for part, _ in parts if part.micro_batch * MOST_SLICES_IN_PLACE >= mini_batch]
     accumulated = [
         part if part.micro_batch == mini_batch else replace(part, workspace=part.workspace + accumulator)
         for part, accumulator in parts
+        if accumulator != CANNOT_ACCUMULATE
     ]
     both = chain(desirable_set(in_place, mini_batch), desirable_set(accumulated, mini_batch))
     front: list[Configuration] = []

@@ -1,4 +1,7 @@
-"""Errors that a person reads: each is one line, and carries the exit code of the command that met it."""
+"""Errors that a person reads: each is one line, and carries the exit code of the command that met it.
+
+Those that the Python functions raise are also the built-in error that people expect.
+"""
 
 
 class MucudnnError(Exception):
@@ -7,20 +10,40 @@ class MucudnnError(Exception):
     exit_code = 1
 
 
-class UsageError(MucudnnError):
+class UsageError(MucudnnError, ValueError):
     """What was asked for cannot be understood."""
 
     exit_code = 2
 
 
-class NothingFitsError(MucudnnError):
+class ArgumentTypeError(MucudnnError, TypeError):
+    """An argument is of a type, or holds a data type, that is not taken."""
+
+    exit_code = 2
+
+
+class MixedDevicesError(UsageError, RuntimeError):
+    """Arrays of one call lie on different devices."""
+
+
+class NotDifferentiableError(MucudnnError, RuntimeError):
+    """A gradient was asked for that cannot be given."""
+
+
+class NothingFitsError(MucudnnError, RuntimeError):
     """No configuration stays within the limit."""
 
     exit_code = 3
 
 
-class NoEngineError(MucudnnError):
+class NoEngineError(MucudnnError, RuntimeError):
     """There is no such engine, library or device."""
+
+    exit_code = 4
+
+
+class MissingExtraError(MucudnnError, ImportError):
+    """A package that only a part of mucudnn needs is not installed."""
 
     exit_code = 4
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from mucudnn._native import Engine, EngineError
+from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
 from mucudnn.buffers import Tensors, allocate_workspace, measuring_extent
 from mucudnn.cache import Cache
 from mucudnn.descriptor import problem_key
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
 from mucudnn.sizes import format_size
 
 BUDGET_MS = 150.0  # of one measurement; three runs are made whatever they take
@@ -50,8 +50,17 @@ def machine_of(engine: Engine) -> Machine:
     return Machine(engine.kind, engine.device, engine.library, engine.threads)
 
 
-def survey(engine: Engine, cache: Cache, kernels: Sequence[Kernel], policy: str, cap: int) -> Survey:
+def survey(
+    engine: Engine,
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    policy: str,
+    cap: int,
+    limit: int | None = None,
+) -> Survey:
     """Compare what the engine offers with what the cache has; algorithms that cannot run are noted in it.
+
+    What needs more workspace than `limit` is not asked for.
 
     Raises MucudnnError where a kernel's tensors take more than `cap` bytes.
     """
@@ -66,6 +75,8 @@ def survey(engine: Engine, cache: Cache, kernels: Sequence[Kernel], policy: str,
         for size in sizes:
             for candidate in engine.enumerate(problem.replace(mini_batch=size), pass_):
                 if (size, candidate.algorithm) in known:
+                    continue
+                if limit is not None and candidate.workspace > limit:
                     continue
                 if candidate.status == SUCCESS:
                     tasks.append(
@@ -149,6 +160,8 @@ def _measure_kernel(
 def _measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
     median = statistics.median(times) if times else None
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
+    # The same for every division in more slices than are summed in place.
+    accumulator = engine.accumulator_size(task.kernel.problem, task.kernel.pass_, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,
         algorithm=task.algorithm,
@@ -157,8 +170,7 @@ def _measurement(engine: Engine, task: Task, status: str, times: list[float]) ->
         notes=task.notes,
         median_ms=median,
         spread_ms=quartiles[2] - quartiles[0] if quartiles else None,
-        # The same for every division in more than four slices, the most that are summed in place.
-        accumulator=engine.accumulator_size(task.kernel.problem, task.kernel.pass_, 5),
+        accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
     )
 
 

@@ -35,10 +35,14 @@ def benchmark(
     listener: Listener,
     *,
     comparing: bool,
+    limit: int | None = None,
 ) -> int:
-    """Measure what the cache lacks, after saying what it takes. Returns how many measurements were made."""
-    cap = memory_cap()
-    found = survey(engine, cache, kernels, policy, cap)
+    """Measure what the cache lacks, after saying what it takes. Returns how many measurements were made.
+
+    Algorithms that need more workspace than `limit` are left out.
+    """
+    cap = memory_cap(engine)
+    found = survey(engine, cache, kernels, policy, cap, limit)
     if found.tasks:
         listener.message(forecast(engine, found, kernels if comparing else (), cap))
     return measure(engine, cache, found, cap, listener)
@@ -119,5 +123,5 @@ def _compared(cache: Cache, machine: Machine, decision: Decision) -> Decision:
 
 def _run_whole(engine: Engine, cache: Cache, decision: Decision) -> None:
     kernel = decision.kernel
-    compared = compare(engine, kernel, decision.undivided, decision.divided, memory_cap())
+    compared = compare(engine, kernel, decision.undivided, decision.divided, memory_cap(engine))
     cache.add_comparison(machine_of(engine), kernel.problem, kernel.pass_, *_texts(decision), compared)

@@ -27,6 +27,10 @@ class Plan:
     header: dict[str, str] = field(default_factory=dict)
     kernels: tuple[PlanKernel, ...] = ()
 
+    def find(self, problem: Problem, pass_: str) -> PlanKernel | None:
+        """The kernel, or None where the plan does not have it."""
+        return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
+
     def __str__(self) -> str:
         return format_plan(
             self.header,

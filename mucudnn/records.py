@@ -7,6 +7,7 @@ from itertools import groupby
 from mucudnn.solver import Configuration, MicroConfiguration
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
+CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Measurement:
     """One algorithm of a kernel at one micro-batch size. Failures are kept too, with their status.
 
     `spread_ms` is the distance between the quartiles of the runs. `accumulator` is what a division needs
-    beyond `workspace` when its slices cannot be summed in place.
+    beyond `workspace` when its slices cannot be summed in place, or CANNOT_ACCUMULATE.
     """
 
     micro_batch: int

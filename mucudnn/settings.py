@@ -22,6 +22,15 @@ def _library(text: str) -> str:
     return text
 
 
+def _one_of(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise UsageError(f"'{text}' is not one of: {', '.join(names)}")
+        return text
+
+    return parse
+
+
 def parse_threads(text: str) -> int:
     """A number of threads, 1 to 1024. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
@@ -56,5 +65,28 @@ BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "micro-batch sizes to measure", p
 CACHE = Setting("MUCUDNN_CACHE", "file that keeps what was measured", _path, None)
 LIBRARY = Setting("MUCUDNN_LIBRARY", "library to compute with: a path, or 'host'", _library, None)
 THREADS = Setting("MUCUDNN_THREADS", "threads of the host engine", parse_threads, 1)
+MODE = Setting(
+    "MUCUDNN_MODE",
+    "what the drop-in does with calls: off (passes them on), record, plan or online",
+    _one_of("off", "record", "plan", "online"),
+    "off",
+)
+PLAN = Setting("MUCUDNN_PLAN", "plan that the drop-in follows", _path, None)
+RECORD = Setting("MUCUDNN_RECORD", "file that the drop-in records convolutions in", _path, None)
+NUMERICS = Setting(
+    "MUCUDNN_NUMERICS",
+    "caller, or strict: the drop-in takes neither FFT nor Winograd",
+    _one_of("caller", "strict"),
+    "caller",
+)
+LOG = Setting(
+    "MUCUDNN_LOG",
+    "messages under `mucudnn run`: off, warning, info or debug",
+    _one_of("off", "warning", "info", "debug"),
+    "warning",
+)
 
-SETTINGS = (WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS)
+# The drop-in reads them all, too: native/core/options.cpp.
+SETTINGS = (
+    WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, LOG,
+)  # fmt: skip

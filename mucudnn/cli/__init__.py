@@ -19,7 +19,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from mucudnn.cli import benchmark, cache, optimize, plan, report, sweep
+    from mucudnn.cli import benchmark, cache, doctor, optimize, plan, record, report, run, sweep
 
     width = max(len(setting.variable) for setting in SETTINGS)
     variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mucudnn {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (optimize, benchmark, cache, plan, report, sweep):
+    for module in (optimize, benchmark, run, record, doctor, cache, plan, report, sweep):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
         module.prepare_parser(command)

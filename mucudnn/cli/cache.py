@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import TypeAlias
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache, default_path
-from mucudnn.cache_file import VERSION
+from mucudnn.cache_file import VERSION, UnwritableError
 from mucudnn.cli import options
 from mucudnn.cli.terminal import show, table
 from mucudnn.descriptor import short_text
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.exchange import format_rows, parse_rows
+from mucudnn.journal import take_journal
 from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"
@@ -69,8 +70,11 @@ def parse_days(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Do what was asked for."""
-    arguments.action(default_path(), arguments)
+    """Do what was asked for, with what programs have measured since."""
+    path = default_path()
+    with suppress(UnwritableError):  # what can only be read is shown as it is
+        take_journal(path, forget=arguments.action is _prune)
+    arguments.action(path, arguments)
 
 
 def _path(path: Path, _: argparse.Namespace) -> None:

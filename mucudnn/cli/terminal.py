@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mucudnn.cache import Cache, default_path
-from mucudnn.cache_file import UnwritableError
+from mucudnn.cache import Cache
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener
-from mucudnn.system_database import SystemDatabase
 
 T = TypeVar("T")
 _WIDTH = 100  # where there is no terminal to ask
@@ -40,23 +38,12 @@ class Terminal(Listener):
 
 @contextmanager
 def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
-    """The user's cache; where it cannot be written and is not `needed`, one in memory, after a warning.
-
-    An interrupt inside says what was kept. Raises MucudnnError.
-    """
-    path = default_path()
-    try:
-        cache = Cache.open(path, system=SystemDatabase(), listener=terminal, needed=needed)
-    except UnwritableError as error:
-        if needed:
-            raise
-        terminal.message(f"Warning: {error}; what is measured now is lost afterwards")
-        cache = Cache.in_memory(path, system=SystemDatabase())
-    with cache:
+    """The user's cache, as `Cache.of_user`; an interrupt inside says what was kept. Raises MucudnnError."""
+    with Cache.of_user(terminal, needed=needed) as cache:
         try:
             yield cache
         except KeyboardInterrupt:
-            kept = f"what was measured is kept in {path}" if cache.kept else "nothing was kept"
+            kept = f"what was measured is kept in {cache.path}" if cache.kept else "nothing was kept"
             raise InterruptedByUserError(f"interrupted: {kept}") from None
 
 

@@ -14,6 +14,7 @@ void bind_problem(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
+void bind_dlpack(pybind11::module_& module);
 
 // Bytes on a device, freed with the object.
 class Memory {

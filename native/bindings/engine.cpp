@@ -9,6 +9,7 @@
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/measure.hpp"
+#include "cudnn/tiling.hpp"
 
 namespace py = pybind11;
 
@@ -23,6 +24,12 @@ std::vector<Slice> to_slices(const Parts& parts) {
   return slices;
 }
 
+std::vector<Tile> to_tiles(const Parts& parts) {
+  std::vector<Tile> tiles;
+  for (const auto& [steps, algorithm] : parts) tiles.push_back({steps, algorithm});
+  return tiles;
+}
+
 Region to_region(const Memory& x, const Memory& w, const Memory& y) {
   return {{x.data(), w.data(), y.data()}, x.size(), w.size(), y.size()};
 }
@@ -31,34 +38,36 @@ Scratch to_scratch(const Memory* workspace) {
   return workspace == nullptr ? Scratch{} : Scratch{workspace->data(), workspace->size()};
 }
 
+class PyDivision;
+
 // A library, its device, and the thread count it is to run with.
 class PyEngine {
  public:
-  PyEngine(const std::string& path, int threads)
-      : library_(std::make_shared<Library>(path)), threads_(threads) {
+  PyEngine(const std::string& path, int threads, bool cuda, const std::string& cudart)
+      : library_(std::make_shared<Library>(path)),
+        is_cuda_(cuda || !library_->is_host()),
+        threads_(is_cuda_ ? 1 : threads) {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
-    if (!library_->is_host()) {
-      throw EngineError("'" + path +
-                        "' computes on NVIDIA devices, this version measures on the host engine only");
-    }
-    device_ = make_host_device();
-    engine_ = make_legacy_engine(library_);
+    device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
+    engine_ = make_legacy_engine(library_, device_->stream());
   }
 
-  std::string kind() const { return "host"; }
-  std::string device() const { return library_->describe_host(); }
-  std::string library() const { return "mucudnn-host " MUCUDNN_VERSION; }
+  std::string kind() const { return is_cuda_ ? "cudnn" : "host"; }
+  std::string device() const { return device_->name(); }
+  std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
 
+  std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
 
   std::vector<Candidate> enumerate(const Problem& problem, const std::string& pass) const {
     return engine_->enumerate(problem, pass_named(pass));
   }
 
-  std::size_t accumulator(const Problem& problem, const std::string& pass, std::size_t parts) const {
-    return accumulator_size(problem, pass_named(pass), parts);
+  std::optional<std::size_t> accumulator(const Problem& problem, const std::string& pass,
+                                         std::size_t parts) const {
+    return accumulator_size(*device_, problem, pass_named(pass), parts);
   }
 
   std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
@@ -72,15 +81,18 @@ class PyEngine {
   }
 
   void execute(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
-               const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta) const {
-    const Pass which = pass_named(pass);
+               const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
+               bool tiles) const {
     const Region region = to_region(x, w, y);
     check_sizes(problem, region);
+    const auto configuration = made_ready(problem, pass, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
-    Division(*engine_, *device_, problem, which, to_slices(parts))
-        .run(region.tensors, alpha, beta, to_scratch(workspace));
+    configuration->run(engine_->handle(), {region.tensors, alpha, beta}, to_scratch(workspace));
   }
+
+  std::unique_ptr<PyDivision> prepare(const Problem& problem, const std::string& pass, const Parts& parts,
+                                      bool tiles) const;
 
   std::vector<std::vector<double>> compare(const Problem& problem, const std::string& pass,
                                            const std::vector<Parts>& configurations, const Memory& x,
@@ -97,26 +109,65 @@ class PyEngine {
       divisions.push_back(std::make_unique<Division>(*engine_, *device_, problem, which, to_slices(parts)));
       pointers.push_back(divisions.back().get());
     }
-    return mucudnn::compare(*device_, pointers, region.tensors, to_scratch(workspace), rounds);
+    return mucudnn::compare(*engine_, *device_, pointers, region.tensors, to_scratch(workspace), rounds);
   }
 
  private:
+  friend class PyDivision;
+
+  std::unique_ptr<PreparedConfiguration> made_ready(const Problem& problem, const std::string& pass,
+                                                    const Parts& parts, bool tiles) const {
+    if (tiles)
+      return std::make_unique<Tiling>(*engine_, *device_, problem, pass_named(pass), to_tiles(parts));
+    return std::make_unique<Division>(*engine_, *device_, problem, pass_named(pass), to_slices(parts));
+  }
+
   // The count belongs to the process; each engine sets its own before it runs.
-  void use_threads() const { library_->set_host_threads(threads_); }
+  void use_threads() const {
+    if (library_->is_host()) library_->set_host_threads(threads_);
+  }
 
   std::shared_ptr<Library> library_;
+  bool is_cuda_;
   int threads_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
 };
 
-std::string host_library() {
+// A division made ready once, run on addresses that the caller answers for. Its engine outlives it.
+class PyDivision {
+ public:
+  PyDivision(const PyEngine& engine, std::unique_ptr<PreparedConfiguration> configuration)
+      : engine_(engine), configuration_(std::move(configuration)) {}
+
+  std::size_t workspace() const { return configuration_->workspace(); }
+
+  void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
+           double beta) const {
+    const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
+    const py::gil_scoped_release release;
+    engine_.use_threads();
+    configuration_->run(engine_.engine_->handle(), {tensors, alpha, beta}, to_scratch(workspace));
+  }
+
+ private:
+  const PyEngine& engine_;
+  const std::unique_ptr<PreparedConfiguration> configuration_;
+};
+
+std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std::string& pass,
+                                              const Parts& parts, bool tiles) const {
+  return std::make_unique<PyDivision>(*this, made_ready(problem, pass, parts, tiles));
+}
+
+// The path of a library that is installed with the extension.
+std::string beside_extension(const char* name) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&host_library), &info) == 0 || info.dli_fname == nullptr) {
+  if (dladdr(reinterpret_cast<const void*>(&beside_extension), &info) == 0 || info.dli_fname == nullptr) {
     throw EngineError("cannot find the folder of the extension");
   }
   const std::string path = info.dli_fname;
-  return path.substr(0, path.rfind('/') + 1) + "libmucudnn_host.so";
+  return path.substr(0, path.rfind('/') + 1) + name;
 }
 
 }  // namespace
@@ -130,11 +181,13 @@ void bind_engine(py::module_& module) {
       .def_readonly("notes", &Candidate::notes);
 
   py::class_<PyEngine>(module, "Engine")
-      .def(py::init<const std::string&, int>(), py::arg("library"), py::kw_only(), py::arg("threads") = 1)
+      .def(py::init<const std::string&, int, bool, const std::string&>(), py::arg("library"), py::kw_only(),
+           py::arg("threads") = 1, py::arg("cuda") = false, py::arg("cudart") = "")
       .def_property_readonly("kind", &PyEngine::kind)
       .def_property_readonly("device", &PyEngine::device)
       .def_property_readonly("library", &PyEngine::library)
       .def_property_readonly("threads", &PyEngine::threads)
+      .def_property_readonly("available_memory", &PyEngine::available_memory)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
@@ -143,12 +196,43 @@ void bind_engine(py::module_& module) {
            py::arg("repeats"), py::arg("budget_ms"))
       .def("execute", &PyEngine::execute, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0)
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false)
+      .def("prepare", &PyEngine::prepare, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
+           py::kw_only(), py::arg("tiles") = false, py::keep_alive<0, 1>())
       .def("compare", &PyEngine::compare, py::arg("problem"), py::arg("pass_"), py::arg("configurations"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("rounds"));
 
-  module.def("host_library", &host_library);
+  py::class_<PyDivision>(module, "Division")
+      .def_property_readonly("workspace", &PyDivision::workspace)
+      .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0);
+
+  module.def(
+      "accumulator_size",
+      [](const Problem& problem, const std::string& pass, std::size_t parts) {
+        return accumulator_size(problem, pass_named(pass), parts);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("parts"));
+  module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
+  module.def(
+      "tile_steps",
+      [](const Problem& problem, const std::string& pass) { return tile_steps(problem, pass_named(pass)); },
+      py::arg("problem"), py::arg("pass_"));
+  module.def(
+      "tile_copies",
+      [](const Problem& problem, const std::string& pass, std::int64_t steps) {
+        return tile_copies(problem, pass_named(pass), steps);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("steps"));
+  module.def(
+      "tile_problem",
+      [](const Problem& problem, const std::string& pass, std::int64_t steps) {
+        return tile_problem(problem, pass_named(pass), steps);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("steps"));
+  module.def("host_library", [] { return beside_extension("libmucudnn_host.so"); });
+  module.def("cudart_library", [] { return beside_extension("cudart/libcudart.so.13"); });
 }
 
 }  // namespace mucudnn::python

@@ -5,4 +5,5 @@ PYBIND11_MODULE(_native, module) {
   mucudnn::python::bind_plan(module);
   mucudnn::python::bind_memory(module);
   mucudnn::python::bind_engine(module);
+  mucudnn::python::bind_dlpack(module);
 }

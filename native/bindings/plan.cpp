@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "core/reuse.hpp"
 
 namespace py = pybind11;
 
@@ -55,12 +56,21 @@ std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
   return {plan.header, std::move(kernels)};
 }
 
+std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
+  std::vector<Parts> found;
+  for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch)) {
+    found.push_back(to_parts(configuration));
+  }
+  return found;
+}
+
 }  // namespace
 
 void bind_plan(py::module_& module) {
   py::register_exception<NewerVersion>(module, "NewerVersionError", PyExc_ValueError);
   module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
   module.def("parse_plan", &parse, py::arg("text"));
+  module.def("desirable_set", &desirable, py::arg("measured"), py::arg("mini_batch"));
 }
 
 }  // namespace mucudnn::python

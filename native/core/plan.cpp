@@ -57,17 +57,25 @@ void check(const Configuration& configuration, std::int64_t mini_batch) {
   }
 }
 
-std::string text_of(const Configuration& configuration) {
-  std::string text;
+// Calls `use(repeat, part)` for each run of equal parts.
+template <typename Use>
+void for_each_run(const Configuration& configuration, Use use) {
   for (auto part = configuration.begin(); part != configuration.end();) {
     const auto next =
         std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
-    char time[32];
-    const auto end = std::to_chars(time, time + sizeof time, part->time_ms).ptr;
-    text += " " + std::to_string(next - part) + "*" + std::to_string(part->micro_batch) + ":" +
-            part->algorithm + ":" + std::string(time, end) + ":" + std::to_string(part->workspace);
+    use(std::to_string(next - part), *part);
     part = next;
   }
+}
+
+std::string text_of(const Configuration& configuration) {
+  std::string text;
+  for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
+    char time[32];
+    const auto end = std::to_chars(time, time + sizeof time, part.time_ms).ptr;
+    text += " " + repeat + "*" + std::to_string(part.micro_batch) + ":" + part.algorithm + ":" +
+            std::string(time, end) + ":" + std::to_string(part.workspace);
+  });
   return text;
 }
 
@@ -90,12 +98,6 @@ Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
   }
   check(configuration, mini_batch);
   return configuration;
-}
-
-std::int64_t workspace_of(const Configuration& configuration) {
-  std::int64_t most = 0;
-  for (const MicroConfiguration& part : configuration) most = std::max(most, part.workspace);
-  return most;
 }
 
 class Reader {
@@ -190,6 +192,27 @@ class Reader {
 };
 
 }  // namespace
+
+double time_of(const Configuration& configuration) {
+  double sum = 0;
+  for (const MicroConfiguration& part : configuration) sum += part.time_ms;
+  return sum;
+}
+
+std::int64_t workspace_of(const Configuration& configuration) {
+  std::int64_t most = 0;
+  for (const MicroConfiguration& part : configuration) most = std::max(most, part.workspace);
+  return most;
+}
+
+std::string describe(const Configuration& configuration) {
+  std::string text;
+  for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
+    text +=
+        (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(part.micro_batch) + " " + part.algorithm;
+  });
+  return text;
+}
 
 std::string to_text(const Plan& plan) {
   std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";

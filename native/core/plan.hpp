@@ -38,6 +38,12 @@ struct MicroConfiguration {
 
 using Configuration = std::vector<MicroConfiguration>;
 
+double time_of(const Configuration& configuration);             // ms, the sum of its parts'
+std::int64_t workspace_of(const Configuration& configuration);  // bytes, the maximum of its parts'
+
+// `4*16 WINOGRAD_NONFUSED`, several joined by ` + `: for people.
+std::string describe(const Configuration& configuration);
+
 struct PlanKernel {
   Problem problem;
   Pass pass = Pass::forward;

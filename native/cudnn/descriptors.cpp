@@ -54,7 +54,7 @@ std::array<int, 5> packed_strides(const std::array<int, 5>& sizes, int dims, Lay
   strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
   if (strides[0] > std::numeric_limits<int>::max()) {
     throw CallFailed(
-        "cudnnSetTensorNdDescriptor", "CUDNN_STATUS_NOT_SUPPORTED",
+        "cudnnSetTensorNdDescriptor", CUDNN_STATUS_NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED",
         "one sample has " + std::to_string(strides[0]) + " elements, cuDNN takes up to 2147483647");
   }
   std::array<int, 5> narrow{};

@@ -5,31 +5,60 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "core/problem.hpp"
 
+struct CUstream_st;
+
 namespace mucudnn {
 
-class Device {
+// Buffers that share an allocation begin at multiples of this.
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Sums slices of a 16-bit type in fp32.
+class Accumulator {
  public:
-  virtual ~Device() = default;
-
-  // Bytes aligned to 256. Throws std::bad_alloc.
-  virtual void* allocate(std::size_t size) = 0;
-  virtual void release(void* memory) noexcept = 0;
-  virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
-  virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
-
-  // Milliseconds from the call until its work is done.
-  virtual double time_ms(const std::function<void()>& work) = 0;
-
-  // sum = slice, or sum += slice, in fp32; the slice is of a 16-bit type.
+  virtual ~Accumulator() = default;
+  // sum = slice, or sum += slice.
   virtual void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) = 0;
   // output = sum + beta * output, rounded once; with beta 0 the output is not read.
   virtual void store_sum(DataType type, const float* sum, double beta, void* output, std::int64_t count) = 0;
 };
 
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // The identity under which its times are kept.
+  virtual std::string name() const = 0;
+  // Where work is to be put; null for the device's usual place.
+  virtual CUstream_st* stream() const { return nullptr; }
+  // Null where the device cannot.
+  virtual Accumulator* accumulator() { return nullptr; }
+
+  // Bytes that can be allocated now.
+  virtual std::size_t available() const = 0;
+  // Bytes aligned to kAlignment. Throws std::bad_alloc.
+  virtual void* allocate(std::size_t size) = 0;
+  virtual void release(void* memory) noexcept = 0;
+  virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
+  virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
+
+  // `count` pieces of `width` bytes, a pitch apart.
+  virtual void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                           std::size_t width, std::size_t count) = 0;
+  virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) = 0;
+
+  // Milliseconds from the call until its work is done.
+  virtual double time_ms(const std::function<void()>& work) = 0;
+};
+
 // The machine's own memory.
-std::unique_ptr<Device> make_host_device();
+std::unique_ptr<Device> make_host_device(std::string name = "");
+
+// The current CUDA device. The runtime is the one that CudaRuntime finds. Throws EngineError.
+std::unique_ptr<Device> make_cuda_device(const std::string& installed_runtime);
 
 }  // namespace mucudnn

@@ -3,29 +3,15 @@
 #include <algorithm>
 
 namespace mucudnn {
-namespace {
 
-constexpr std::size_t kAlignment = 256;
-
-std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
-
-bool is_16_bit(DataType type) { return type == DataType::f16 || type == DataType::bf16; }
-
-std::size_t slice_bytes(const Problem& problem) {
-  return aligned(static_cast<std::size_t>(problem.w_elements()) * size_of(problem.data_type));
-}
-
-std::size_t sum_bytes(const Problem& problem) {
-  return aligned(static_cast<std::size_t>(problem.w_elements()) * sizeof(float));
-}
-
-}  // namespace
-
-std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
-  if (pass != Pass::backward_filter || !is_16_bit(problem.data_type) || slices <= kMostSlicesInPlace)
-    return 0;
-  // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
-  return kAlignment + slice_bytes(problem) + sum_bytes(problem);
+Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first) {
+  const auto item = static_cast<std::int64_t>(size_of(problem.data_type));
+  Arguments at = arguments;
+  at.tensors.x += first * problem.x_sample() * item;
+  at.tensors.y += first * problem.y_sample() * item;
+  if (at.fusion) at.fusion->z += first * problem.y_sample() * item;
+  if (pass == Pass::backward_filter && first > 0) at.beta = 1;
+  return at;
 }
 
 Division::Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
@@ -48,44 +34,46 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }
-  accumulator_size_ = mucudnn::accumulator_size(problem, pass, slices.size());
+  accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
 }
 
-Tensors Division::advanced(const Tensors& tensors, std::int64_t samples) const {
-  const auto item = static_cast<std::int64_t>(size_of(problem_.data_type));
-  return {tensors.x + samples * problem_.x_sample() * item, tensors.w,
-          tensors.y + samples * problem_.y_sample() * item};
+void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
+  std::int64_t done = 0;
+  run(handle, arguments, workspace, done);
 }
 
-void Division::run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const {
+void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
+                   std::int64_t& done) const {
+  done = 0;
   if (workspace.size < this->workspace()) {
     throw EngineError("the division needs a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
-  if (accumulator_size_ > 0) return run_accumulated(tensors, alpha, beta, workspace);
-  std::int64_t done = 0;
+  if (accumulator_size_ > 0) {  // the output is written in the end, or not at all
+    run_accumulated(handle, arguments, workspace);
+    done = problem_.mini_batch;
+    return;
+  }
   for (const Step& step : steps_) {
-    // The slices of forward and backward_data write disjoint outputs; those of backward_filter add to one.
-    const double keep = pass_ == Pass::backward_filter && done > 0 ? 1.0 : beta;
-    step.kernel->execute(advanced(tensors, done), alpha, keep, workspace);
+    step.kernel->execute(handle, advanced(problem_, pass_, arguments, done), workspace);
     done += step.micro_batch;
   }
 }
 
-void Division::run_accumulated(const Tensors& tensors, double alpha, double beta,
+void Division::run_accumulated(cudnnHandle_t handle, const Arguments& arguments,
                                const Scratch& workspace) const {
-  char* const slice = workspace.data + aligned(algorithms_workspace_);
-  auto* const sum = reinterpret_cast<float*>(slice + slice_bytes(problem_));
+  FilterSum sum(*device_.accumulator(), problem_, workspace.data + aligned(algorithms_workspace_));
   const Scratch algorithms{workspace.data, algorithms_workspace_};
   std::int64_t done = 0;
   for (const Step& step : steps_) {
-    Tensors at = advanced(tensors, done);
-    at.w = slice;
-    step.kernel->execute(at, alpha, 0.0, algorithms);
-    device_.accumulate(problem_.data_type, slice, sum, problem_.w_elements(), done == 0);
+    Arguments at = advanced(problem_, pass_, arguments, done);
+    at.tensors.w = sum.slice();
+    at.beta = 0;
+    step.kernel->execute(handle, at, algorithms);
+    sum.add_slice();
     done += step.micro_batch;
   }
-  device_.store_sum(problem_.data_type, sum, beta, tensors.w, problem_.w_elements());
+  sum.store(arguments.beta, arguments.tensors.w);
 }
 
 }  // namespace mucudnn

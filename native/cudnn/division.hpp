@@ -1,4 +1,4 @@
-// A configuration made ready: the slices of a mini-batch, each with its algorithm, run one after another.
+// Division of the mini-batch: slices, each with its algorithm.
 #pragma once
 
 #include <map>
@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
-#include "cudnn/engine.hpp"
+#include "cudnn/filter_sum.hpp"
 
 namespace mucudnn {
 
@@ -17,34 +18,29 @@ struct Slice {
   std::string algorithm;
 };
 
-// Slices of a 16-bit backward_filter that are summed in the output itself. Every slice rounds the output
-// once: the error grows by a factor of 1.65 at four slices and of 5.5 at 64.
-constexpr std::size_t kMostSlicesInPlace = 4;
+// The operands of the samples from `first` on, where those before it are computed: the slices of forward and
+// backward_data write disjoint outputs, those of backward_filter add to one.
+Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);
 
-// Bytes beyond the algorithms' own workspace for a division into `slices` slices: where a 16-bit
-// backward_filter has more than kMostSlicesInPlace, one slice's result in 16 bit and their sum in fp32.
-std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices);
-
-class Division {
+class Division final : public PreparedConfiguration {
  public:
   // Throws EngineError where an algorithm cannot run, std::invalid_argument where the slices do not add
   // to the mini-batch.
   Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
            const std::vector<Slice>& slices);
 
-  std::size_t workspace() const { return algorithms_workspace_ + accumulator_size_; }
-
-  // output = alpha * convolution + beta * output, for the whole mini-batch. Throws EngineError, in
-  // particular where `workspace` is smaller than workspace().
-  void run(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
+  std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
+  // Where this throws, the output is that of the first `done` samples.
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
+           std::int64_t& done) const;
 
  private:
-  void run_accumulated(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) const;
-  Tensors advanced(const Tensors& tensors, std::int64_t samples) const;
+  void run_accumulated(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;
 
   struct Step {
     std::int64_t micro_batch;
-    PreparedKernel* kernel;
+    const PreparedKernel* kernel;
   };
 
   Device& device_;

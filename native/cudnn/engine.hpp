@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/problem.hpp"
+#include "cudnn/abi.h"
 
 namespace mucudnn {
 
@@ -18,12 +20,16 @@ class EngineError : public std::runtime_error {
 // A call of the library that answered with a status other than success.
 class CallFailed : public EngineError {
  public:
-  CallFailed(const std::string& call, const std::string& status, const std::string& reason)
+  CallFailed(const std::string& call, cudnnStatus_t code, const std::string& status,
+             const std::string& reason)
       : EngineError(call + " failed with " + status + (reason.empty() ? "" : ": " + reason)),
+        code_(code),
         status_(status) {}
-  const std::string& status() const { return status_; }
+  cudnnStatus_t code() const { return code_; }
+  const std::string& status() const { return status_; }  // its name
 
  private:
+  cudnnStatus_t code_;
   std::string status_;
 };
 
@@ -40,6 +46,24 @@ struct Scratch {
   std::size_t size = 0;
 };
 
+// What cudnnConvolutionBiasActivationForward does besides: y = activation(alpha * conv + z_scale * z + bias).
+// z is of y's shape and layout.
+struct Fusion {
+  double z_scale = 0;
+  const char* z = nullptr;
+  cudnnTensorDescriptor_t bias_descriptor = nullptr;
+  const void* bias = nullptr;
+  cudnnActivationDescriptor_t activation = nullptr;
+};
+
+// output = alpha * convolution + beta * output; a fused forward pass has no beta.
+struct Arguments {
+  Tensors tensors;
+  double alpha = 1;
+  double beta = 0;
+  std::optional<Fusion> fusion{};
+};
+
 // One algorithm of a kernel, as the library describes it.
 struct Candidate {
   std::string algorithm;
@@ -48,18 +72,21 @@ struct Candidate {
   std::string notes;  // space-separated: deterministic, tensor_op
 };
 
-// An algorithm made ready for one problem and pass; to be executed any number of times.
+// An algorithm made ready for one problem and pass; to be executed any number of times, on any handle, by any
+// number of threads at once.
 class PreparedKernel {
  public:
   virtual ~PreparedKernel() = default;
   virtual std::size_t workspace() const = 0;
-  // output = alpha * convolution + beta * output. Throws EngineError.
-  virtual void execute(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) = 0;
+  // Throws EngineError.
+  virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
 };
 
 class Engine {
  public:
   virtual ~Engine() = default;
+  // Its own, for measuring.
+  virtual cudnnHandle_t handle() const = 0;
   // Every algorithm of the pass, runnable or not, in a fixed order.
   virtual std::vector<Candidate> enumerate(const Problem& problem, Pass pass) = 0;
   // Throws EngineError where the algorithm is unknown or cannot run.

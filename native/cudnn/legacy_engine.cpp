@@ -1,6 +1,7 @@
 #include "cudnn/legacy_engine.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "cudnn/descriptors.hpp"
 
@@ -37,8 +38,11 @@ int algorithm_named(const std::string& name) {
 // The handle and the functions, shared by an engine and the kernels that it prepared.
 class Context {
  public:
-  explicit Context(std::shared_ptr<const Library> library) : library_(std::move(library)) {
+  Context(std::shared_ptr<const Library> library, cudaStream_t stream) : library_(std::move(library)) {
     library_->check(library_->cudnnCreate(&handle_), "cudnnCreate");
+    const cudnnStatus_t status = library_->cudnnSetStream(handle_, stream);
+    if (status != CUDNN_STATUS_SUCCESS) library_->cudnnDestroy(handle_);
+    library_->check(status, "cudnnSetStream");
   }
   ~Context() { library_->cudnnDestroy(handle_); }
   Context(const Context&) = delete;
@@ -84,20 +88,51 @@ cudnnStatus_t describe(const Context& c, const Descriptors& d, int most, int* co
                                                                    most, count, results);
 }
 
-cudnnStatus_t run(const Context& c, const Descriptors& d, cudnnConvolutionFwdAlgo_t algorithm,
-                  const Tensors& t, const void* alpha, const void* beta, const Scratch& s) {
-  return c.library().cudnnConvolutionForward(c.handle(), alpha, d.x, t.x, d.w, t.w, d.convolution, algorithm,
-                                             s.data, s.size, beta, d.y, t.y);
+// A factor as the ABI takes it: double for double data, float for all others.
+class Scale {
+ public:
+  Scale(double value, bool is_double)
+      : double_(value), float_(static_cast<float>(value)), is_double_(is_double) {}
+  const void* data() const { return is_double_ ? static_cast<const void*>(&double_) : &float_; }
+
+ private:
+  double double_;
+  float float_;
+  bool is_double_;
+};
+
+struct Scales {
+  Scale alpha;
+  Scale beta;
+  Scale z;
+};
+
+cudnnStatus_t run(const Library& c, cudnnHandle_t handle, const Descriptors& d,
+                  cudnnConvolutionFwdAlgo_t algorithm, const Arguments& a, const Scales& scales,
+                  const Scratch& s) {
+  const Tensors& t = a.tensors;
+  if (a.fusion) {
+    const Fusion& f = *a.fusion;
+    return c.cudnnConvolutionBiasActivationForward(
+        handle, scales.alpha.data(), d.x, t.x, d.w, t.w, d.convolution, algorithm, s.data, s.size,
+        scales.z.data(), d.y, f.z, f.bias_descriptor, f.bias, f.activation, d.y, t.y);
+  }
+  return c.cudnnConvolutionForward(handle, scales.alpha.data(), d.x, t.x, d.w, t.w, d.convolution, algorithm,
+                                   s.data, s.size, scales.beta.data(), d.y, t.y);
 }
-cudnnStatus_t run(const Context& c, const Descriptors& d, cudnnConvolutionBwdDataAlgo_t algorithm,
-                  const Tensors& t, const void* alpha, const void* beta, const Scratch& s) {
-  return c.library().cudnnConvolutionBackwardData(c.handle(), alpha, d.w, t.w, d.y, t.y, d.convolution,
-                                                  algorithm, s.data, s.size, beta, d.x, t.x);
+cudnnStatus_t run(const Library& c, cudnnHandle_t handle, const Descriptors& d,
+                  cudnnConvolutionBwdDataAlgo_t algorithm, const Arguments& a, const Scales& scales,
+                  const Scratch& s) {
+  const Tensors& t = a.tensors;
+  return c.cudnnConvolutionBackwardData(handle, scales.alpha.data(), d.w, t.w, d.y, t.y, d.convolution,
+                                        algorithm, s.data, s.size, scales.beta.data(), d.x, t.x);
 }
-cudnnStatus_t run(const Context& c, const Descriptors& d, cudnnConvolutionBwdFilterAlgo_t algorithm,
-                  const Tensors& t, const void* alpha, const void* beta, const Scratch& s) {
-  return c.library().cudnnConvolutionBackwardFilter(c.handle(), alpha, d.x, t.x, d.y, t.y, d.convolution,
-                                                    algorithm, s.data, s.size, beta, d.w, t.w);
+cudnnStatus_t run(const Library& c, cudnnHandle_t handle, const Descriptors& d,
+                  cudnnConvolutionBwdFilterAlgo_t algorithm, const Arguments& a, const Scales& scales,
+                  const Scratch& s) {
+  const Tensors& t = a.tensors;
+  return c.cudnnConvolutionBackwardFilter(handle, scales.alpha.data(), d.x, t.x, d.y, t.y, d.convolution,
+                                          algorithm, s.data, s.size, scales.beta.data(), d.w, t.w);
 }
 
 template <typename Kind>
@@ -114,13 +149,13 @@ class LegacyKernel final : public PreparedKernel {
 
   std::size_t workspace() const override { return workspace_; }
 
-  void execute(const Tensors& tensors, double alpha, double beta, const Scratch& workspace) override {
-    const auto alpha_float = static_cast<float>(alpha);
-    const auto beta_float = static_cast<float>(beta);
-    const void* scale = is_double_ ? static_cast<const void*>(&alpha) : &alpha_float;
-    const void* keep = is_double_ ? static_cast<const void*>(&beta) : &beta_float;
-    context_->library().check(run(*context_, descriptors_, algorithm_, tensors, scale, keep, workspace),
-                              Kind::kNames[static_cast<int>(algorithm_)]);
+  void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
+    const Scales scales{{arguments.alpha, is_double_},
+                        {arguments.beta, is_double_},
+                        {arguments.fusion ? arguments.fusion->z_scale : 0, is_double_}};
+    const Library& library = context_->library();
+    library.check(run(library, handle, descriptors_, algorithm_, arguments, scales, workspace),
+                  Kind::kNames[static_cast<int>(algorithm_)]);
   }
 
  private:
@@ -173,8 +208,10 @@ std::vector<Candidate> candidates(const Context& context, const Problem& problem
 
 class LegacyEngine final : public Engine {
  public:
-  explicit LegacyEngine(std::shared_ptr<const Library> library)
-      : context_(std::make_shared<const Context>(std::move(library))) {}
+  LegacyEngine(std::shared_ptr<const Library> library, cudaStream_t stream)
+      : context_(std::make_shared<const Context>(std::move(library), stream)) {}
+
+  cudnnHandle_t handle() const override { return context_->handle(); }
 
   std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
     switch (pass) {
@@ -207,8 +244,23 @@ class LegacyEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library) {
-  return std::make_unique<LegacyEngine>(std::move(library));
+const char* legacy_algorithm(Pass pass, unsigned enumerator) {
+  const auto name = [&](const auto& names) {
+    return enumerator >= std::size(names) ? nullptr : names[enumerator];
+  };
+  switch (pass) {
+    case Pass::forward:
+      return name(ForwardPass::kNames);
+    case Pass::backward_data:
+      return name(BackwardDataPass::kNames);
+    case Pass::backward_filter:
+      break;
+  }
+  return name(BackwardFilterPass::kNames);
+}
+
+std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library, cudaStream_t stream) {
+  return std::make_unique<LegacyEngine>(std::move(library), stream);
 }
 
 }  // namespace mucudnn

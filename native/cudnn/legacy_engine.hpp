@@ -8,7 +8,14 @@
 
 namespace mucudnn {
 
-// Throws EngineError where no handle can be created. The library is kept loaded by the engine.
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library);
+// Its work goes to `stream`. Throws EngineError where no handle can be created. The library is kept loaded by
+// the engine.
+std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library,
+                                           cudaStream_t stream = nullptr);
+
+// The name of an enumerator of the pass's algorithms; null where it is none. The engine enumerates in the
+// order of the enumerators.
+const char* legacy_algorithm(Pass pass, unsigned enumerator);
+constexpr int kMostLegacyAlgorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
 
 }  // namespace mucudnn

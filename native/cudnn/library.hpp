@@ -12,6 +12,8 @@ class Library {
  public:
   // Throws EngineError naming the file, and the function where one is missing.
   explicit Library(const std::string& path);
+  // Of a library that somebody else has opened from `path` and keeps open.
+  Library(void* opened, const std::string& path);
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
@@ -25,11 +27,15 @@ class Library {
   const char* (*describe_host)() = nullptr;
   bool is_host() const { return describe_host != nullptr; }
 
+  std::string name() const;  // with the version, as caches and plans call it
+
   // Throws CallFailed with the library's last error as the reason.
   void check(cudnnStatus_t status, const char* call) const;
 
  private:
-  void* handle_;
+  void find_functions(void* opened, const std::string& path);
+
+  void* own_ = nullptr;  // closed in the end
 };
 
 }  // namespace mucudnn

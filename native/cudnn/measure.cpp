@@ -47,7 +47,7 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
   const auto time_one = [&] {
     const Tensors at{region.tensors.x + next * slice.x, region.tensors.w, region.tensors.y + next * slice.y};
     next = (next + 1) % slices;
-    return device.time_ms([&] { kernel->execute(at, 1.0, 0.0, workspace); });
+    return device.time_ms([&] { kernel->execute(engine.handle(), {at}, workspace); });
   };
   time_one();
   std::vector<double> times;
@@ -61,12 +61,13 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
   return times;
 }
 
-std::vector<std::vector<double>> compare(Device& device, const std::vector<const Division*>& divisions,
+std::vector<std::vector<double>> compare(Engine& engine, Device& device,
+                                         const std::vector<const Division*>& divisions,
                                          const Tensors& tensors, const Scratch& workspace, int rounds) {
   std::vector<std::vector<double>> times(divisions.size());
   for (int round = -1; round < rounds; ++round) {
     for (std::size_t i = 0; i < divisions.size(); ++i) {
-      const double time = device.time_ms([&] { divisions[i]->run(tensors, 1.0, 0.0, workspace); });
+      const double time = device.time_ms([&] { divisions[i]->run(engine.handle(), {tensors}, workspace); });
       if (round >= 0) times[i].push_back(time);
     }
   }

@@ -29,7 +29,8 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
                             int repeats, double budget_ms);
 
 // Times in ms of each division run whole, `rounds` times in turns, after one turn that is not counted.
-std::vector<std::vector<double>> compare(Device& device, const std::vector<const Division*>& divisions,
+std::vector<std::vector<double>> compare(Engine& engine, Device& device,
+                                         const std::vector<const Division*>& divisions,
                                          const Tensors& tensors, const Scratch& workspace, int rounds);
 
 }  // namespace mucudnn

@@ -42,7 +42,7 @@ def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
     ("arguments", "part"),
     [
         (("optimize", "resnet5"), "did you mean resnet50"),
-        (("optimize", "nothing-like-it"), "alexnet, cosmoflow, resnet18, resnet50, unet3d, vgg16"),
+        (("optimize", "nothing-like-it"), "alexnet, convnext, cosmoflow, deepbench, image_vae"),
         (("optimize", "ic4ih8_oc4_kh3_zz1"), "zz1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "0"), "the mini-batch must be from 1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "-3"), "not -3"),
@@ -99,11 +99,11 @@ def test_an_unreadable_variable_is_named(
     assert f"{variable}: '{text}'" in line
 
 
-@pytest.mark.parametrize("engine", ["cudnn", "/no/such/library.so", __file__])
+@pytest.mark.parametrize("engine", ["/no/such/library.so", __file__])
 def test_an_engine_that_is_not_there_is_exit_code_4(engine: str, capsys: Capture) -> None:
     code, line = fails(capsys, "optimize", GOOD, "--engine", engine)
     assert code == 4
-    assert engine in line or "no cuDNN device" in line
+    assert engine in line
 
 
 def hungry_cache(path: Path) -> None:

@@ -8,11 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, Problem
+from mucudnn._native import Engine, Problem, tile_copies, tile_problem
 
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+# Rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them by
+# about ten (Lavin and Gray 2016, section 5.2).
+ROUNDINGS = {"WINOGRAD_NONFUSED": 16, "FFT_TILING": 4}
 
 
 def convolve(problem: Problem, pass_: str, x: Array, w: Array, y: Array) -> Array:
@@ -91,15 +95,48 @@ class Bench:
         over: float | None = None,
     ) -> Array:
         """The output of a division over the random output values (or over `over` all over)."""
+        return self._run(self.workspace(parts), parts, alpha, beta, over, tiles=False)
+
+    def run_tiles(
+        self,
+        parts: list[tuple[int, str]],
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        over: float | None = None,
+    ) -> Array:
+        """The output of tiles, in the same way."""
+        return self._run(self.tile_workspace(parts), parts, alpha, beta, over, tiles=True)
+
+    def tile_workspace(self, parts: list[tuple[int, str]]) -> int:
+        """Bytes that the tiles need."""
+        most = 0
+        for steps, algorithm in parts:
+            found = self.engine.enumerate(tile_problem(self.problem, self.pass_, steps), self.pass_)
+            own = next(c.workspace for c in found if c.algorithm == algorithm)
+            most = max(most, own + tile_copies(self.problem, self.pass_, steps))
+        slices = len(parts) * self.problem.mini_batch
+        return most + self.engine.accumulator_size(self.problem, self.pass_, slices)
+
+    def _run(
+        self,
+        workspace: int,
+        parts: list[tuple[int, str]],
+        alpha: float,
+        beta: float,
+        over: float | None,
+        *,
+        tiles: bool,
+    ) -> Array:
         name = OUTPUT[self.pass_]
         memory, count = self.memory[name], int(np.prod(self.shapes[name]))
         if over is None:
             memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
         else:
             memory.fill(self.problem.data_type, count, over)
-        workspace = self.engine.allocate(self.workspace(parts))
+        x, w, y, scratch = *self.memory.values(), self.engine.allocate(workspace)
         self.engine.execute(
-            self.problem, self.pass_, parts, *self.memory.values(), workspace, alpha=alpha, beta=beta
+            self.problem, self.pass_, parts, x, w, y, scratch, alpha=alpha, beta=beta, tiles=tiles
         )
         return self._load(name)
 
@@ -122,6 +159,14 @@ class Bench:
         return float(
             abs(alpha) * inputs[0] * inputs[1] * taps + abs(beta) * np.linalg.norm(self.values[output])
         )
+
+    def tolerance(self, algorithm: str, *, alpha: float = 1.0, beta: float = 0.0) -> float:
+        """How far an algorithm's result may be from the exact one, as a norm."""
+        if algorithm in ROUNDINGS:
+            scale = ROUNDINGS[algorithm] * self.norm(alpha=alpha, beta=beta)
+        else:
+            scale = 2 * self.magnitude(alpha=alpha, beta=beta)
+        return EPSILON[self.problem.data_type] * scale
 
 
 @st.composite

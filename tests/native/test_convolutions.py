@@ -11,9 +11,6 @@ from reference import EPSILON, PASSES, Bench, divisions, problems
 from mucudnn._native import Engine, EngineError, Problem
 
 ALL_TYPES = ("f32", "f64", "f16", "bf16")
-# Rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them by
-# about ten (Lavin and Gray 2016, section 5.2).
-ROUNDINGS = {"WINOGRAD_NONFUSED": 16, "FFT_TILING": 4}
 
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
@@ -24,15 +21,7 @@ def assert_each_algorithm_is_right(bench: Bench, alpha: float, beta: float) -> N
     exact = bench.exact(alpha=alpha, beta=beta)
     for algorithm in bench.runnable(bench.problem.mini_batch):
         result = bench.run([(bench.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
-        assert np.linalg.norm(result - exact) <= tolerance(bench, algorithm, alpha, beta), algorithm
-
-
-def tolerance(bench: Bench, algorithm: str, alpha: float, beta: float) -> float:
-    if algorithm in ROUNDINGS:
-        scale = ROUNDINGS[algorithm] * bench.norm(alpha=alpha, beta=beta)
-    else:
-        scale = 2 * bench.magnitude(alpha=alpha, beta=beta)
-    return EPSILON[bench.problem.data_type] * scale
+        assert np.linalg.norm(result - exact) <= bench.tolerance(algorithm, alpha=alpha, beta=beta), algorithm
 
 
 @settings(max_examples=150)
@@ -118,7 +107,7 @@ def test_a_divided_backward_filter_applies_the_callers_beta_once(engine: Engine,
     for algorithm in bench.runnable(2):
         result = bench.run([(2, algorithm)] * 3, beta=beta)
         error = np.linalg.norm(result - bench.exact(beta=beta))
-        assert error <= tolerance(bench, algorithm, 1.0, beta), algorithm
+        assert error <= bench.tolerance(algorithm, beta=beta), algorithm
 
 
 @pytest.mark.parametrize("data_type", ["f16", "bf16"])

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import host_abi as abi
 import pytest
-import scipy_openblas32
+from programs import compile_c, host_engine_folders, run
 
 from mucudnn import _native
 
 HERE = Path(__file__).parent
 VERSION_SCRIPT = "libcudnn.so.9 { global: cudnn*; local: *; };\n"
-
-
-def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
-def compile_c(*arguments: str | Path) -> None:
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    assert compiler, "needs a C compiler: set CC"
-    # A preloaded sanitizer is for the programs, not for the compiler.
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    options = ("-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
-    command = [*compiler.split(), *options, *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +45,20 @@ def linked_client(build: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def search_path(build: Path) -> str:
-    """Folders with the host engine under cuDNN's name and with the OpenBLAS that it needs."""
-    folder = build / "lib"
-    folder.mkdir()
-    (folder / "libcudnn.so.9").symlink_to(_native.host_library())
-    return f"{folder}:{scipy_openblas32.get_lib_dir()}"
+    return host_engine_folders(build / "lib")
 
 
 def test_a_program_linked_against_cudnn_runs_on_the_host_engine(
     linked_client: Path, search_path: str
 ) -> None:
-    result = run([str(linked_client)], LD_LIBRARY_PATH=search_path)
+    result = run(linked_client, LD_LIBRARY_PATH=search_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "12 16 24 28\n", "")
 
 
 def test_a_program_that_opens_libcudnn_by_name_finds_every_versioned_function(
     dlopen_client: Path, search_path: str
 ) -> None:
-    result = run([str(dlopen_client), "libcudnn.so.9"], LD_LIBRARY_PATH=search_path)
+    result = run(dlopen_client, "libcudnn.so.9", LD_LIBRARY_PATH=search_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
 
 
@@ -89,7 +66,7 @@ def test_a_program_that_opens_libcudnn_by_name_finds_every_versioned_function(
 def test_the_installed_library_opens_by_its_path_with_any_value_of_mucudnn_threads(
     dlopen_client: Path, threads: str
 ) -> None:
-    result = run([str(dlopen_client), _native.host_library()], MUCUDNN_THREADS=threads)
+    result = run(dlopen_client, _native.host_library(), MUCUDNN_THREADS=threads)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
 
 
@@ -99,14 +76,14 @@ def test_a_preloaded_cudnn_captures_no_call_that_the_library_makes_to_itself(
     interposer = build / "interposer.so"
     compile_c("-shared", "-fPIC", f"-I{abi.ABI.parent}", HERE / "interposer.c", "-o", interposer)
     preload = f"{os.environ.get('LD_PRELOAD', '')} {interposer}".strip()
-    captured = run([str(linked_client)], LD_PRELOAD=preload, LD_LIBRARY_PATH=search_path)
+    captured = run(linked_client, LD_PRELOAD=preload, LD_LIBRARY_PATH=search_path)
     assert "captured: cudnnCreate" in captured.stderr, "the interposer should take the program's own calls"
-    result = run([str(dlopen_client), _native.host_library()], LD_PRELOAD=preload)
+    result = run(dlopen_client, _native.host_library(), LD_PRELOAD=preload)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
 
 
 def test_the_library_exports_the_declared_functions_two_of_our_own_and_nothing_else() -> None:
-    result = run(["nm", "-D", "--defined-only", "--format=just-symbols", _native.host_library()])
+    result = run("nm", "-D", "--defined-only", "--format=just-symbols", _native.host_library())
     assert result.returncode == 0, result.stderr
     exported = set(result.stdout.split())
     version = "@@libcudnn.so.9"

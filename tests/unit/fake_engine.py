@@ -55,6 +55,7 @@ class FakeEngine:
     kind = "host"
     device = "a device"
     library = "a library 1.0"
+    available_memory = 2**34
 
     def __init__(self, algorithms: dict[str, FakeAlgorithm] | None = None, *, threads: int = 1) -> None:
         self.threads = threads

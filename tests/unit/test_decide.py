@@ -4,7 +4,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.decide import Decision, Limits, decide, desirable_configurations
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.kernels import Kernel
-from mucudnn.records import Comparison, Measurement
+from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Measurement
 from mucudnn.solver import Configuration
 
 MiB = 2**20
@@ -97,6 +97,14 @@ def test_few_slices_of_a_16_bit_filter_gradient_need_no_accumulator() -> None:
     assert [c.workspace for c in desirable] == sorted({c.workspace for c in desirable})
     times = [c.time_ms for c in desirable]
     assert times == sorted(times, reverse=True)
+
+
+def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices_than_four() -> None:
+    gradient = kernel(16, pass_="backward_filter", dtype="f16")
+    measured = rows(1, 2, 4, 8, 16, accumulator=CANNOT_ACCUMULATE)
+    desirable = desirable_configurations(measured, gradient)
+    assert max(len(c.parts) for c in desirable) == 4
+    assert [c.workspace for c in desirable if len(c.parts) == 1][-1] == 16 * MiB
 
 
 def test_a_division_that_is_slower_when_run_whole_is_dropped() -> None:

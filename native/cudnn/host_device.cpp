@@ -1,6 +1,9 @@
 #include "cudnn/device.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -9,8 +12,6 @@
 
 namespace mucudnn {
 namespace {
-
-constexpr std::size_t kAlignment = 256;
 
 template <typename Type>
 void add(const Type* slice, float* sum, std::int64_t count, bool first) {
@@ -24,18 +25,47 @@ void store(const float* sum, float beta, Type* output, std::int64_t count, Round
   }
 }
 
-class HostDevice final : public Device {
+class HostDevice final : public Device, private Accumulator {
  public:
+  explicit HostDevice(std::string name) : name_(std::move(name)) {}
+
+  std::string name() const override { return name_; }
+  Accumulator* accumulator() override { return this; }
+
   void* allocate(std::size_t size) override {
-    void* memory = std::aligned_alloc(kAlignment, (size / kAlignment + 1) * kAlignment);
+    void* memory = std::aligned_alloc(kAlignment, aligned(size + 1));
     if (memory == nullptr) throw std::bad_alloc();
     return memory;
   }
 
   void release(void* memory) noexcept override { std::free(memory); }
 
+  std::size_t available() const override {
+    // In C's way: C++ streams would cost every program start-up time that is run under the shim.
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), std::fclose);
+    char line[128];
+    while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
+      std::size_t kilobytes = 0;
+      if (std::sscanf(line, "MemAvailable: %zu", &kilobytes) == 1) return kilobytes * 1024;
+    }
+    return static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) *
+           static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  }
+
   void copy_from_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
   void copy_to_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
+
+  void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                   std::size_t width, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(static_cast<char*>(to) + i * to_pitch, static_cast<const char*>(from) + i * from_pitch,
+                  width);
+    }
+  }
+
+  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) std::memset(static_cast<char*>(to) + i * pitch, 0, width);
+  }
 
   double time_ms(const std::function<void()>& work) override {
     const auto start = std::chrono::steady_clock::now();
@@ -43,6 +73,7 @@ class HostDevice final : public Device {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }
 
+ private:
   void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) override {
     if (type == DataType::f16) {
       add(static_cast<const Half*>(slice), sum, count, first);
@@ -58,10 +89,14 @@ class HostDevice final : public Device {
       store(sum, static_cast<float>(beta), static_cast<BFloat16*>(output), count, to_bfloat16);
     }
   }
+
+  std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_device() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> make_host_device(std::string name) {
+  return std::make_unique<HostDevice>(std::move(name));
+}
 
 }  // namespace mucudnn

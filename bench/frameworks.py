@@ -1,0 +1,119 @@
+"""`python -m bench.frameworks`: what the Python front ends cost and give, to `frameworks.jsonl`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import mucudnn
+import mucudnn.torch
+from bench.openblas import OpenBlas, without_openblas_environment
+from bench.record import RESULTS, Record, describe_machine, show, write
+from mucudnn.devices import device_named
+from mucudnn.dispatch import Call, prepared
+
+THEMES = ("overhead", "resnet18", "unet3d")
+LIMITS = ("8MiB", "64MiB")
+CALLS, REPEATS = 500, 40
+
+
+def overhead() -> list[Record]:
+    """Microseconds that each front end adds to running the same division on the same addresses."""
+    x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    arrays, parameter = (x.numpy(), w.numpy()), w.clone().requires_grad_()
+    ready = prepared(Call("forward", "cpu", "f32", "nchw", x.shape, w.shape, None, 1, 0, 1, 1, None))
+    engine, y = device_named("cpu").engine, np.empty(ready.shapes["y"], np.float32)
+    parts = [(part.micro_batch, part.algorithm) for part in ready.configuration.parts]
+    division = engine.prepare(ready.problem, "forward", parts)
+    workspace = engine.allocate(max(division.workspace, 1))
+    addresses = x.data_ptr(), w.data_ptr(), y.ctypes.data
+    direct = _microseconds(lambda: division.run(*addresses, workspace))
+    ways: dict[str, Callable[[], Any]] = {
+        "convolution_forward, NumPy": lambda: mucudnn.convolution_forward(*arrays),
+        "convolution_forward, PyTorch": lambda: mucudnn.convolution_forward(x, w),
+        "mucudnn.torch.conv2d without gradient": lambda: mucudnn.torch.conv2d(x, w),
+        "mucudnn.torch.conv2d with gradient": lambda: mucudnn.torch.conv2d(x, parameter),
+    }
+    details = {"problem": str(ready.problem), "direct_us": direct}
+    return [
+        Record("overhead", name, "beyond a direct engine call", _microseconds(way) - direct, "µs", details)
+        for name, way in ways.items()
+    ]
+
+
+def _microseconds(function: Callable[[], Any]) -> float:
+    """The fastest of many repeats: what comes on top is other programs' doing."""
+    function()
+    return min(timeit.repeat(function, number=CALLS, repeat=REPEATS)) / CALLS * 1e6
+
+
+def training(name: str) -> list[Record]:
+    """A training step of stock PyTorch, and of the converted network within each limit."""
+    stock, records = _step(name, "stock"), []
+    for limit in LIMITS:
+        _step(name, limit)  # measures into the cache: what that takes is not the step's
+        ours = _step(name, limit)
+        details = {
+            "ms": ours["ms"], "stock_ms": stock["ms"],
+            "peak_mib": ours["peak"] / 2**20, "stock_peak_mib": stock["peak"] / 2**20,
+            "loss_difference": abs(ours["loss"] - stock["loss"]) / abs(stock["loss"]),
+        }  # fmt: skip
+        case = f"{name} within {limit}"
+        faster, smaller = stock["ms"] / ours["ms"], ours["peak"] / stock["peak"]
+        records.append(Record("training", case, "speedup over stock PyTorch", faster, "ratio", details))
+        records.append(Record("training", case, "peak memory of stock PyTorch's", smaller, "ratio", details))
+    return records
+
+
+def _step(name: str, limit: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.training_step", name, limit]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
+    step: dict[str, float] = json.loads(result.stdout)
+    return step
+
+
+def main() -> None:
+    """Measure everything anew, print it and write it."""
+    without_openblas_environment()
+    parser = argparse.ArgumentParser(prog="python -m bench.frameworks", description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS / "frameworks.jsonl", help="for the records")
+    parser.add_argument("--only", choices=THEMES, help="leave out the others")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+
+    console, records = Console(width=110), list[Record]()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MUCUDNN_CACHE"] = str(Path(folder) / "cache.sqlite")
+        engine = device_named("cpu").engine
+        machine = describe_machine(
+            device=engine.device,
+            library=engine.library,
+            threads=engine.threads,
+            openblas_kernel=OpenBlas().kernel,
+            torch=torch.__version__,
+        )
+        for key, value in machine.items():
+            console.print(f"{key}: {value}", highlight=False)
+        for name in THEMES:
+            if arguments.only in (None, name):
+                records += (measured := overhead() if name == "overhead" else training(name))
+                show(console, measured)
+                write(arguments.output, machine, records)
+
+
+if __name__ == "__main__":
+    main()

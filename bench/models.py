@@ -1,0 +1,50 @@
+"""Two networks as people train them, without a framework's model zoo."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from examples.unet3d import UNet3d
+
+BATCH = 32
+
+
+class Block(nn.Module):
+    """ResNet's basic block."""
+
+    def __init__(self, channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, out_channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = nn.Identity() if channels == out_channels else nn.Sequential(
+            nn.Conv2d(channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's sum with its shortcut."""
+        inner = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+        return torch.relu(inner + self.shortcut(x))
+
+
+def resnet18() -> nn.Sequential:
+    """ResNet-18: K. He et al., Deep residual learning for image recognition, 2015, table 1."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]  # fmt: skip
+    channels = 64
+    for out_channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(channels, out_channels, stride), Block(out_channels, out_channels, 1)]
+        channels = out_channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
+def build(name: str) -> tuple[nn.Module, Tensor]:
+    """A network of that name, and a mini-batch for it; the same every time."""
+    torch.manual_seed(1)
+    if name == "resnet18":
+        return resnet18(), torch.randn(BATCH, 3, 224, 224)
+    return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)

@@ -1,0 +1,65 @@
+"""What the drop-in costs a program: a call that it passes on, and the start of a program that makes none.
+
+The loops are C, `shim_timing.c`. Both sides run in turns, and a figure is the median of their differences.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from bench.record import Record, show
+from mucudnn._native import host_library
+from mucudnn.libraries import shim_path
+
+ROUNDS = 201
+FUNCTION = "cudnnGetVersion"  # as short as functions come
+
+
+def run() -> list[Record]:
+    """Measure calls and starts. Needs a C compiler."""
+    with TemporaryDirectory() as folder:
+        timing, nothing = Path(folder) / "timing", Path(folder) / "nothing"
+        _compile(Path(__file__).with_name("shim_timing.c"), timing)
+        nothing.with_suffix(".c").write_text("int main(void) { return 0; }\n")
+        _compile(nothing.with_suffix(".c"), nothing)
+        return [
+            _compare(
+                f"trampoline of {FUNCTION}", "pass-through cost", "ns", 1.0,
+                timing, "calls", str(ROUNDS), host_library(), str(shim_path()), FUNCTION,
+            ),
+            _compare(
+                "a program that never calls cuDNN", "start-up cost", "ms", 1e6,
+                timing, "starts", str(ROUNDS), str(nothing), f"LD_PRELOAD={shim_path()}",
+            ),
+        ]  # fmt: skip
+
+
+def _compare(case: str, metric: str, unit: str, ns: float, *command: str | Path) -> Record:
+    """The figure of one command, in units of `ns` nanoseconds."""
+    environment = {**os.environ, "MUCUDNN_LIBRARY": "host"}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    if answer.stderr:  # what the loader could not preload costs nothing
+        raise SystemExit(answer.stderr)
+    rounds = [tuple(float(word) / ns for word in line.split()) for line in answer.stdout.splitlines()]
+    alone, through = (statistics.median(side) for side in zip(*rounds, strict=True))
+    cost = statistics.median(second - first for first, second in rounds)
+    details = {f"alone_{unit}": alone, f"with_{unit}": through, "rounds": len(rounds)}
+    return Record("shim", case, metric, cost, unit, details)
+
+
+def _compile(source: Path, program: Path) -> None:
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    if compiler is None:
+        raise SystemExit("needs a C compiler: set CC")
+    subprocess.run([*compiler.split(), "-O2", source, "-o", program, "-ldl"], check=True)
+
+
+if __name__ == "__main__":
+    show(Console(width=110), run())

@@ -1,0 +1,54 @@
+"""`python -m bench.training_step NETWORK LIMIT`: time and memory of training steps, in a process of its own.
+
+LIMIT is `stock` for PyTorch's own convolutions. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+import mucudnn.torch
+from bench.models import build
+
+STEPS = 3
+
+
+def main() -> None:
+    """Train as many steps, the first of which is not timed; memory is that of all of them."""
+    parser = argparse.ArgumentParser(prog="python -m bench.training_step", description=__doc__)
+    parser.add_argument("network", choices=("resnet18", "unet3d"))
+    parser.add_argument("limit")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model, x = build(arguments.network)
+    if arguments.limit != "stock":
+        mucudnn.torch.convert(model, workspace=arguments.limit)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before, times, loss = _status("VmRSS"), [], torch.zeros(())
+    for _ in range(1 + STEPS):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        times.append((time.perf_counter() - start) * 1e3)
+    peak = _status("VmHWM") - before
+    print(json.dumps({"ms": statistics.median(times[1:]), "peak": peak, "loss": loss.item()}))
+
+
+def _status(field: str) -> int:
+    """Bytes of a field of the process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main()

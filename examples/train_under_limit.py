@@ -1,0 +1,65 @@
+"""Train a small network twice: as it is, and with 16 MiB of workspace for each convolution.
+
+The losses are the same; what differs is which algorithms run, on which micro-batches. The first run takes
+some seconds to measure them, which the cache keeps: `python examples/train_under_limit.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import mucudnn.torch
+
+LIMIT = "16MiB"
+STEPS = 5
+
+
+def network() -> nn.Sequential:
+    """Three convolutions and a classifier of ten classes, the same every time."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def train(model: nn.Sequential, images: torch.Tensor, classes: torch.Tensor) -> list[float]:
+    """The loss of each step."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), classes)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def main() -> None:
+    """Train both, show what was chosen, and hold the losses against each other."""
+    torch.manual_seed(2)
+    images, classes = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+    model = network()
+    plan = mucudnn.torch.plan(model, images, workspace=LIMIT)
+    for kernel in plan.kernels:
+        chosen = kernel.chosen
+        sizes = [part.micro_batch for part in chosen.parts]
+        algorithms = ", ".join(sorted({part.algorithm for part in chosen.parts}))
+        print(f"{kernel.pass_:16} {chosen.workspace / 2**20:6.2f} MiB  micro-batches {sizes} {algorithms}")
+
+    stock = train(network(), images, classes)
+    divided = train(mucudnn.torch.convert(model, workspace=LIMIT, plan=plan), images, classes)
+    print(f"\nstep  PyTorch  within {LIMIT}")
+    for step, (one, other) in enumerate(zip(stock, divided, strict=True), 1):
+        print(f"{step:4}  {one:7.4f}  {other:7.4f}")
+    worst = max(abs(one - other) for one, other in zip(stock, divided, strict=True))
+    print(f"largest difference: {worst:.1e}")
+    if worst > 1e-3:
+        raise SystemExit("the losses differ by more than rounding")
+
+
+if __name__ == "__main__":
+    main()

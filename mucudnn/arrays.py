@@ -1,0 +1,172 @@
+"""Arrays of any library: where they lie, and results in the library that the caller uses.
+
+No library is imported: an array of PyTorch is one of a module that is loaded already, all others speak
+NumPy's array interface, the CUDA array interface or DLPack.
+"""
+
+import math
+import sys
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mucudnn._native import read_dlpack
+from mucudnn.errors import (
+    ArgumentTypeError,
+    MixedDevicesError,
+    NoEngineError,
+    NotDifferentiableError,
+    UsageError,
+)
+
+TYPES = ("f32", "f64", "f16", "bf16")
+ITEM_SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+_OF_NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
+_OF_INTERFACE = {"<f4": "f32", "<f8": "f64", "<f2": "f16"}
+_OF_DLPACK = {"2:32:1": "f32", "2:64:1": "f64", "2:16:1": "f16", "4:16:1": "bf16"}
+_CPU, _CUDA = 1, 2  # DLDeviceType
+
+
+class View(NamedTuple):
+    """Where an array lies. It is packed, in the order of its axes."""
+
+    address: int
+    shape: tuple[int, ...]
+    data_type: str
+    device: str  # `cpu`, `cuda:0`
+    writable: bool
+    owner: object  # keeps the memory
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * ITEM_SIZES[self.data_type]
+
+
+def read(array: Any, name: str) -> View:
+    """The array that the caller calls `name`.
+
+    Raises ArgumentTypeError for what is no array of f32, f64, f16 or bf16; UsageError where it is not
+    packed; NotDifferentiableError for a tensor whose gradient would be lost.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        if array.requires_grad and torch.is_grad_enabled():
+            raise NotDifferentiableError(
+                f"{name} requires a gradient, which this function does not give: use mucudnn.torch, "
+                "torch.no_grad() or detach()"
+            )
+        return read_tensor(array, name)
+    interface = getattr(array, "__array_interface__", None)
+    if interface is not None:
+        return _read_interface(array, interface, name, "cpu")
+    return _read_other(array, name)
+
+
+def read_tensor(tensor: Any, name: str) -> View:
+    """A tensor of PyTorch, whether or not it requires a gradient."""
+    torch = sys.modules["torch"]
+    data_type = _torch_types().get(tensor.dtype)
+    if data_type is None:
+        raise _unsupported(name, tensor.dtype)
+    if tensor.layout is not torch.strided or tensor.is_neg():
+        raise UsageError(
+            f"{name} is sparse or lazily negated: make it dense with to_dense() or resolve_neg()"
+        )
+    if not tensor.is_contiguous():
+        raise _not_packed(name, "contiguous()")
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
+    return View(tensor.data_ptr(), tensor.shape, data_type, device, True, tensor)
+
+
+def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
+    """An array that can be written, in the library of `like` if it can be; its values are not set."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    if data_type == "bf16":
+        raise ArgumentTypeError("NumPy has no bf16 for the result: give out=")
+    return np.empty(shape, _OF_NUMPY[data_type])
+
+
+def returned(result: Any, like: Any) -> Any:
+    """A result of `empty` as the library of `like` has it."""
+    if type(result) is np.ndarray and not hasattr(like, "__array_interface__"):
+        namespace = getattr(like, "__array_namespace__", None)
+        return result if namespace is None else namespace().from_dlpack(result)
+    return result
+
+
+def check_same(name: str, view: View, other_name: str, other: View) -> None:
+    """Raises MixedDevicesError, ArgumentTypeError where devices or data types differ."""
+    if view.device != other.device:
+        devices = f"{view.device} and {other.device}"
+        raise MixedDevicesError(f"{name} and {other_name} are on {devices}: move them to one device")
+    if view.data_type != other.data_type:
+        types = f"{view.data_type} and {other.data_type}"
+        raise ArgumentTypeError(f"{name} and {other_name} are of {types}: convert them to one type")
+
+
+def overlap(a: View, b: View) -> bool:
+    """Whether two arrays share memory."""
+    return a.address < b.address + b.size and b.address < a.address + a.size
+
+
+@cache
+def _torch_types() -> dict[object, str]:
+    torch = sys.modules["torch"]
+    return {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+def _read_interface(array: Any, interface: dict[str, Any], name: str, device: str) -> View:
+    """The dictionary that NumPy's and CUDA's array interfaces share."""
+    shape, data_type = tuple(interface["shape"]), _OF_INTERFACE.get(interface["typestr"])
+    if data_type is None:
+        raise _unsupported(name, getattr(array, "dtype", interface["typestr"]))
+    address, read_only = interface["data"]
+    if interface.get("strides") is not None and not _is_packed(interface, ITEM_SIZES[data_type]):
+        raise _not_packed(name, "numpy.ascontiguousarray")
+    if address % ITEM_SIZES[data_type]:
+        raise UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
+    return View(address, shape, data_type, device, not read_only, array)
+
+
+def _is_packed(interface: dict[str, Any], item: int) -> bool:
+    expected = item
+    for size, stride in zip(reversed(interface["shape"]), reversed(interface["strides"]), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _read_other(array: Any, name: str) -> View:
+    kind, number = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (_CUDA, 0)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _read_interface(array, interface, name, f"cuda:{number}")
+    if not hasattr(array, "__dlpack__"):
+        raise ArgumentTypeError(
+            f"{name} is {type(array).__name__}, not an array: it has neither DLPack nor an array interface"
+        )
+    if kind != _CPU:
+        raise NoEngineError(f"{name} lies on a device of DLPack's type {kind}: there is no engine for it")
+    try:
+        capsule = array.__dlpack__(max_version=(1, 0))
+    except TypeError:  # of DLPack 0, which has no versions
+        capsule = array.__dlpack__()
+    address, shape, type_, packed, read_only = read_dlpack(capsule)
+    if type_ not in _OF_DLPACK:
+        raise _unsupported(name, getattr(array, "dtype", type_))
+    if not packed:
+        raise _not_packed(name, "a copy")
+    return View(address, shape, _OF_DLPACK[type_], "cpu", not read_only, capsule)
+
+
+def _unsupported(name: str, dtype: object) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{name} is of {dtype}: convolutions take {', '.join(TYPES)}")
+
+
+def _not_packed(name: str, advice: str) -> UsageError:
+    return UsageError(f"{name} is not contiguous in the order of its axes: make it so with {advice}")

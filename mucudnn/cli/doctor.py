@@ -1,0 +1,62 @@
+"""`mucudnn doctor`: whether `mucudnn run` works here, and for a given program."""
+
+import argparse
+from collections.abc import Iterator
+
+from mucudnn import doctor
+from mucudnn.cli.terminal import show
+from mucudnn.elf import NotElfError
+from mucudnn.errors import MucudnnError
+from mucudnn.libraries import (
+    SONAME,
+    Found,
+    find_libraries,
+    format_version,
+    known_functions,
+    shim_path,
+    unknown_functions,
+    version_of,
+)
+
+HELP = "see whether `mucudnn run` works, for what, and why not"
+DESCRIPTION = (
+    "Lists the cuDNN libraries of this machine, opens one in a child process under mucudnn's own, and says "
+    "which library each PROGRAM gets: a file, a command or an installed Python package; none is started. "
+    "Exit code 1 where something does not work."
+)
+_MARKS = {True: "works:", False: "does not work:", None: "cannot say:"}
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what was found. Raises MucudnnError where something does not work."""
+    findings = [doctor.prove()]
+    for name in arguments.programs:
+        findings += doctor.examine(name)
+    show(f"mucudnn's library: {shim_path()}, {len(known_functions())} functions", "")
+    libraries = find_libraries()
+    if not libraries:
+        show(f"No other {SONAME} was found: pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY.")
+    for library in libraries:
+        show(f"{library.path}\n    {', '.join(_describe(library))}")
+    show("")
+    for finding in findings:
+        show(f"{_MARKS[finding.works]} {finding.subject}\n    {finding.text}")
+    if any(finding.works is False for finding in findings):
+        raise MucudnnError("mucudnn run does not work everywhere it was asked about: see above")
+
+
+def _describe(library: Found) -> Iterator[str]:
+    version, reason = version_of(library.path)
+    yield reason if version is None else f"version {format_version(version)}"
+    yield f"found through {library.origin}"
+    try:
+        unknown = unknown_functions(library.path)
+    except (NotElfError, OSError):
+        return
+    if unknown:
+        yield f"{len(unknown)} functions that mucudnn does not know: {', '.join(unknown[:3])}..."

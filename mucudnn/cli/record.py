@@ -1,0 +1,39 @@
+"""`mucudnn record`: what a program convolves."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mucudnn import settings
+from mucudnn.cli import options
+from mucudnn.cli.run import add_command, become
+
+HELP = "write down the convolutions that a program makes"
+DESCRIPTION = (
+    "Replaces itself by COMMAND as `mucudnn run` does, and passes every call on; at its end the program "
+    "adds its convolutions to FILE, with the number of calls. `mucudnn optimize FILE` reads that."
+)
+DEFAULT = "convolutions.txt"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "mucudnn record [-h] [--output FILE] -- COMMAND..."
+    parser.add_argument(
+        "--output",
+        type=options.checked(options.path),
+        metavar="FILE",
+        help=f"add to this file (default: MUCUDNN_RECORD, else {DEFAULT})",
+    )
+    add_command(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Become the command. Returns only by an exception."""
+    become("record", arguments.command, lambda: _variables(arguments))
+
+
+def _variables(arguments: argparse.Namespace) -> dict[str, str]:
+    file = (arguments.output or Path(settings.RECORD.read() or DEFAULT)).absolute()
+    print(f"Recording into {file}\nNext: mucudnn optimize {file} --passes all", file=sys.stderr, flush=True)
+    return {settings.RECORD.variable: str(file), settings.MODE.variable: "record"}

@@ -1,0 +1,193 @@
+"""From a call to a division made ready: decided once for a kernel and a limit, then looked up."""
+
+import logging
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from mucudnn import settings
+from mucudnn._native import Division, Engine, EngineError, Problem
+from mucudnn.cache import Cache
+from mucudnn.decide import Limits, decide
+from mucudnn.devices import Device, device_named
+from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
+from mucudnn.optimizer import benchmark
+from mucudnn.plan import Plan, PlanKernel, read_plan
+from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
+from mucudnn.sizes import format_size, parse_limit
+from mucudnn.solver import Configuration
+
+PlanOrPath = Plan | str | os.PathLike[str]
+
+
+class Call(NamedTuple):
+    """What a decision depends on; of x, w and y the one that the pass writes may have no shape yet."""
+
+    pass_: str
+    device: str
+    data_type: str
+    layout: str
+    x: Shape | None
+    w: Shape | None
+    y: Shape | None
+    stride: Sizes
+    padding: Sizes
+    dilation: Sizes
+    groups: int
+    workspace: int | str | None  # None: of the environment
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A division made ready on its device, with the shapes of its tensors."""
+
+    problem: Problem
+    configuration: Configuration
+    shapes: dict[str, Shape]
+    plan: PlanOrPath | None  # kept, so that its id is not given to another
+    _device: Device
+    _division: Division
+    _workspace: int
+
+    def run(self, x: int, w: int, y: int, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Run on the addresses of tensors of these shapes, from any thread."""
+        self._device.run(self._division, x, w, y, self._workspace, alpha, beta)
+
+
+_prepared: dict[Hashable, Prepared] = {}
+_deciding = Lock()  # one at a time: measurements would disturb each other
+
+
+def prepared(call: Call, plan: PlanOrPath | None = None, *, only_plan: bool = True) -> Prepared:
+    """The division for a call: of the plan, else the fastest within the workspace.
+
+    Without `only_plan` a kernel that the plan does not have is decided as if there were no plan.
+
+    A kernel that was never measured is measured now, and kept in the cache. Raises UsageError,
+    ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it;
+    NoEngineError, NothingFitsError, MucudnnError.
+    """
+    identity = plan if isinstance(plan, str) else id(plan)
+    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
+    try:
+        found = _prepared.get(key)
+    except TypeError:  # a list, say, in place of a tuple
+        call = _hashable(call)
+        key = (call, *key[1:])
+        found = _prepared.get(key)
+    if found is None:
+        with _deciding:
+            found = _prepared.get(key) or _prepare(call, plan, only_plan)
+            _prepared[key] = found
+    return found
+
+
+def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
+    """The problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
+    x, w = call.x, call.w
+    assert x is not None
+    assert w is not None
+    problem = problem_of(
+        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups
+    )
+    shapes = shapes_of(problem, len(x) - 2)
+    if call.y is not None and tuple(call.y) != shapes["y"]:
+        raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
+    return problem, shapes
+
+
+def limit_of(workspace: int | str | None) -> int | None:
+    """Bytes of a limit, None for no limit; what is not given comes from the environment.
+
+    Raises UsageError, ArgumentTypeError.
+    """
+    if workspace is None:
+        limit: int | None = settings.WORKSPACE_LIMIT.read()
+        return limit
+    if isinstance(workspace, str):
+        return parse_limit(workspace)
+    if not isinstance(workspace, int):
+        raise ArgumentTypeError(f"workspace is {workspace!r}: write bytes, or text such as '64MiB' or 'none'")
+    if workspace < 0:
+        raise UsageError(f"workspace is {workspace}: it cannot be negative")
+    return workspace
+
+
+def known_plan(plan: PlanOrPath) -> Plan:
+    """The plan, or that of a file, which is read once. Raises MucudnnError."""
+    if isinstance(plan, Plan):
+        return plan
+    if not isinstance(plan, str | os.PathLike):
+        raise ArgumentTypeError(f"plan is {type(plan).__name__}, neither a Plan nor the path of one")
+    return _read_plan(Path(plan))
+
+
+_read_plan = cache(read_plan)
+
+
+def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
+    problem, shapes = geometry(call)
+    device = device_named(call.device)
+    planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
+    if planned is not None:
+        limit = None if call.workspace is None else limit_of(call.workspace)
+        configuration = _within(planned, limit)
+    elif plan is not None and only_plan:
+        raise _not_in(known_plan(plan), problem, call.pass_)
+    else:
+        configuration = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
+    parts = [(part.micro_batch, part.algorithm) for part in configuration.parts]
+    try:
+        division = device.engine.prepare(problem, call.pass_, parts)
+    except (EngineError, ValueError) as error:
+        raise UsageError(
+            f"the plan cannot run here, it was made for another engine: {error}" if plan else str(error)
+        ) from None
+    return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
+
+
+def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> Configuration:
+    kernel, listener, policy = Kernel(problem, pass_), LogListener(), settings.BATCH_POLICY.read()
+    with Cache.of_user(listener, needed=False) as cache:
+        benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
+        measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
+    return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
+
+
+def _within(planned: PlanKernel, limit: int | None) -> Configuration:
+    """The plan's choice, or within a limit the fastest of its desirable set. Raises NothingFitsError."""
+    if limit is None or planned.chosen.workspace <= limit:
+        return planned.chosen
+    fitting = [c for c in planned.desirable if c.workspace <= limit]
+    if not fitting:
+        raise NothingFitsError(
+            f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)}"
+        )
+    return min(fitting, key=lambda configuration: configuration.time_ms)
+
+
+def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:
+    others = [str(k.problem) for k in plan.kernels if k.pass_ == pass_]
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    there = ", ".join(others[:2]) + more if others else "none"
+    return UsageError(f"the plan has no {pass_} of {problem}: of this pass it has {there}")
+
+
+def _hashable(call: Call) -> Call:
+    return Call._make(value if isinstance(value, Hashable) else tuple(value) for value in call)
+
+
+class LogListener(Listener):
+    """Messages go to the logger `mucudnn`."""
+
+    def message(self, text: str) -> None:
+        """At level info, warnings at level warning."""
+        level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
+        logging.getLogger("mucudnn").log(level, text)

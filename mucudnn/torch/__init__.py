@@ -1,0 +1,19 @@
+"""Divided convolutions in PyTorch: as functions, or in the place of a model's own.
+
+    model = mucudnn.torch.convert(model, workspace="16MiB")
+
+Needs the extra: `pip install 'mucudnn[torch]'`.
+"""
+
+from mucudnn.errors import MissingExtraError
+
+try:
+    import torch as _  # noqa: F401
+except ImportError:
+    raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
+
+from mucudnn.torch.functional import conv1d, conv2d, conv3d
+from mucudnn.torch.modules import convert, restore
+from mucudnn.torch.planning import plan
+
+__all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "restore"]

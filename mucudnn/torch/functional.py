@@ -1,0 +1,200 @@
+"""`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional`, and a limit."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mucudnn.dispatch import PlanOrPath, limit_of
+from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.sizes import spell_limit
+from mucudnn.torch import ops
+from mucudnn.torch.ops import Options
+
+Sizes = int | Sequence[int]
+
+
+class Operands(NamedTuple):
+    """What the operator takes: batched, of the types that autocast wants, padded the same on both sides."""
+
+    x: Tensor
+    w: Tensor
+    bias: Tensor | None
+    options: Options
+    batched: bool
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: str | Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    *,
+    workspace: int | str | None = None,
+    plan: PlanOrPath | None = None,
+) -> Tensor:
+    """A convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
+    given = (stride, padding, dilation, groups, workspace, plan)
+    return run(operands(1, input, weight, bias, *given, fallback=False))
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: str | Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    *,
+    workspace: int | str | None = None,
+    plan: PlanOrPath | None = None,
+) -> Tensor:
+    """A convolution of images, (N, C, H, W) or (C, H, W), as `torch.nn.functional.conv2d` gives it.
+
+    `weight` is (K, C / groups, R, S), `bias` (K), the result (N, K, H', W'); `padding` may be 'valid' or
+    'same'. Types are f32, f64, f16 and bf16, memory formats contiguous and channels_last; what is neither
+    is copied. Differentiable to any order, under autocast and `torch.compile` too; a plan that is not given
+    by its path must be known before it is compiled, as `convert` does.
+
+    Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"; without it
+    MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default), or runs as the `plan` says. The first call for a
+    shape measures what fits, which takes seconds and is kept in the cache.
+
+    Raises UsageError (a ValueError), ArgumentTypeError (a TypeError), MixedDevicesError, NoEngineError and
+    NothingFitsError (RuntimeErrors); all are MucudnnErrors.
+    """
+    given = (stride, padding, dilation, groups, workspace, plan)
+    return run(operands(2, input, weight, bias, *given, fallback=False))
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: str | Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    *,
+    workspace: int | str | None = None,
+    plan: PlanOrPath | None = None,
+) -> Tensor:
+    """A convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
+    given = (stride, padding, dilation, groups, workspace, plan)
+    return run(operands(3, input, weight, bias, *given, fallback=False))
+
+
+def run(given: Operands) -> Tensor:
+    """The convolution, without the batch axis where the input had none."""
+    tensors = given.x, given.w, given.bias
+    y = (ops.forward if ops.is_watched(*tensors) else ops.run_forward)(*tensors, *given.options)
+    return y if given.batched else y.squeeze(0)
+
+
+def operands(
+    dims: int,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: str | Sizes,
+    dilation: Sizes,
+    groups: int,
+    workspace: int | str | None,
+    plan: PlanOrPath | None,
+    *,
+    fallback: bool,
+) -> Operands:
+    """Bring the arguments of `conv1d`, `conv2d` or `conv3d` into the operator's form.
+
+    Raises UsageError, ArgumentTypeError.
+    """
+    for name, tensor in (("input", x), ("weight", w)):
+        if not isinstance(tensor, Tensor):
+            raise ArgumentTypeError(f"{name} is {type(tensor).__name__}, not a tensor")
+        if tensor.layout is not torch.strided:
+            raise UsageError(f"{name} is sparse: make it dense with to_dense()")
+    if w.dim() != dims + 2 or x.dim() not in (dims + 1, dims + 2):
+        raise UsageError(
+            f"conv{dims}d takes an input of {dims + 2} axes, or {dims + 1} without the batch, and a weight "
+            f"of {dims + 2}: input has {x.dim()}, weight {w.dim()}"
+        )
+    x, w, bias = _autocast(x, w, bias)
+    batched = x.dim() == dims + 2
+    if not batched:
+        x = x.unsqueeze(0)
+    strides, dilations = _each("stride", stride, dims), _each("dilation", dilation, dims)
+    if padding == "same":
+        if any(size != 1 for size in strides):
+            raise UsageError(f"padding='same' needs a stride of 1, not {stride}")
+        x, paddings = _same(x, w, dilations)
+    elif isinstance(padding, str):
+        if padding != "valid":
+            raise UsageError(f"padding is {padding!r}: there are 'valid' and 'same', and numbers")
+        paddings = (0,) * dims
+    else:
+        paddings = _each("padding", padding, dims)
+    options = Options(
+        strides,
+        paddings,
+        dilations,
+        groups,
+        _is_channels_last(x, w),
+        spelled(workspace),
+        ops.handle_of(plan),
+        fallback,
+    )
+    return Operands(x, w, bias, options, batched)
+
+
+def spelled(workspace: int | str | None) -> str | None:
+    """A limit as the operator takes it: text. Raises UsageError, ArgumentTypeError."""
+    return None if workspace is None else spell_limit(limit_of(workspace))
+
+
+def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * dims
+    sizes = tuple(value)
+    if len(sizes) == 1:
+        return sizes * dims
+    if len(sizes) != dims:
+        raise UsageError(f"{name} has {len(sizes)} sizes, the input has {dims} spatial axes")
+    return sizes
+
+
+def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+    """Half of the padding on each side; what is odd goes behind, for which the input is copied."""
+    total = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
+    if any(size % 2 for size in total):
+        x = torch.nn.functional.pad(x, [pad for size in reversed(total) for pad in (0, size % 2)])
+    return x, tuple(size // 2 for size in total)
+
+
+def _autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What autocast does with convolutions: all but f64 runs in its type."""
+    kind = x.device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return x, w, bias
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(tensor: Tensor) -> Tensor:
+        eligible = tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return tensor.to(dtype) if eligible else tensor
+
+    return cast(x), cast(w), None if bias is None else cast(bias)
+
+
+def _is_channels_last(x: Tensor, w: Tensor) -> bool:
+    """Where one of the two can be read in no other way."""
+    if x.dim() == 3:
+        return False
+    channels_last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    return any(
+        not tensor.is_contiguous() and tensor.is_contiguous(memory_format=channels_last) for tensor in (x, w)
+    )

@@ -1,0 +1,97 @@
+"""`plan`: what the convolutions of a model are, and how each is best divided."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mucudnn import settings
+from mucudnn._native import Problem
+from mucudnn.cache import Cache
+from mucudnn.decide import Limits
+from mucudnn.devices import device_named
+from mucudnn.dispatch import Call, LogListener, geometry, limit_of
+from mucudnn.errors import MixedDevicesError, UsageError
+from mucudnn.kernels import PASSES, Kernel
+from mucudnn.optimizer import optimize
+from mucudnn.plan import Plan
+from mucudnn.result import to_plan
+from mucudnn.sizes import parse_size
+from mucudnn.torch import ops
+from mucudnn.torch.modules import Choice, convolutions, operands_of
+
+
+def plan(
+    model: Any,
+    example_input: Any,
+    *,
+    workspace: int | str | None = None,
+    total_workspace: int | str | None = None,
+) -> Plan:
+    """Decide how each convolution of a model is divided, for `convert(model, plan=...)`.
+
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), and its nn.Conv1d, 2d and 3d
+    tell their shapes, forward and, where gradients are enabled and needed, backward. Afterwards buffers
+    and random numbers are as they were. Then every kernel is measured, decided and run whole.
+
+    Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
+    MUCUDNN_WORKSPACE_LIMIT), or all of them together at most `total_workspace`, divided among them: the
+    latter where workspaces exist side by side. `mucudnn.write_plan` writes the plan to a file.
+
+    Raises UsageError (a ValueError) for a model without convolutions, or with both limits;
+    NothingFitsError (a RuntimeError).
+    """
+    if workspace is not None and total_workspace is not None:
+        raise UsageError("both workspace and total_workspace are given: one limit is enough")
+    if total_workspace is None:
+        limits = Limits(workspace=limit_of(workspace))
+    else:
+        limits = Limits(total=parse_size(str(total_workspace)))
+    device, kernels = _kernels(model, example_input)
+    engine, listener = device_named(device).engine, LogListener()
+    with Cache.of_user(listener, needed=False) as cache:
+        result = optimize(engine, cache, kernels, settings.BATCH_POLICY.read(), limits, listener)
+    return to_plan(result)
+
+
+def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
+    """The device, and the kernels of one run, each with the number of its occurrences."""
+    found: Counter[tuple[Problem, str]] = Counter()
+    devices: set[str] = set()
+
+    def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+        x = args[0] if args else given["input"]
+        needed = {
+            "forward": True,
+            "backward_data": torch.is_grad_enabled() and x.requires_grad,
+            "backward_filter": torch.is_grad_enabled() and module.weight.requires_grad,
+        }
+        with torch.no_grad():
+            call = _call(module, x)
+        devices.add(call.device)
+        problem, _ = geometry(call)
+        found.update((problem, pass_) for pass_ in PASSES if needed[pass_])
+
+    hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model(*(example_input if isinstance(example_input, tuple) else (example_input,)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+    if not found:
+        raise UsageError("no convolution of the model ran on the example input: there is nothing to plan")
+    if len(devices) > 1:
+        raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
+    return devices.pop(), [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+
+
+def _call(module: Any, x: Tensor) -> Call:
+    given = operands_of(module, x, module.weight, module.bias, Choice())
+    vx, vw = (ops.view_of(tensor, "input", given.options.channels_last) for tensor in (given.x, given.w))
+    return ops.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

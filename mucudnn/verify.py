@@ -1,0 +1,87 @@
+"""Whether a plan still holds on this machine: its identity, its algorithms, their workspaces, its times."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mucudnn._native import Engine
+from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
+from mucudnn.plan import Plan, PlanKernel
+from mucudnn.records import SUCCESS
+from mucudnn.sizes import format_size
+
+_SLOWER = 1.25
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one kernel of a plan is like now; `complaints` is empty where its choice can run as planned."""
+
+    kernel: PlanKernel
+    time_ms: float | None
+    complaints: tuple[str, ...]
+
+    @property
+    def slower(self) -> float | None:
+        """How many times as long it takes, where that is worth a word. A busy machine is no broken plan."""
+        factor = 0 if self.time_ms is None else self.time_ms / self.kernel.chosen.time_ms
+        return factor if factor > _SLOWER else None
+
+
+def foreign(plan: Plan, engine: Engine) -> list[str]:
+    """In what the machine differs from the one that the plan was measured on."""
+    machine = machine_of(engine)
+    now = {"device": machine.device, "library": machine.library, "threads": str(machine.threads)}
+    return [
+        f"the plan's {name} is '{plan.header[name]}', this one is '{value}'"
+        for name, value in now.items()
+        if plan.header.get(name, value) != value
+    ]
+
+
+def verify(plan: Plan, engine: Engine, cap: int, listener: Listener, *, run: bool) -> list[Finding]:
+    """Look each kernel's choice up in the library, and where all is there, `run` it whole.
+
+    `cap` bounds the bytes that are allocated; MucudnnError where a kernel's tensors take more.
+    """
+    findings = []
+    for kernel in listener.track(plan.kernels, "Verifying"):
+        complaints = tuple(_differences(kernel, engine))
+        time = _time(kernel, engine, cap) if run and not complaints else None
+        findings.append(Finding(kernel, time, complaints))
+    return findings
+
+
+def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
+    parts = kernel.chosen.parts
+    accumulator = engine.accumulator_size(kernel.problem, kernel.pass_, len(parts))
+    if accumulator is None:
+        yield f"{len(parts)} micro-batches of 16 bit cannot be summed on this device"
+        return
+    for part in dict.fromkeys(parts):
+        found = engine.enumerate(kernel.problem.replace(mini_batch=part.micro_batch), kernel.pass_)
+        now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
+        if now is None:
+            yield f"{part.algorithm} is not there any more"
+        elif now.status != SUCCESS:
+            yield f"{part.algorithm} at {part.micro_batch} answers {now.status}"
+        elif now.workspace + accumulator > kernel.chosen.workspace:
+            yield (
+                f"{part.algorithm} at {part.micro_batch} needs {format_size(now.workspace + accumulator)} of "
+                f"workspace, the plan allows {format_size(kernel.chosen.workspace)}"
+            )
+
+
+def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
+    problem = kernel.problem
+    measuring_extent(problem, cap)
+    tensors = Tensors.random(engine, problem, extent(problem))
+    workspace = allocate_workspace(engine, kernel.chosen.workspace)
+    parts = [(part.micro_batch, part.algorithm) for part in kernel.chosen.parts]
+    (times,) = engine.compare(
+        problem, kernel.pass_, [parts], tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS
+    )
+    return statistics.median(times)

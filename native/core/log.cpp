@@ -1,0 +1,23 @@
+#include "core/log.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+
+namespace mucudnn {
+namespace {
+
+std::atomic<LogLevel> process_level{LogLevel::warning};
+
+}  // namespace
+
+void set_log_level(LogLevel level) noexcept { process_level = level; }
+
+void log(LogLevel level, const std::string& message) {
+  if (level > process_level.load()) return;
+  const std::string line = "mucudnn: " + message + "\n";
+  // A message that cannot be written has nowhere to be reported.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,125 @@
+#include <new>
+
+#include "cudnn/cuda_runtime.hpp"
+#include "cudnn/device.hpp"
+
+namespace mucudnn {
+namespace {
+
+class Event {
+ public:
+  explicit Event(const CudaRuntime& runtime) : runtime_(runtime) {
+    runtime.check(runtime.cudaEventCreate(&event_), "cudaEventCreate");
+  }
+  ~Event() { runtime_.cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream) const {
+    runtime_.check(runtime_.cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  double ms_until(const Event& end) const {
+    runtime_.check(runtime_.cudaEventSynchronize(end.event_), "cudaEventSynchronize");
+    float milliseconds = 0;
+    runtime_.check(runtime_.cudaEventElapsedTime(&milliseconds, event_, end.event_), "cudaEventElapsedTime");
+    return milliseconds;
+  }
+
+ private:
+  const CudaRuntime& runtime_;
+  cudaEvent_t event_ = nullptr;
+};
+
+// No accumulator: there is no kernel of ours on a GPU.
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(const std::string& installed) : runtime_(installed) {
+    int count = 0;
+    runtime_.check(runtime_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    name_ = describe();
+    // The copies below go to the default stream, which waits for a stream made without flags, and it for
+    // them.
+    runtime_.check(runtime_.cudaStreamCreate(&stream_), "cudaStreamCreate");
+  }
+  ~CudaDevice() override { runtime_.cudaStreamDestroy(stream_); }
+
+  std::string name() const override { return name_; }
+  cudaStream_t stream() const override { return stream_; }
+
+  std::size_t available() const override {
+    std::size_t available = 0, total = 0;
+    runtime_.check(runtime_.cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+    return available;
+  }
+
+  void* allocate(std::size_t size) override {
+    void* memory = nullptr;
+    const cudaError_t error = runtime_.cudaMalloc(&memory, size);
+    if (error == cudaErrorMemoryAllocation) {
+      runtime_.cudaGetLastError();
+      throw std::bad_alloc();
+    }
+    runtime_.check(error, "cudaMalloc");
+    return memory;
+  }
+
+  void release(void* memory) noexcept override { runtime_.cudaFree(memory); }
+
+  void copy_from_host(void* to, const void* from, std::size_t size) override {
+    runtime_.check(runtime_.cudaMemcpy(to, from, size, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+  }
+  void copy_to_host(void* to, const void* from, std::size_t size) override {
+    runtime_.check(runtime_.cudaMemcpy(to, from, size, cudaMemcpyDeviceToHost), "cudaMemcpy to the host");
+  }
+
+  void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                   std::size_t width, std::size_t count) override {
+    runtime_.check(runtime_.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, count,
+                                              cudaMemcpyDeviceToDevice, stream_),
+                   "cudaMemcpy2DAsync");
+  }
+  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) override {
+    runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream_), "cudaMemset2DAsync");
+  }
+
+  double time_ms(const std::function<void()>& work) override {
+    const Event start(runtime_), end(runtime_);
+    start.record(stream_);
+    work();
+    end.record(stream_);
+    return start.ms_until(end);
+  }
+
+ private:
+  std::string describe() const {
+    int device = 0;
+    runtime_.check(runtime_.cudaGetDevice(&device), "cudaGetDevice");
+    // Between CUDA 12 and 13 the structure changed behind its name, and became shorter than this.
+    union {
+      cudaDeviceProp properties;
+      char room[2048];
+    } filled{};
+    runtime_.check(runtime_.cudaGetDeviceProperties(&filled.properties, device), "cudaGetDeviceProperties");
+    return std::string(filled.properties.name) + ", compute capability " +
+           attribute(cudaDevAttrComputeCapabilityMajor, device) + "." +
+           attribute(cudaDevAttrComputeCapabilityMinor, device);
+  }
+
+  std::string attribute(cudaDeviceAttr which, int device) const {
+    int value = 0;
+    runtime_.check(runtime_.cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return std::to_string(value);
+  }
+
+  CudaRuntime runtime_;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(const std::string& installed) {
+  return std::make_unique<CudaDevice>(installed);
+}
+
+}  // namespace mucudnn

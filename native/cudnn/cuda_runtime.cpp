@@ -1,0 +1,46 @@
+#include "cudnn/cuda_runtime.hpp"
+
+#include <dlfcn.h>
+
+#include "cudnn/engine.hpp"
+
+namespace mucudnn {
+namespace {
+
+// Never closed: CUDA is not made to be unloaded.
+void* open_runtime(const std::string& installed) {
+  constexpr const char* kNames[] = {"libcudart.so.13", "libcudart.so.12"};
+  constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
+  for (const int mode : {kMode | RTLD_NOLOAD, kMode}) {
+    for (const char* name : kNames) {
+      if (void* const library = dlopen(name, mode)) return library;
+    }
+  }
+  if (!installed.empty()) {
+    if (void* const library = dlopen(installed.c_str(), kMode)) return library;
+  }
+  throw EngineError(std::string("there is no CUDA runtime: cannot load ") + kNames[0] + " or " + kNames[1]);
+}
+
+}  // namespace
+
+CudaRuntime::CudaRuntime(const std::string& installed) {
+  void* const library = open_runtime(installed);
+  const auto find = [&](const char* name) {
+    void* const symbol = dlsym(library, name);
+    if (symbol == nullptr) throw EngineError(std::string("the CUDA runtime has no ") + name);
+    return symbol;
+  };
+#define MUCUDNN_FIND(result, name, parameters) name = reinterpret_cast<decltype(name)>(find(#name));
+  MUCUDNN_CUDART_FUNCTIONS(MUCUDNN_FIND)
+#undef MUCUDNN_FIND
+}
+
+void CudaRuntime::check(cudaError_t error, const char* call) const {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // it is told here, and not to whoever asks next
+  throw EngineError(std::string(call) + " failed with " + cudaGetErrorName(error) + ": " +
+                    cudaGetErrorString(error));
+}
+
+}  // namespace mucudnn

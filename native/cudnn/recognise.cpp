@@ -1,0 +1,183 @@
+#include "cudnn/recognise.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace mucudnn {
+namespace {
+
+using Sizes = std::array<int, CUDNN_DIM_MAX>;
+
+struct Tensor {
+  cudnnDataType_t type{};
+  int dims = 0;
+  Sizes sizes{};
+  Sizes strides{};
+};
+
+struct Filter {
+  cudnnDataType_t type{};
+  cudnnTensorFormat_t format{};
+  int dims = 0;
+  Sizes sizes{};
+};
+
+struct Convolution {
+  int dims = 0;
+  Sizes paddings{};
+  Sizes strides{};
+  Sizes dilations{};
+  cudnnConvolutionMode_t mode{};
+  cudnnDataType_t compute_type{};
+  cudnnMathType_t math{};
+  int groups = 0;
+};
+
+bool read(const Library& c, cudnnTensorDescriptor_t from, Tensor& to) {
+  return from != nullptr &&
+         c.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &to.type, &to.dims, to.sizes.data(),
+                                      to.strides.data()) == CUDNN_STATUS_SUCCESS;
+}
+
+bool read(const Library& c, cudnnFilterDescriptor_t from, Filter& to) {
+  return from != nullptr && c.cudnnGetFilterNdDescriptor(from, CUDNN_DIM_MAX, &to.type, &to.format, &to.dims,
+                                                         to.sizes.data()) == CUDNN_STATUS_SUCCESS;
+}
+
+bool read(const Library& c, cudnnConvolutionDescriptor_t from, Convolution& to) {
+  return from != nullptr &&
+         c.cudnnGetConvolutionNdDescriptor(from, CUDNN_DIM_MAX - 2, &to.dims, to.paddings.data(),
+                                           to.strides.data(), to.dilations.data(), &to.mode,
+                                           &to.compute_type) == CUDNN_STATUS_SUCCESS &&
+         c.cudnnGetConvolutionMathType(from, &to.math) == CUDNN_STATUS_SUCCESS &&
+         c.cudnnGetConvolutionGroupCount(from, &to.groups) == CUDNN_STATUS_SUCCESS;
+}
+
+// Packed in this layout; the stride of a dimension of size 1 does not count, since nobody steps over it.
+bool is_packed(const Tensor& tensor, Layout layout) {
+  const bool channels_last = layout == Layout::nhwc;
+  std::int64_t step = 1;
+  bool packed = true;
+  const auto next = [&](int axis) {
+    packed = packed && (tensor.sizes[axis] == 1 || tensor.strides[axis] == step);
+    step *= tensor.sizes[axis];
+  };
+  if (channels_last) next(1);
+  for (int axis = tensor.dims - 1; axis >= 2; --axis) next(axis);
+  if (!channels_last) next(1);
+  next(0);
+  return packed;
+}
+
+// With one channel, or with a kernel of one point, a filter lies the same in both layouts.
+bool is_packed(const Filter& filter, Layout layout) {
+  const auto begin = filter.sizes.begin();
+  const bool is_point = std::all_of(begin + 2, begin + filter.dims, [](int size) { return size == 1; });
+  const auto format = layout == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
+  return filter.format == format || filter.sizes[1] == 1 || is_point;
+}
+
+bool find_layout(const Tensor& x, const Filter& w, const Tensor& y, Layout& layout) {
+  // Where both fit, the filter's format tells which the caller means.
+  const bool prefers_last = w.format == CUDNN_TENSOR_NHWC;
+  for (const Layout tried :
+       {prefers_last ? Layout::nhwc : Layout::nchw, prefers_last ? Layout::nchw : Layout::nhwc}) {
+    if (!is_packed(x, tried) || !is_packed(w, tried) || !is_packed(y, tried)) continue;
+    layout = tried;
+    return true;
+  }
+  return false;
+}
+
+bool find_type(cudnnDataType_t type, DataType& found) {
+  switch (type) {
+    case CUDNN_DATA_FLOAT:
+      found = DataType::f32;
+      return true;
+    case CUDNN_DATA_DOUBLE:
+      found = DataType::f64;
+      return true;
+    case CUDNN_DATA_HALF:
+      found = DataType::f16;
+      return true;
+    case CUDNN_DATA_BFLOAT16:
+      found = DataType::bf16;
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool find_math(cudnnMathType_t math, Math& found) {
+  switch (math) {
+    case CUDNN_DEFAULT_MATH:
+      found = Math::standard;
+      return true;
+    case CUDNN_TENSOR_OP_MATH:
+      found = Math::tf32;
+      return true;
+    case CUDNN_FMA_MATH:
+      found = Math::strict;
+      return true;
+    default:
+      return false;
+  }
+}
+
+const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const Tensor& y, Problem& problem) {
+  if (c.dims != 2 && c.dims != 3) return "neither 2 nor 3 spatial dimensions";
+  if (x.dims != c.dims + 2 || w.dims != x.dims || y.dims != x.dims) return "descriptors disagree";
+  if (c.mode != CUDNN_CROSS_CORRELATION) return "the mode is CUDNN_CONVOLUTION";
+  if (x.type != w.type || x.type != y.type) return "mixed data types";
+  if (!find_type(x.type, problem.data_type)) return "the data type";
+  const auto compute_type = problem.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+  if (c.compute_type != compute_type) return "the compute type";
+  if (!find_math(c.math, problem.math)) return "the math type";
+  if (!find_layout(x, w, y, problem.layout)) return "tensors are not packed";
+  if (x.sizes[0] != y.sizes[0] || w.sizes[0] != y.sizes[1] ||
+      x.sizes[1] != std::int64_t{w.sizes[1]} * c.groups) {
+    return "descriptors disagree";
+  }
+  problem.dims = c.dims;
+  problem.groups = c.groups;
+  problem.mini_batch = x.sizes[0];
+  problem.in_channels = x.sizes[1];
+  problem.out_channels = y.sizes[1];
+  for (int axis = 0; axis < c.dims; ++axis) {
+    const int to = 3 - c.dims + axis;
+    problem.input[to] = x.sizes[2 + axis];
+    problem.output[to] = y.sizes[2 + axis];
+    problem.kernel[to] = w.sizes[2 + axis];
+    problem.stride[to] = c.strides[axis];
+    problem.padding[to] = c.paddings[axis];
+    problem.dilation[to] = c.dilations[axis];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Recognised recognise(const Library& library, const CallerDescriptors& descriptors) noexcept {
+  Tensor x;
+  Tensor y;
+  Filter w;
+  Convolution convolution;
+  Recognised recognised;
+  if (!read(library, descriptors.x, x) || !read(library, descriptors.w, w) ||
+      !read(library, descriptors.convolution, convolution) || !read(library, descriptors.y, y)) {
+    recognised.obstacle = "a descriptor cannot be read";
+  } else {
+    recognised.obstacle = fill(x, w, convolution, y, recognised.problem);
+  }
+  return recognised;
+}
+
+bool same_tensor(const Library& library, cudnnTensorDescriptor_t one,
+                 cudnnTensorDescriptor_t other) noexcept {
+  Tensor first;
+  Tensor second;
+  return read(library, one, first) && read(library, other, second) && first.type == second.type &&
+         first.dims == second.dims && first.sizes == second.sizes && first.strides == second.strides;
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,98 @@
+#include "cudnn/survey.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "cudnn/measure.hpp"
+#include "cudnn/values.hpp"
+
+namespace mucudnn {
+namespace {
+
+constexpr int kRuns = 3;
+constexpr double kBudgetMs = 50;
+constexpr std::size_t kRotation = std::size_t{64} << 20;  // bytes of x and y that no cache holds
+
+class Memory {
+ public:
+  Memory(Device& device, std::size_t size) : device_(device), size_(size), data_(device.allocate(size)) {}
+  ~Memory() { device_.release(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  // Random values, the same ones over and over: how many digits they have does not matter to a clock.
+  void fill(DataType type) {
+    std::vector<char> block(std::min(size_, std::size_t{1} << 20));
+    fill_random(type, block.data(), block.size() / size_of(type), 1);
+    for (std::size_t at = 0; at < size_; at += block.size()) {
+      device_.copy_from_host(data() + at, block.data(), std::min(block.size(), size_ - at));
+    }
+  }
+
+  char* data() const { return static_cast<char*>(data_); }
+  std::size_t size() const { return size_; }
+
+ private:
+  Device& device_;
+  std::size_t size_;
+  void* data_;
+};
+
+struct Extent {
+  std::size_t x;
+  std::size_t w;
+  std::size_t y;
+  std::size_t total() const { return x + w + y; }
+};
+
+Extent extent_of(const Problem& problem, std::size_t samples) {
+  const std::size_t item = size_of(problem.data_type);
+  return {samples * static_cast<std::size_t>(problem.x_sample()) * item,
+          static_cast<std::size_t>(problem.w_elements()) * item,
+          samples * static_cast<std::size_t>(problem.y_sample()) * item};
+}
+
+// Of the mini-batch, or of as many samples more as keep slices out of the caches.
+Extent measuring_extent(const Problem& problem, std::size_t cap) {
+  const Extent one = extent_of(problem, 1);
+  const auto mini_batch = static_cast<std::size_t>(problem.mini_batch);
+  const Extent wide = extent_of(problem, std::max(mini_batch, kRotation / (one.x + one.y) + 1));
+  return wide.total() <= cap ? wide : extent_of(problem, mini_batch);
+}
+
+}  // namespace
+
+std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                                            const std::vector<Task>& tasks) {
+  const std::size_t cap = device.available() / 2;
+  const Extent extent = measuring_extent(problem, cap);
+  if (extent.total() > cap) throw std::bad_alloc();
+  std::size_t most = 0;
+  for (const Task& task : tasks) {
+    if (task.workspace <= cap - extent.total()) most = std::max(most, task.workspace);
+  }
+  Memory x(device, extent.x);
+  Memory w(device, extent.w);
+  Memory y(device, extent.y);
+  const Memory workspace(device, most);
+  for (Memory* tensor : {&x, &w, &y}) tensor->fill(problem.data_type);
+  const Region region{{x.data(), w.data(), y.data()}, extent.x, extent.w, extent.y};
+  std::vector<MicroConfiguration> measured;
+  for (const Task& task : tasks) {
+    if (task.workspace > most) continue;
+    try {
+      std::vector<double> times =
+          measure(engine, device, problem.with_mini_batch(task.micro_batch), pass, task.algorithm, region,
+                  {workspace.data(), task.workspace}, kRuns, kBudgetMs);
+      std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                       times.end());
+      measured.push_back({task.micro_batch, task.algorithm, times[times.size() / 2],
+                          static_cast<std::int64_t>(task.workspace)});
+    } catch (const EngineError&) {
+      // An algorithm that says it can run and does not: nothing to choose.
+    }
+  }
+  return measured;
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,25 @@
+// The measuring of one kernel's algorithms at several micro-batch sizes, where nobody watches.
+#pragma once
+
+#include <vector>
+
+#include "core/plan.hpp"
+#include "cudnn/device.hpp"
+#include "cudnn/engine.hpp"
+
+namespace mucudnn {
+
+// An algorithm to be timed at a micro-batch size.
+struct Task {
+  std::int64_t micro_batch = 0;
+  std::string algorithm;
+  std::size_t workspace = 0;
+};
+
+// Times the tasks on tensors of their own, freed in the end; `problem` has the whole mini-batch. Left out is
+// what fails, and what would take more than half of the device's memory that is available. Throws
+// std::bad_alloc where not even the tensors can be had.
+std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                                            const std::vector<Task>& tasks);
+
+}  // namespace mucudnn

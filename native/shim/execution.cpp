@@ -1,0 +1,127 @@
+#include "shim/execution.hpp"
+
+#include <algorithm>
+
+#include "cudnn/descriptors.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+double value_of(const void* scale, DataType type) {
+  return type == DataType::f64 ? *static_cast<const double*>(scale)
+                               : static_cast<double>(*static_cast<const float*>(scale));
+}
+
+Arguments arguments_of(const Execution& execution, DataType type) {
+  Arguments arguments{execution.tensors, value_of(execution.alpha, type), value_of(execution.beta, type),
+                      execution.fusion};
+  if (arguments.fusion) arguments.fusion->z_scale = std::exchange(arguments.beta, 0.0);
+  return arguments;
+}
+
+// What is wrong with the call is for the library to say.
+bool is_complete(const Execution& e) {
+  const bool fusion_is_complete =
+      !e.fusion || (e.fusion->z != nullptr && e.fusion->bias != nullptr &&
+                    e.fusion->bias_descriptor != nullptr && e.fusion->activation != nullptr);
+  return e.handle != nullptr && e.alpha != nullptr && e.beta != nullptr && e.tensors.x != nullptr &&
+         e.tensors.w != nullptr && e.tensors.y != nullptr && fusion_is_complete;
+}
+
+// cuDNN fuses no activation with one algorithm only, so that no other may take its place.
+bool may_be_exchanged(const State& state, const Fusion& fusion) {
+  cudnnActivationMode_t mode{};
+  cudnnNanPropagation_t nan{};
+  double coefficient = 0;
+  return state.library().cudnnGetActivationDescriptor(fusion.activation, &mode, &nan, &coefficient) ==
+             CUDNN_STATUS_SUCCESS &&
+         mode != CUDNN_ACTIVATION_IDENTITY;
+}
+
+// Null where the call is one to divide; else the reason why it passes through.
+const char* obstacle_to(State& state, const Execution& execution, Choice& choice) {
+  if (!is_complete(execution)) return "a pointer is NULL";
+  const char* obstacle = nullptr;
+  choice.kernel = state.see(execution.descriptors, execution.pass, obstacle);
+  if (obstacle != nullptr) return obstacle;
+  choice.kernel->executions.fetch_add(1, std::memory_order_relaxed);
+  if (execution.fusion) {
+    if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
+      return "z is not like y";
+    if (!may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
+  }
+  const KnownKernel* const known = state.know(*choice.kernel, false);
+  if (known == nullptr) return state.reason_for_unknown();
+  const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
+  choice.point =
+      known->choose(execution.algorithm, static_cast<std::int64_t>(std::min<std::size_t>(given, kNoLimit)));
+  if (choice.point == nullptr) return "nothing within the workspace";
+  return known->is_own(*choice.point, execution.algorithm) ? "the caller's own choice is the best" : nullptr;
+}
+
+// The samples from `done` on, by the caller's own algorithm or by another that fits; nothing is applied
+// twice.
+cudnnStatus_t run_rest(State& state, const SeenKernel& kernel, const Execution& execution,
+                       const Arguments& arguments, std::int64_t done) {
+  const Problem rest = kernel.problem.with_mini_batch(kernel.problem.mini_batch - done);
+  const Arguments at = advanced(kernel.problem, kernel.pass, arguments, done);
+  const char* const own = legacy_algorithm(kernel.pass, execution.algorithm);
+  cudnnStatus_t status = CUDNN_STATUS_EXECUTION_FAILED;
+  for (const auto& prepared : state.runnable(rest, kernel.pass, own, execution.workspace.size)) {
+    try {
+      prepared->execute(execution.handle, at, execution.workspace);
+      return CUDNN_STATUS_SUCCESS;
+    } catch (const CallFailed& failure) {
+      status = failure.code();
+    }
+  }
+  return status;
+}
+
+}  // namespace
+
+Choice choose(State& state, const Execution& execution) noexcept {
+  const OwnWork guard;
+  Choice choice;
+  const char* obstacle = "out of memory";
+  try {
+    obstacle = obstacle_to(state, execution, choice);
+  } catch (...) {
+    // The caller's own call needs nothing of ours.
+  }
+  if (obstacle == nullptr) return choice;
+  state.tally().passed(obstacle);
+  return {};
+}
+
+bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {
+  const OwnWork guard;
+  const Point& point = *choice.point;
+  const Arguments arguments = arguments_of(execution, choice.kernel->problem.data_type);
+  std::int64_t done = 0;
+  try {
+    point.division->run(execution.handle, arguments, execution.workspace, done);
+    point.configuration.size() > 1 ? state.tally().divided() : state.tally().exchanged();
+    status = CUDNN_STATUS_SUCCESS;
+    return true;
+  } catch (const std::exception& error) {
+    state.tally().passed("a call of the library failed");
+    try {
+      state.warn_once(*choice.kernel, std::to_string(done) + " samples by " + describe(point.configuration) +
+                                          ", the others by the caller's own call: " + error.what());
+    } catch (const std::bad_alloc&) {
+      // Then without the warning.
+    }
+  }
+  if (done == 0) return false;
+  try {
+    status = run_rest(state, *choice.kernel, execution, arguments, done);
+  } catch (const CallFailed& failure) {
+    status = failure.code();
+  } catch (...) {
+    status = CUDNN_STATUS_ALLOC_FAILED;
+  }
+  return true;
+}
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,140 @@
+// The search for the shadowed library: it is never mapped, so the loader cannot be asked for it.
+#include <dlfcn.h>
+#include <link.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "shim/real_library.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+constexpr char kName[] = "libcudnn.so.9";
+
+struct LoadedObject {
+  std::string path;
+  bool needs_cudnn = false;
+  std::string rpath, runpath;  // folders, colons between
+};
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+// "" where the object is no file.
+std::string path_of(const dl_phdr_info& info) {
+  if (info.dlpi_name != nullptr && info.dlpi_name[0] == '/') return info.dlpi_name;
+  if (info.dlpi_name != nullptr && info.dlpi_name[0] != '\0') return {};
+  char program[PATH_MAX];  // only the program itself has no name
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
+  return length <= 0 ? std::string() : std::string(program, static_cast<std::size_t>(length));
+}
+
+LoadedObject describe(const dl_phdr_info& info) {
+  LoadedObject object;
+  object.path = path_of(info);
+  if (object.path.empty()) return object;
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    if (info.dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+    const auto* const entries =
+        reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+    const char* strings = nullptr;
+    for (const auto* entry = entries; entry->d_tag != DT_NULL; ++entry) {
+      // The loader has made this an address.
+      if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+    }
+    if (strings == nullptr) continue;
+    for (const auto* entry = entries; entry->d_tag != DT_NULL; ++entry) {
+      const char* text = strings + entry->d_un.d_val;
+      if (entry->d_tag == DT_NEEDED && std::strcmp(text, kName) == 0) object.needs_cudnn = true;
+      if (entry->d_tag == DT_RPATH) object.rpath = text;
+      if (entry->d_tag == DT_RUNPATH) object.runpath = text;
+    }
+  }
+  return object;
+}
+
+std::vector<LoadedObject> loaded_objects() {
+  std::vector<LoadedObject> objects;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* list) {
+        static_cast<std::vector<LoadedObject>*>(list)->push_back(describe(*info));
+        return 0;
+      },
+      &objects);
+  return objects;
+}
+
+std::string with_origin(std::string folder, const std::string& origin) {
+  for (const char* token : {"${ORIGIN}", "$ORIGIN"}) {
+    for (std::size_t at = 0; (at = folder.find(token, at)) != std::string::npos; at += origin.size()) {
+      folder.replace(at, std::strlen(token), origin);
+    }
+  }
+  return folder;
+}
+
+void add(std::vector<std::string>& paths, const std::string& folder) {
+  const std::string path = folder + "/" + kName;
+  struct stat status{};
+  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) paths.push_back(path);
+}
+
+void add_folders(std::vector<std::string>& paths, const std::string& folders, const std::string& origin) {
+  for (std::size_t begin = 0; begin < folders.size();) {
+    const std::size_t end = std::min(folders.find(':', begin), folders.size());
+    if (end > begin) add(paths, with_origin(folders.substr(begin, end - begin), origin));
+    begin = end + 1;
+  }
+}
+
+// The loader's order: an RPATH, which a RUNPATH cancels, comes before the variable, a RUNPATH after it.
+void add_search_path(std::vector<std::string>& paths, const LoadedObject& object) {
+  const std::string origin = folder_of(object.path);
+  if (object.runpath.empty()) add_folders(paths, object.rpath, origin);
+  const char* variable = getenv("LD_LIBRARY_PATH");
+  if (variable != nullptr) add_folders(paths, variable, origin);
+  add_folders(paths, object.runpath, origin);
+}
+
+// cuDNN's parts lie in one folder, and the loader may be asked for this one by name: nobody shadows it.
+void add_folder_of_graph_library(std::vector<std::string>& paths) {
+  void* graph = dlopen("libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL);
+  if (graph == nullptr) return;
+  link_map* map = nullptr;
+  if (dlinfo(graph, RTLD_DI_LINKMAP, &map) == 0) add(paths, folder_of(map->l_name));
+  dlclose(graph);
+}
+
+// Python's nvidia-cudnn package, in an environment that something of this process comes from.
+void add_package(std::vector<std::string>& paths, const std::string& object) {
+  for (const char* packages : {"/site-packages/", "/dist-packages/"}) {
+    const std::size_t at = object.rfind(packages);
+    if (at == std::string::npos) continue;
+    add(paths, object.substr(0, at + std::strlen(packages)) + "nvidia/cudnn/lib");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> find_libraries() {
+  const std::vector<LoadedObject> objects = loaded_objects();
+  std::vector<std::string> paths;
+  for (const LoadedObject& object : objects) {
+    if (object.needs_cudnn) add_search_path(paths, object);
+  }
+  // Those that open it by its name are searched for with the same paths.
+  for (const LoadedObject& object : objects) {
+    if (!object.needs_cudnn) add_search_path(paths, object);
+  }
+  if (!paths.empty()) return paths;
+  add_folder_of_graph_library(paths);
+  if (!paths.empty()) return paths;
+  for (const LoadedObject& object : objects) add_package(paths, object.path);
+  return paths;
+}
+
+}  // namespace mucudnn::shim

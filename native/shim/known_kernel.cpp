@@ -1,0 +1,43 @@
+#include "shim/known_kernel.hpp"
+
+namespace mucudnn::shim {
+
+KnownKernel::KnownKernel(Pass pass, std::vector<Point> points, const Permissions& permissions, int preferred)
+    : pass_(pass), points_(std::move(points)), permissions_(permissions), preferred_(preferred) {}
+
+const Point* KnownKernel::choose(unsigned algorithm, std::int64_t workspace) const noexcept {
+  if (legacy_algorithm(pass_, algorithm) == nullptr) return nullptr;
+  const Permission& permission = permissions_[algorithm];
+  if (preferred_ >= 0 && permits(permission, points_[static_cast<std::size_t>(preferred_)], workspace)) {
+    return &points_[static_cast<std::size_t>(preferred_)];
+  }
+  const Point* fastest = nullptr;
+  for (const Point& point : points_) {
+    if (!permits(permission, point, workspace)) continue;
+    if (fastest == nullptr || point.time_ms < fastest->time_ms) fastest = &point;
+  }
+  return fastest;
+}
+
+bool KnownKernel::is_own(const Point& point, unsigned algorithm) const noexcept {
+  return point.configuration.size() == 1 &&
+         point.configuration.front().algorithm == legacy_algorithm(pass_, algorithm);
+}
+
+std::string KnownKernel::text() const {
+  std::string text;
+  for (std::size_t i = 0; i < points_.size(); ++i) {
+    if (preferred_ >= 0 && i != static_cast<std::size_t>(preferred_)) continue;
+    text += (text.empty() ? "" : " or ") + describe(points_[i].configuration) + " with " +
+            std::to_string(points_[i].workspace) + " bytes";
+  }
+  return text.empty() ? "nothing can run it" : text;
+}
+
+bool KnownKernel::permits(const Permission& permission, const Point& point,
+                          std::int64_t workspace) const noexcept {
+  return point.workspace <= workspace && point.workspace <= permission.limit &&
+         (point.is_deterministic || !permission.deterministic_only);
+}
+
+}  // namespace mucudnn::shim

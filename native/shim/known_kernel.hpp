@@ -1,0 +1,55 @@
+// A kernel whose configurations are known, made ready, and which of them a call runs by.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/plan.hpp"
+#include "cudnn/division.hpp"
+#include "cudnn/legacy_engine.hpp"
+
+namespace mucudnn::shim {
+
+// A configuration made ready. Never changed, and so shared by all threads.
+struct Point {
+  Configuration configuration;
+  std::unique_ptr<const Division> division;
+  std::int64_t workspace = 0;
+  double time_ms = 0;
+  bool is_deterministic = false;
+};
+
+class KnownKernel {
+ public:
+  // What a caller that asks for an algorithm permits.
+  struct Permission {
+    std::int64_t limit = -1;  // the most bytes of workspace; below 0: nothing but its own call
+    bool deterministic_only = true;
+  };
+  using Permissions = std::array<Permission, kMostLegacyAlgorithms>;
+
+  // `preferred` is the index of the point to take wherever it may be taken; -1: the fastest.
+  KnownKernel(Pass pass, std::vector<Point> points, const Permissions& permissions, int preferred);
+
+  // What a call with this algorithm and so many bytes of workspace runs by; null where nothing is permitted
+  // and fits.
+  const Point* choose(unsigned algorithm, std::int64_t workspace) const noexcept;
+
+  // Whether a point is just what the caller asks for.
+  bool is_own(const Point& point, unsigned algorithm) const noexcept;
+
+  std::string text() const;  // what may be chosen from, for people
+
+ private:
+  bool permits(const Permission& permission, const Point& point, std::int64_t workspace) const noexcept;
+
+  Pass pass_;
+  std::vector<Point> points_;
+  Permissions permissions_;
+  int preferred_;
+};
+
+}  // namespace mucudnn::shim

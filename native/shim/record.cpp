@@ -1,0 +1,85 @@
+#include "shim/record.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <stdexcept>
+
+#include "core/locked_file.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+constexpr char kTitle[] =
+    "# Convolutions that a program made, with the number of calls of each pass; `mucudnn optimize` reads "
+    "this.\n";
+constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
+
+// Calls by descriptor and pass.
+using Calls = std::map<std::string, std::map<Pass, std::int64_t>>;
+
+// Of a line "# forward*12 backward_data*12".
+std::map<Pass, std::int64_t> read_passes(std::string_view line) {
+  std::map<Pass, std::int64_t> calls;
+  for (const Pass pass : kPasses) {
+    const std::string name = std::string(" ") + name_of(pass) + "*";
+    const std::size_t at = line.find(name);
+    if (at == std::string_view::npos) continue;
+    std::from_chars(line.data() + at + name.size(), line.data() + line.size(), calls[pass]);
+  }
+  return calls;
+}
+
+Calls read(const std::string& text) {
+  Calls calls;
+  std::map<Pass, std::int64_t> passes;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    const std::string line = text.substr(start, end - start);
+    start = end + 1;
+    if (line.rfind("# ", 0) == 0) {
+      passes = read_passes(line);
+    } else if (!line.empty()) {
+      try {
+        const Descriptor descriptor = parse_descriptor(line);
+        for (const auto& [pass, count] : passes) calls[to_text(descriptor.problem)][pass] += count;
+      } catch (const std::invalid_argument&) {
+        // A line cut off by the end of a process.
+      }
+    }
+  }
+  return calls;
+}
+
+std::string write(const Calls& calls) {
+  std::string text = kTitle;
+  for (const auto& [descriptor, passes] : calls) {
+    std::int64_t most = 0;
+    std::string line = "#";
+    for (const auto& [pass, count] : passes) {
+      line += std::string(" ") + name_of(pass) + "*" + std::to_string(count);
+      most = std::max(most, count);
+    }
+    text += line + "\n" + descriptor + "_n\"*" + std::to_string(std::min<std::int64_t>(most, 0x7fffffff)) +
+            "\"\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_to_record(const std::string& path, const SeenKernels& kernels) {
+  LockedFile file(path);
+  const std::string before = file.read();
+  if (!before.empty() && before.rfind(kTitle, 0) != 0) {
+    throw std::runtime_error("'" + path + "' is no record of convolutions: it was left as it is");
+  }
+  Calls calls = read(before);
+  kernels.for_each([&](const SeenKernel& kernel) {
+    const std::int64_t executions = kernel.executions.load();
+    if (executions > 0) calls[to_text(kernel.problem)][kernel.pass] += executions;
+  });
+  file.replace(write(calls));
+}
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,123 @@
+// What a trampoline asks on its first call: where is the real function?
+//
+// Nothing here runs before that call, so a program that never calls cuDNN pays for nothing but the mapping.
+// There is no lock: threads that come first together each open the library (the loader counts) and one of
+// them publishes it, so a child forked at any moment finds nothing locked.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include "cudnn/abi.h"
+#include "shim/real_library.hpp"
+
+extern "C" {
+extern std::atomic<void*> mucudnn_slots[];  // in the order of exports.def
+void* mucudnn_resolve(std::size_t index) noexcept;
+}
+
+namespace mucudnn::shim {
+namespace {
+
+constexpr char kNoLibrary[] = "mucudnn found no cuDNN to pass this call on to";
+
+// What is called where there is no real function, by the result that it must give.
+cudnnStatus_t not_supported() { return CUDNN_STATUS_NOT_SUPPORTED; }
+cudnnStatus_t not_initialized() { return CUDNN_STATUS_NOT_INITIALIZED; }
+std::size_t no_size() { return 0; }
+const char* no_text() { return kNoLibrary; }
+void no_message(char* message, std::size_t size) {
+  if (message == nullptr || size == 0) return;
+  std::strncpy(message, kNoLibrary, size - 1);
+  message[size - 1] = '\0';
+}
+
+enum class Result { status, size, text, message };
+
+void* stand_in(Result result, bool library_is_there) {
+  switch (result) {
+    case Result::size:
+      return reinterpret_cast<void*>(&no_size);
+    case Result::text:
+      return reinterpret_cast<void*>(&no_text);
+    case Result::message:
+      return reinterpret_cast<void*>(&no_message);
+    case Result::status:
+      break;
+  }
+  return reinterpret_cast<void*>(library_is_there ? &not_supported : &not_initialized);
+}
+
+struct Export {
+  const char* name;
+  Result result;
+};
+
+constexpr Export kExports[] = {
+#define EXPORT(name, result) {#name, Result::result},
+#include "shim/exports.def"
+#undef EXPORT
+};
+
+void report(const RealLibrary& library, const std::vector<std::string>& complaints) {
+  for (const std::string& complaint : complaints) log(LogLevel::warning, complaint);
+  if (library.handle == nullptr) {
+    log(LogLevel::warning,
+        library.problem + "; calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path");
+  } else {
+    log(LogLevel::info, "calls are passed on to '" + library.path + "'");
+  }
+}
+
+}  // namespace
+
+const RealLibrary* real_library() {
+  static std::atomic<const RealLibrary*> published{nullptr};
+  if (const RealLibrary* library = published.load(std::memory_order_acquire)) return library;
+
+  static thread_local bool opening = false;
+  if (opening) return nullptr;
+  struct Opening {
+    Opening() { opening = true; }
+    ~Opening() { opening = false; }
+  } guard;
+
+  std::vector<std::string> complaints;
+  const Options options = read_options(complaints);
+  auto mine = std::make_unique<RealLibrary>(open_real_library(options));
+  mine->options = options;
+  const RealLibrary* first = nullptr;
+  if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
+  set_log_level(options.log_level);
+  report(*mine, complaints);
+  return mine.release();
+}
+
+namespace {
+
+void* resolve(std::size_t index) {
+  const Export& wanted = kExports[index];
+  const RealLibrary* library = real_library();
+  if (library == nullptr) return stand_in(wanted.result, false);
+  void* function = library->handle == nullptr ? nullptr : dlsym(library->handle, wanted.name);
+  if (function == nullptr) {
+    function = stand_in(wanted.result, library->handle != nullptr);
+    if (library->handle != nullptr) {
+      log(LogLevel::info, std::string(wanted.name) + " is not in '" + library->path + "': not supported");
+    }
+  }
+  mucudnn_slots[index].store(function, std::memory_order_release);
+  return function;
+}
+
+}  // namespace
+}  // namespace mucudnn::shim
+
+void* mucudnn_resolve(std::size_t index) noexcept {
+  try {
+    return mucudnn::shim::resolve(index);
+  } catch (...) {  // out of memory: this call fails, the next one tries again
+    return mucudnn::shim::stand_in(mucudnn::shim::kExports[index].result, false);
+  }
+}

@@ -1,0 +1,47 @@
+// Every kernel that the program has shown, in a table that is read and added to without a lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "shim/known_kernel.hpp"
+
+namespace mucudnn::shim {
+
+// Lives as long as the process.
+struct SeenKernel {
+  SeenKernel(const Problem& its_problem, Pass its_pass) : problem(its_problem), pass(its_pass) {}
+
+  const Problem problem;
+  const Pass pass;
+  std::atomic<const KnownKernel*> known{nullptr};
+  std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
+  std::atomic<bool> warned{false};
+  std::atomic<std::int64_t> executions{0};
+  SeenKernel* next = nullptr;
+};
+
+// Never forgets, so that a reader needs no lock, and a child forked at any moment finds nothing locked.
+class SeenKernels {
+ public:
+  SeenKernels() = default;
+  ~SeenKernels();
+  SeenKernels(const SeenKernels&) = delete;
+  SeenKernels& operator=(const SeenKernels&) = delete;
+
+  SeenKernel* find(const Problem& problem, Pass pass) const noexcept;
+  SeenKernel& find_or_add(const Problem& problem, Pass pass);  // throws std::bad_alloc
+
+  template <typename Use>
+  void for_each(Use use) const {
+    for (const auto& bucket : buckets_) {
+      for (SeenKernel* kernel = bucket.load(); kernel != nullptr; kernel = kernel->next) use(*kernel);
+    }
+  }
+
+ private:
+  std::array<std::atomic<SeenKernel*>, 1024> buckets_{};
+};
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,172 @@
+#include "shim/state.hpp"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "core/log.hpp"
+#include "shim/real_library.hpp"
+#include "shim/record.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+constexpr std::int64_t kMostSamples = 1 << 16;  // of a mini-batch that is divided: WR takes N steps
+
+std::atomic<State*> published{nullptr};
+thread_local bool own_work = false;
+
+void at_exit() {
+  const OwnWork guard;
+  if (State* state = published.load()) state->finish();
+}
+
+void in_child() {
+  if (State* state = published.load()) state->restart_in_child();
+}
+
+std::unique_ptr<State> make_state(const RealLibrary& real) {
+  if (real.handle == nullptr || real.options.mode == Mode::off) return nullptr;
+  try {
+    return std::make_unique<State>(real.options, std::make_shared<const Library>(real.handle, real.path));
+  } catch (const EngineError& error) {
+    log(LogLevel::warning, std::string(error.what()) + "; calls are passed on");
+  }
+  return nullptr;
+}
+
+// As for the real library: threads that come first together each make a state, and one of them publishes it.
+State* start() {
+  const OwnWork guard;
+  const RealLibrary* const real = real_library();
+  if (real == nullptr) return nullptr;
+  std::unique_ptr<State> mine = make_state(*real);
+  if (mine == nullptr) {
+    passing = true;
+    return nullptr;
+  }
+  State* first = nullptr;
+  if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
+  std::atexit(at_exit);
+  pthread_atfork(nullptr, nullptr, in_child);
+  return mine.release();
+}
+
+// As `mucudnn benchmark` takes it.
+std::string command_for(const Problem& problem, Pass pass) {
+  return "mucudnn benchmark " + to_text(problem) + " --passes " + name_of(pass);
+}
+
+}  // namespace
+
+std::atomic<bool> passing{false};
+
+OwnWork::OwnWork() noexcept { own_work = true; }
+OwnWork::~OwnWork() { own_work = false; }
+
+State* active_state() noexcept {
+  if (own_work) return nullptr;
+  if (State* state = published.load(std::memory_order_acquire)) return state;
+  if (passing.load(std::memory_order_relaxed)) return nullptr;
+  try {
+    return start();
+  } catch (...) {  // out of memory: this call passes through, the next one tries again
+    return nullptr;
+  }
+}
+
+State::State(const Options& options, std::shared_ptr<const Library> library)
+    : options_(options), library_(std::move(library)) {
+  if (options_.mode != Mode::record) decider_ = std::make_unique<Decider>(options_, library_);
+}
+
+SeenKernel* State::see(const CallerDescriptors& descriptors, Pass pass, const char*& obstacle) {
+  const Recognised recognised = recognise(*library_, descriptors);
+  obstacle = recognised.obstacle;
+  if (obstacle != nullptr) return nullptr;
+  if (SeenKernel* kernel = kernels_.find(recognised.problem, pass)) return kernel;
+  try {
+    validate(recognised.problem);
+  } catch (const std::invalid_argument&) {
+    obstacle = "sizes that make no convolution";
+    return nullptr;
+  }
+  if (recognised.problem.mini_batch > kMostSamples) {
+    obstacle = "a mini-batch above 65536";
+    return nullptr;
+  }
+  return &kernels_.find_or_add(recognised.problem, pass);
+}
+
+const KnownKernel* State::know(SeenKernel& kernel, bool may_measure) {
+  if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
+  if (decider_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
+    return nullptr;
+  const std::lock_guard<std::mutex> lock(deciding_);
+  if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
+  std::unique_ptr<const KnownKernel> known = decide(kernel, may_measure);
+  kernel.looked_up.store(true, std::memory_order_release);
+  kernel.known.store(known.get(), std::memory_order_release);
+  return known.release();
+}
+
+std::unique_ptr<const KnownKernel> State::decide(const SeenKernel& kernel, bool may_measure) {
+  std::string reason = "out of memory";
+  try {
+    auto known = decider_->decide(kernel.problem, kernel.pass, may_measure);
+    if (known != nullptr) {
+      log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + known->text());
+    } else if (!kernel.looked_up) {
+      log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + reason_for_unknown());
+    }
+    return known;
+  } catch (const EngineError& error) {
+    reason = error.what();
+  } catch (const std::bad_alloc&) {
+    // Of the machine, or of the half of the device's memory that measuring may take.
+  }
+  log(LogLevel::warning, command_for(kernel.problem, kernel.pass) + "  # passed on: " + reason);
+  return std::make_unique<const KnownKernel>(kernel.pass, std::vector<Point>(), KnownKernel::Permissions(),
+                                             -1);
+}
+
+const char* State::reason_for_unknown() const {
+  switch (options_.mode) {
+    case Mode::record:
+      return "only recorded";
+    case Mode::plan:
+      return "not in the plan";
+    default:
+      return "first seen at execution";
+  }
+}
+
+std::vector<std::unique_ptr<PreparedKernel>> State::runnable(const Problem& problem, Pass pass,
+                                                             const char* first, std::size_t workspace) {
+  const std::lock_guard<std::mutex> lock(deciding_);
+  return decider_->runnable(problem, pass, first, workspace);
+}
+
+void State::warn_once(SeenKernel& kernel, const std::string& what) const {
+  if (kernel.warned.exchange(true)) return;
+  log(LogLevel::warning, command_for(kernel.problem, kernel.pass) + "  # " + what);
+}
+
+void State::finish() noexcept {
+  try {
+    const std::string text = tally_.text();
+    if (!text.empty() && options_.mode != Mode::record) log(LogLevel::info, text);
+    if (!options_.record.empty()) add_to_record(options_.record, kernels_);
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, std::string("not recorded: ") + error.what());
+  }
+}
+
+void State::restart_in_child() noexcept {
+  new (&deciding_) std::mutex;
+  tally_.reset();
+  kernels_.for_each([](SeenKernel& kernel) { kernel.executions = 0; });
+}
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,74 @@
+// What the shim knows in this process, where it does more than pass calls on.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "core/options.hpp"
+#include "cudnn/library.hpp"
+#include "cudnn/recognise.hpp"
+#include "shim/decider.hpp"
+#include "shim/seen_kernels.hpp"
+#include "shim/tally.hpp"
+
+namespace mucudnn::shim {
+
+class State {
+ public:
+  // Throws EngineError where there is nothing to do but to pass calls on.
+  State(const Options& options, std::shared_ptr<const Library> library);
+
+  const Library& library() const { return *library_; }
+  Tally& tally() { return tally_; }
+
+  // The kernel of these descriptors; null, with the reason in `obstacle`, where no problem describes them.
+  SeenKernel* see(const CallerDescriptors& descriptors, Pass pass, const char*& obstacle);
+
+  // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
+  // takes no lock.
+  const KnownKernel* know(SeenKernel& kernel, bool may_measure);
+
+  // Why an execution passes through of which nothing is known.
+  const char* reason_for_unknown() const;
+
+  // What can compute the rest of a division that failed: see Decider::runnable.
+  std::vector<std::unique_ptr<PreparedKernel>> runnable(const Problem& problem, Pass pass, const char* first,
+                                                        std::size_t workspace);
+
+  void warn_once(SeenKernel& kernel, const std::string& what) const;
+
+  // At the end of the process: the record, and a line about what was done.
+  void finish() noexcept;
+  // In a child of fork(): what the parent counted is the parent's to report, and no other thread lives here
+  // that could unlock what it has locked.
+  void restart_in_child() noexcept;
+
+ private:
+  std::unique_ptr<const KnownKernel> decide(const SeenKernel& kernel, bool may_measure);
+
+  Options options_;
+  std::shared_ptr<const Library> library_;
+  SeenKernels kernels_;
+  Tally tally_;
+  std::unique_ptr<Decider> decider_;  // null in mode record
+  std::mutex deciding_;
+};
+
+// Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.
+extern std::atomic<bool> passing;
+
+// Null where this call is to be passed on: also where it comes from the work of the shim itself, since a
+// library may call its own functions by their exported names.
+State* active_state() noexcept;
+
+// While one exists, this thread's calls are passed on.
+class OwnWork {
+ public:
+  OwnWork() noexcept;
+  ~OwnWork();
+  OwnWork(const OwnWork&) = delete;
+  OwnWork& operator=(const OwnWork&) = delete;
+};
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,36 @@
+// How the convolutions of the process were run, counted without a lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace mucudnn::shim {
+
+class Tally {
+ public:
+  void divided() noexcept { count(divided_); }
+  void exchanged() noexcept { count(exchanged_); }
+  // `reason` is a text that lives as long as the process.
+  void passed(const char* reason) noexcept;
+
+  // "12 of 14 convolutions divided, 2 passed through (reason)"; empty where there were none.
+  std::string text() const;
+  void reset() noexcept;
+
+ private:
+  using Counter = std::atomic<std::int64_t>;
+  struct Reason {
+    std::atomic<const char*> text{nullptr};
+    Counter calls{0};
+  };
+
+  static void count(Counter& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
+
+  Counter divided_{0};
+  Counter exchanged_{0};            // undivided, by another algorithm than the caller's
+  std::array<Reason, 24> reasons_;  // more than there are
+};
+
+}  // namespace mucudnn::shim

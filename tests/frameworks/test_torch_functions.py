@@ -1,0 +1,285 @@
+"""`conv1d`, `conv2d` and `conv3d` give what PyTorch's give, to any order of derivatives."""
+
+from __future__ import annotations
+
+import pytest
+from needs_torch import mt, torch
+
+import mucudnn
+from mucudnn.errors import MucudnnError
+from mucudnn.plan import Plan, PlanKernel
+from mucudnn.shapes import problem_of
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.torch import ops
+
+F = torch.nn.functional
+OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}
+STOCK = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+GEMM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    torch.manual_seed(1)
+
+
+def tensors(
+    dims: int, *, groups: int = 1, kernel: int = 3, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
+    """x, w and bias, each with a gradient."""
+    shapes = (4, 2 * groups, *(7, 6, 5)[:dims]), (4, 2, *(kernel,) * dims), (4,)
+    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def assert_close(ours: torch.Tensor, stock: torch.Tensor) -> None:
+    assert ours.dtype == stock.dtype
+    assert ours.shape == stock.shape
+    difference = (ours.double() - stock.double()).norm()
+    assert difference <= TOLERANCE[ours.dtype] * stock.double().norm() + 1e-12
+
+
+def assert_same_with_gradients(dims: int, given: list[torch.Tensor], **options: object) -> None:
+    ours, stock = OURS[dims](*given, **options), STOCK[dims](*given, **options)
+    assert_close(ours, stock)
+    dy = torch.randn_like(stock)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, given, dy), torch.autograd.grad(stock, given, dy), strict=True
+    ):
+        assert_close(mine, theirs)
+
+
+def divided(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> Plan:
+    """All passes of an f64 convolution without padding in such micro-batches."""
+    problem = problem_of("f64", "nchw", tuple(x.shape), tuple(w.shape), 1, 0, 1, 1)
+    return Plan(
+        {},
+        tuple(
+            PlanKernel(problem, pass_, 1, Configuration(parts), (Configuration(parts),))
+            for pass_, algorithm in GEMM.items()
+            for parts in [tuple(MicroConfiguration(size, algorithm, 1.0, 0) for size in sizes)]
+        ),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        (3, {}),
+        (3, {"stride": 2, "padding": 1, "groups": 2}),
+        (2, {"dilation": 2, "padding": "valid"}),
+        (3, {"padding": "same"}),
+        (2, {"padding": "same", "dilation": 3, "groups": 2}),
+    ],
+)
+def test_results_and_gradients_are_those_of_pytorch(
+    dims: int, kernel: int, options: dict[str, object]
+) -> None:
+    given = tensors(dims, kernel=kernel, groups=int(options.get("groups", 1)))
+    assert_same_with_gradients(dims, given, **options)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_every_data_type(dtype: torch.dtype) -> None:
+    assert_same_with_gradients(2, tensors(2, dtype=dtype), padding=1)
+
+
+def test_each_axis_has_its_own_sizes() -> None:
+    assert_same_with_gradients(2, tensors(2), stride=(2, 1), padding=[0, 2], dilation=(1, 2))
+    assert_same_with_gradients(2, tensors(2), stride=(2,))
+
+
+def test_an_input_without_batch() -> None:
+    x, w, bias = tensors(2)
+    assert_same_with_gradients(2, [x[0].detach().requires_grad_(), w, bias], padding=1)
+
+
+def test_without_bias() -> None:
+    assert_same_with_gradients(2, tensors(2)[:2])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_channels_last_stays_channels_last(dims: int, which: int) -> None:
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
+    given = [tensor.detach() for tensor in tensors(dims)]
+    given[which] = given[which].contiguous(memory_format=last)
+    given = [tensor.requires_grad_() for tensor in given]
+    assert_same_with_gradients(dims, given, padding=1)
+    result = OURS[dims](*given, padding=1)
+    assert result.is_contiguous(memory_format=last)
+    assert not result.is_contiguous()
+    gradient = torch.autograd.grad(result.sum(), given[0])[0]
+    assert gradient.is_contiguous(memory_format=last)
+
+
+def test_what_is_not_contiguous_is_copied() -> None:
+    x, w, bias = (tensor.detach() for tensor in tensors(2))
+    given = [
+        tensor.requires_grad_()
+        for tensor in (x.transpose(2, 3), w.flip(0).transpose(2, 3), bias[:1].expand(4))
+    ]
+    assert_same_with_gradients(2, given)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 1), (1, 1, 1)])
+def test_gradients_of_divided_convolutions_to_the_second_order(sizes: tuple[int, ...]) -> None:
+    x = torch.randn(3, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    plan = divided(x, w, sizes)
+
+    def convolution(*given: torch.Tensor) -> torch.Tensor:
+        return mt.conv2d(*given, plan=plan)
+
+    assert torch.autograd.gradcheck(convolution, (x, w, bias))
+    assert torch.autograd.gradgradcheck(convolution, (x, w, bias))
+
+
+def test_the_operators_keep_the_rules_of_pytorch() -> None:
+    x, w, bias = tensors(2)
+    options = ops.Options((1, 1), (1, 1), (1, 1), 1, False, None, None, False)
+    dy = torch.randn(4, 4, 7, 6, requires_grad=True)
+    torch.library.opcheck(ops.forward, (x, w, bias, *options))
+    torch.library.opcheck(ops.forward, (x, w, None, *options))
+    torch.library.opcheck(ops.backward_data, (dy, w, list(x.shape), *options))
+    torch.library.opcheck(ops.backward_filter, (x, dy, list(w.shape), *options))
+
+
+def test_compiling_breaks_no_graph() -> None:
+    given = tensors(2)
+
+    def function(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return mt.conv2d(x.relu(), w, bias, padding="same", workspace="1MiB").sin()
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    expected = function(*given)
+    assert_close(compiled(*given), expected)
+    dy = torch.randn_like(expected)
+    for mine, theirs in zip(
+        torch.autograd.grad(compiled(*given), given, dy),
+        torch.autograd.grad(expected, given, dy),
+        strict=True,
+    ):
+        assert_close(mine, theirs)
+
+
+def test_compiling_for_any_size() -> None:
+    x, w, _ = (tensor.detach() for tensor in tensors(2))
+    compiled = torch.compile(lambda x: mt.conv2d(x, w), backend="aot_eager", fullgraph=True, dynamic=True)
+    for size in (4, 3, 2):
+        assert_close(compiled(x[:size]), F.conv2d(x[:size], w))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autocast_casts_as_for_pytorch(dtype: torch.dtype) -> None:
+    given = tensors(2, dtype=dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, stock = mt.conv2d(*given), F.conv2d(*given)
+    assert_close(ours, stock)
+    ours.sum().backward()
+    assert given[1].grad.dtype == dtype
+
+
+def test_autocast_in_a_compiled_function() -> None:
+    given = tensors(2)
+    compiled = torch.compile(mt.conv2d, backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(*given).dtype == torch.bfloat16
+
+
+def test_fake_tensors_tell_shapes_and_memory_formats_without_running() -> None:
+    x, w, bias = (tensor.detach().to("meta") for tensor in tensors(2))
+    result = mt.conv2d(x.contiguous(memory_format=torch.channels_last), w, bias, stride=2, padding=1)
+    assert result.is_meta
+    assert result.shape == (4, 4, 4, 3)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_without_gradients_the_result_is_the_same() -> None:
+    given = tensors(2)
+    with torch.no_grad():
+        plain = mt.conv2d(*given)
+    assert not plain.requires_grad
+    assert torch.equal(plain, mt.conv2d(*given))
+
+
+def test_transforms_of_functions_are_refused_by_pytorch() -> None:
+    x, w, _ = (tensor.detach() for tensor in tensors(2))
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda w: mt.conv2d(x, w).square().sum())(w)
+
+
+def test_the_array_functions_take_and_give_tensors() -> None:
+    x, w, _ = (tensor.detach() for tensor in tensors(2))
+    for dtype in TOLERANCE:
+        result = mucudnn.convolution_forward(x.to(dtype), w.to(dtype), padding=1)
+        assert_close(result, F.conv2d(x.to(dtype), w.to(dtype), padding=1))
+    out = torch.empty(4, 4, 5, 4)
+    assert mucudnn.convolution_forward(x, w, out=out) is out
+
+
+def test_the_array_functions_lose_no_gradient_silently() -> None:
+    x, w, _ = tensors(2)
+    with pytest.raises(RuntimeError, match=r"x requires a gradient.*use mucudnn\.torch") as caught:
+        mucudnn.convolution_forward(x, w)
+    assert isinstance(caught.value, MucudnnError)
+    with torch.no_grad():
+        assert not mucudnn.convolution_forward(x, w).requires_grad
+
+
+X, W, BIAS = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        ((X.long(), W.long()), {}, TypeError, r"x is of torch\.int64: convolutions take f32"),
+        ((X, W.double()), {}, TypeError, "x and w are of f32 and f64"),
+        ((X, W, BIAS.double()), {}, TypeError, "x and bias are of f32 and f64"),
+        ((X, W, BIAS[:2]), {}, ValueError, r"bias has the shape \(2,\)"),
+        ((X[:0], W), {}, ValueError, "the mini-batch .* is 0"),
+        ((X[:, :2], W), {}, ValueError, "x has 2 channels, w takes 3"),
+        ((X[0, 0], W), {}, ValueError, "conv2d takes an input of 4 axes, or 3 without the batch"),
+        ((X, W), {"padding": "full"}, ValueError, "padding is 'full'"),
+        ((X, W), {"padding": "same", "stride": 2}, ValueError, "needs a stride of 1"),
+        ((X, W), {"stride": (1, 1, 1)}, ValueError, "stride has 3 sizes"),
+        ((X, W), {"stride": 0}, ValueError, "stride"),
+        ((X, W), {"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
+        ((X, W), {"workspace": 1.5}, TypeError, "workspace is 1.5"),
+        ((X, W), {"workspace": -1}, ValueError, "cannot be negative"),
+        ((X.to_sparse(), W), {}, ValueError, "sparse"),
+        ((X, W), {"plan": Plan()}, ValueError, "the plan has no forward of"),
+        ((X, W), {"plan": 3}, TypeError, "plan is int"),
+        (([1.0], W), {}, TypeError, "input is list, not a tensor"),
+    ],
+)
+def test_what_cannot_be_convolved(
+    arguments: tuple[object, ...],
+    options: dict[str, object],
+    error: type[Exception],
+    says: str,
+    gradient: bool,
+) -> None:
+    if gradient:
+        arguments = (arguments[0], W.clone().requires_grad_().to(arguments[1].dtype), *arguments[2:])
+    with pytest.raises(error, match=says) as caught:
+        mt.conv2d(*arguments, **options)
+    assert isinstance(caught.value, MucudnnError)
+
+
+def test_tensors_on_different_devices() -> None:
+    with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
+        ops.run_forward(X, W.to("meta"), None, (1, 1), (0, 0), (1, 1), 1, False, None, None, False)
+    assert isinstance(caught.value, MucudnnError)
+
+
+def test_a_plan_covers_the_gradients_too() -> None:
+    x, w, _ = tensors(2, dtype=torch.float64)
+    forward_only = Plan({}, divided(x, w, (3, 1)).kernels[:1])
+    result = mt.conv2d(x, w, plan=forward_only)
+    with pytest.raises(ValueError, match="the plan has no backward_data"):
+        result.sum().backward()

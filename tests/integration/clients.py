@@ -1,0 +1,210 @@
+"""The client programs of tests/native/clients: compiled once, and run with any environment.
+
+Programs that use cuDNN in one of the ways in which programs do, and know nothing of us. Two fixtures:
+`programs` compiles them, `host_engine` is the environment in which they find the host engine as
+`libcudnn.so.9` and our CUDA runtime.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import host_abi
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy_openblas32
+from reference import EPSILON, OUTPUT, Array, convolve
+
+from mucudnn import _native
+from mucudnn._native import Problem
+
+SOURCES = Path(__file__).parents[1] / "native" / "clients"
+HABITS = ("caffe", "pytorch", "fixed")  # those that run any pass, on the same arguments
+# Of the host engine: the implicit GEMM, which needs no workspace and runs everything.
+IMPLICIT_GEMM = {"forward": 0, "backward_data": 1, "backward_filter": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution that a client is to make, and the values that it makes it on."""
+
+    problem: Problem
+    pass_: str = "forward"
+    alpha: float = 1.0
+    beta: float = 0.0
+    limit: int = 2**20
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of x, w and y, channels first."""
+        p = self.problem
+        return {
+            "x": (p.mini_batch, p.in_channels, *p.input),
+            "w": (p.out_channels, p.in_channels // p.groups, *p.kernel),
+            "y": (p.mini_batch, p.out_channels, *p.output),
+        }
+
+    def values(self) -> dict[str, Array]:
+        """x, w, y and a bias, random and exact in the problem's type; the same every time."""
+        random = np.random.default_rng(1)
+        shapes = {**self.shapes(), "bias": (self.problem.out_channels,)}
+        return {
+            name: decoded(encoded(random.random(shape) - 0.5, self.problem), shape, self.problem)
+            for name, shape in shapes.items()
+        }
+
+    def arguments(self) -> list[str]:
+        """The command line without program, algorithm and output."""
+        p = self.problem
+        sizes = {
+            "input": p.input, "kernel": p.kernel, "pad": p.padding, "stride": p.stride,
+            "dilation": p.dilation,
+        }  # fmt: skip
+        return [
+            f"pass={self.pass_}", f"type={p.data_type}", f"layout={p.layout}", f"n={p.mini_batch}",
+            f"c={p.in_channels}", f"k={p.out_channels}", f"groups={p.groups}",
+            *(f"{name}={'x'.join(map(str, size))}" for name, size in sizes.items()),
+            f"alpha={self.alpha}", f"beta={self.beta}", f"limit={self.limit}",
+        ]  # fmt: skip
+
+    def exact(self) -> Array:
+        """The output in fp64."""
+        values = self.values()
+        result = convolve(self.problem, self.pass_, values["x"], values["w"], values["y"])
+        return self.alpha * result + self.beta * values[OUTPUT[self.pass_]]
+
+    def tolerance(self) -> float:
+        """What the norm of the output's error may be: rounding errors of sums of products."""
+        x, w, y, _ = (np.abs(values) for values in self.values().values())
+        sums = abs(self.alpha) * convolve(self.problem, self.pass_, x, w, y)
+        old = {"x": x, "w": w, "y": y}[OUTPUT[self.pass_]]
+        return 2 * EPSILON[self.problem.data_type] * float(np.linalg.norm(sums + abs(self.beta) * old))
+
+
+def encoded(values: Array, problem: Problem) -> bytes:
+    """As the problem's type and layout have them."""
+    if problem.layout == "nhwc" and values.ndim > 1:
+        values = np.moveaxis(values, 1, -1)
+    if problem.data_type == "bf16":
+        return bytes((values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes())
+    return values.astype(
+        {"f32": np.float32, "f64": np.float64, "f16": np.float16}[problem.data_type]
+    ).tobytes()
+
+
+def decoded(data: bytes, shape: tuple[int, ...], problem: Problem) -> Array:
+    """The opposite."""
+    values: npt.NDArray[np.generic]
+    if problem.data_type == "bf16":
+        values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        types = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
+        values = np.frombuffer(data, types[problem.data_type])
+    if problem.layout == "nhwc" and len(shape) > 1:
+        return np.moveaxis(values.reshape(shape[0], *shape[2:], shape[1]), -1, 1).astype(np.float64)
+    return values.reshape(shape).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program left: its exit code, what it said, and the bytes of its output files by suffix."""
+
+    code: int
+    stdout: str
+    stderr: str
+    files: dict[str, bytes]
+
+    @property
+    def output(self) -> bytes:
+        """The output of a program that succeeded."""
+        assert self.code == 0, self.stderr
+        return self.files[""]
+
+    @property
+    def choice(self) -> tuple[int, int]:
+        """(algorithm, workspace) that it used."""
+        found = re.search(r"algorithm (\d+) workspace (\d+)", self.stdout)
+        assert found, self.stdout
+        return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The compiled clients."""
+
+    folder: Path
+
+    def run(
+        self,
+        name: str,
+        case: Case,
+        scratch: Path,
+        environment: Mapping[str, str],
+        *,
+        algorithm: int | None = None,
+    ) -> Ran:
+        """Run one in `environment`, which is added to ours; `scratch` is where its output may lie.
+
+        `algorithm` is for those that do not ask which; without it they take implicit GEMM.
+        """
+        output = scratch / "output"
+        for file in scratch.glob("output*"):
+            file.unlink()
+        number = IMPLICIT_GEMM[case.pass_] if algorithm is None else algorithm
+        command = [str(self.folder / name), *case.arguments(), f"algorithm={number}", f"output={output}"]
+        ran = subprocess.run(
+            command,
+            input=b"".join(encoded(values, case.problem) for values in case.values().values()),
+            env={**os.environ, **environment},
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
+        files = {file.name.removeprefix("output"): file.read_bytes() for file in scratch.glob("output*")}
+        return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode(), files)
+
+
+def compile_client(source: Path, program: Path, *more: str | Path) -> None:
+    """Raises AssertionError with what the compiler said."""
+    variable, name, standard = ("CC", "cc", "c11") if source.suffix == ".c" else ("CXX", "c++", "c++17")
+    compiler = os.environ.get(variable) or shutil.which(name)
+    assert compiler, f"needs a compiler: set {variable}"
+    options = (f"-std={standard}", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+    command = [*compiler.split(), *options, source, *more, "-o", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def client_sources() -> list[Path]:
+    """One a program."""
+    return sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.cpp")])
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """All of them, linked against stand-ins with cuDNN's and CUDA's names and versions."""
+    folder = tmp_path_factory.mktemp("clients")
+    stand_in, script = folder / "stand_in.c", folder / "exports.map"
+    stand_in.write_text("".join(f"int {function}(void) {{ return 9; }}\n" for function in host_abi.FUNCTIONS))
+    script.write_text("libcudnn.so.9 { global: cudnn*; local: *; };\n")
+    cudnn = folder / "libcudnn.so.9"
+    options = ("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.9", f"-Wl,--version-script={script}")
+    compile_client(stand_in, cudnn, *options)
+    for source in client_sources():
+        compile_client(source, folder / source.stem, cudnn, _native.cudart_library(), "-pthread")
+    return Programs(folder)
+
+
+@pytest.fixture(scope="session")
+def host_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which a program finds the host engine as cuDNN, with the CUDA runtime of ours."""
+    folder = tmp_path_factory.mktemp("host_engine")
+    (folder / "libcudnn.so.9").symlink_to(_native.host_library())
+    folders = (folder, scipy_openblas32.get_lib_dir(), Path(_native.cudart_library()).parent)
+    return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}

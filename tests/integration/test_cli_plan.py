@@ -1,0 +1,102 @@
+"""`mucudnn plan`: show, verify, diff."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cli import main
+from mucudnn.plan import Plan, read_plan, write_plan
+from mucudnn.settings import SETTINGS
+from mucudnn.solver import Configuration, MicroConfiguration
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+
+
+@pytest.fixture
+def plan_path(tmp_path: Path, capsys: Capture) -> Path:
+    path = tmp_path / "small.plan"
+    assert main(["optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--no-run", "--output", str(path)]) == 0
+    capsys.readouterr()
+    return path
+
+
+def with_choice(plan: Plan, *parts: MicroConfiguration) -> Plan:
+    (kernel,) = plan.kernels
+    chosen = Configuration(parts)
+    return replace(plan, kernels=(replace(kernel, chosen=chosen, desirable=(chosen,)),))
+
+
+def test_a_plan_of_this_machine_holds(plan_path: Path, capsys: Capture) -> None:
+    assert main(["plan", "verify", str(plan_path)]) == 0
+    assert "1 of 1 kernels hold." in capsys.readouterr().out
+    assert main(["plan", "verify", "--no-run", str(plan_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 kernels hold."
+
+
+def test_a_plan_of_another_machine_does_not_hold(plan_path: Path, capsys: Capture) -> None:
+    plan = read_plan(plan_path)
+    write_plan(replace(plan, header={**plan.header, "device": "an abacus"}), plan_path)
+    assert main(["plan", "verify", str(plan_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the plan's device is 'an abacus', this one is '" in line
+
+
+@pytest.mark.parametrize(
+    ("part", "complaint"),
+    [
+        (MicroConfiguration(4, "GUESSING", 1.0, 0), "GUESSING is not there any more"),
+        (MicroConfiguration(4, "DIRECT", 1.0, 0), "DIRECT at 4 answers CUDNN_STATUS_NOT_SUPPORTED"),
+        (MicroConfiguration(4, "WINOGRAD_NONFUSED", 1.0, 10), "of workspace, the plan allows 10 B"),
+    ],
+)
+def test_a_choice_that_cannot_run_as_planned_does_not_hold(
+    plan_path: Path, part: MicroConfiguration, complaint: str, capsys: Capture
+) -> None:
+    write_plan(with_choice(read_plan(plan_path), part), plan_path)
+    assert main(["plan", "verify", str(plan_path)]) == 1
+    captured = capsys.readouterr()
+    assert complaint in captured.out
+    assert captured.err == "mucudnn: 1 of the plan's 1 kernels do not hold any more\n"
+
+
+def test_a_choice_that_takes_longer_holds_and_is_counted(plan_path: Path, capsys: Capture) -> None:
+    plan = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1e-9, 0))
+    write_plan(plan, plan_path)
+    assert main(["plan", "verify", str(plan_path)]) == 0
+    assert "1 of 1 kernels hold. 1 took longer than planned." in capsys.readouterr().out
+
+
+def test_equal_plans_have_no_difference(plan_path: Path, capsys: Capture) -> None:
+    assert main(["plan", "diff", str(plan_path), str(plan_path)]) == 0
+    assert capsys.readouterr().out == "The choices are the same.\n"
+
+
+def test_a_difference_names_the_kernel_and_both_choices(
+    plan_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    other = tmp_path / "other.plan"
+    plan = with_choice(read_plan(plan_path), *[MicroConfiguration(2, "GUESSING", 1.5, 2048)] * 2)
+    write_plan(replace(plan, header={**plan.header, "workspace_limit": "0"}), other)
+    assert main(["plan", "diff", str(plan_path), str(other)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "workspace_limit: 67108864 → 0"
+    assert "forward mb4_ic8ih14_oc8_kh3_ph1" in captured.out
+    assert "2×2 GUESSING" in captured.out
+    assert "differ in 1 kernel and 1 line of the header" in captured.err
+
+
+def test_a_kernel_that_one_plan_lacks_is_a_difference(
+    plan_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    other = tmp_path / "other.plan"
+    write_plan(replace(read_plan(plan_path), kernels=()), other)
+    assert main(["plan", "diff", str(other), str(plan_path)]) == 1
+    assert "differ in 1 kernel and 0 lines of the header" in capsys.readouterr().err

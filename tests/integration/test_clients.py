@@ -1,0 +1,122 @@
+"""Programs written for cuDNN run on the host engine, unchanged, and compute what they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import nvidia_headers
+import pytest
+from clients import HABITS, Case, Programs, client_sources, compile_client, decoded
+from reference import OUTPUT, PASSES
+
+from mucudnn._native import Problem, parse_descriptor
+
+PROBLEMS = {
+    "odd mini-batch": "mb7_ic4ih9iw8_oc6_kh3_ph1",
+    "groups": "g2mb5_ic4ih9iw8_oc6_kh3_ph1",
+    "depthwise": "g4mb3_ic4ih9_oc8_kh3_ph1",
+    "stride": "mb5_ic4ih9iw8_oc6oh5ow4_kh3_sh2_ph1",
+    "dilation": "mb3_ic4ih9iw8_oc6_kh3_ph2_dh1",
+    "1x1": "mb9_ic5ih4_oc3_kh1",
+    "3-D": "mb3_ic4id5ih6iw7_oc6_kd3_pd1",
+    "channels last": "nhwc:mb7_ic4ih9iw8_oc6_kh3_ph1",
+    "3-D, channels last": "nhwc:mb3_ic4id5ih6iw7_oc6_kd3_pd1",
+    "fp64": "f64:mb5_ic4ih9iw8_oc6_kh3_ph1",
+    "fp16": "f16:mb5_ic4ih9iw8_oc6_kh3_ph1",
+    "bf16, channels last": "bf16:nhwc:mb5_ic4ih9iw8_oc6_kh3_ph1",
+}
+"""Every habit runs all of these."""
+
+
+def check(case: Case, output: bytes, *, times: float = 1.0) -> None:
+    """The output is `times` the exact one."""
+    name = OUTPUT[case.pass_]
+    result = decoded(output, case.shapes()[name], case.problem)
+    assert np.linalg.norm(result - times * case.exact()) <= times * case.tolerance()
+
+
+def problem(descriptor: str) -> Problem:
+    return parse_descriptor(descriptor)[0]
+
+
+@pytest.mark.parametrize("source", client_sources(), ids=lambda source: source.stem)
+def test_the_clients_are_written_against_the_real_headers(source: Path, tmp_path: Path) -> None:
+    includes = [option for folder in nvidia_headers.folders() for option in ("-isystem", folder)]
+    compile_client(source, tmp_path / "object", "-c", *includes)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("kind", PROBLEMS)
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_client_of_each_habit_computes_every_kind_of_problem(
+    habit: str, kind: str, pass_: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=0.5)
+    check(case, programs.run(habit, case, tmp_path, host_engine).output)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_with_beta_0_the_old_output_is_not_read(
+    pass_: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(problem(PROBLEMS["odd mini-batch"]), pass_)
+    check(case, programs.run("caffe", case, tmp_path, host_engine).output)
+
+
+def test_a_limit_decides_which_algorithm_a_client_gets(
+    programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    kernel = problem("mb2_ic64ih28_oc64_kh3_ph1")
+    workspaces = []
+    for limit in (0, 2**30):
+        case = Case(kernel, limit=limit)
+        ran = programs.run("caffe", case, tmp_path, host_engine)
+        check(case, ran.output)
+        workspaces.append(ran.choice[1])
+    assert workspaces[0] == 0 < workspaces[1]
+
+
+def test_a_fixed_algorithm_with_too_small_a_workspace_fails_as_in_cudnn(
+    programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(problem("mb8_ic32ih28_oc32_kh3_ph1"), limit=16)
+    ran = programs.run("fixed", case, tmp_path, host_engine, algorithm=7)
+    assert (ran.code, ran.files) == (1, {})
+    assert "cudnnConvolutionForward" in ran.stderr
+    assert "CUDNN_STATUS_BAD_PARAM" in ran.stderr
+
+
+@pytest.mark.parametrize("kind", ["odd mini-batch", "channels last", "3-D", "fp64", "fp16"])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_bias_and_activation_come_with_the_convolution(
+    beta: float, kind: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(problem(PROBLEMS[kind]), alpha=0.75, beta=beta)
+    ran = programs.run("bias_activation", case, tmp_path, host_engine)
+    bias = case.values()["bias"].reshape(-1, *[1] * case.problem.dims)
+    result = decoded(ran.output, case.shapes()["y"], case.problem)
+    expected = np.maximum(case.exact() + bias, 0)
+    assert np.linalg.norm(result - expected) <= case.tolerance()
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_eight_threads_with_handles_of_their_own_do_not_disturb_each_other(
+    pass_: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(problem(PROBLEMS["odd mini-batch"]), pass_)
+    output = programs.run("threads", case, tmp_path, host_engine).output
+    assert len(output) % 8 == 0
+    size = len(output) // 8
+    for thread in range(8):
+        check(case, output[thread * size : (thread + 1) * size], times=thread + 1)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_client_may_fork_after_its_first_convolution(
+    pass_: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, beta=0.5)
+    ran = programs.run("forks", case, tmp_path, host_engine)
+    check(case, ran.output)
+    assert ran.files[".child"] == ran.output

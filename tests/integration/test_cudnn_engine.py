@@ -1,0 +1,157 @@
+"""`--engine cudnn`: CUDA's memory, streams and events around a library with the cuDNN ABI.
+
+The library is the host engine and the CUDA runtime ours on the CPU, so that the whole chain runs without a
+GPU. It runs in processes of their own, because which CUDA runtime a process uses is settled once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mucudnn import _native
+
+PROBLEM = "mb12_ic8ih14_oc8_kh3_ph1"
+ON_CUDA = """
+import numpy as np
+from mucudnn._native import Engine, EngineError, Problem, cudart_library, host_library
+cuda = Engine(host_library(), cuda=True)
+host = Engine(host_library())
+
+def run(engine, problem, pass_, execute):
+    sizes = (problem.x_elements, problem.w_elements, problem.y_elements)
+    memories = [engine.allocate(size * problem.element_size) for size in sizes]
+    for seed, (memory, size) in enumerate(zip(memories, sizes)):
+        memory.fill_random(problem.data_type, size, seed)
+    execute(engine, problem, pass_, *memories, engine.allocate(2**20))
+    return [memory.read(problem.data_type, size) for memory, size in zip(memories, sizes)]
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    return {**kept, **more}
+
+
+def on_stand_in(**more: str) -> dict[str, str]:
+    """The environment in which the loader finds our CUDA runtime before any other."""
+    folder = str(Path(_native.cudart_library()).parent)
+    path = os.environ.get("LD_LIBRARY_PATH", "")
+    return environment(LD_LIBRARY_PATH=f"{folder}:{path}".rstrip(":"), **more)
+
+
+def mucudnn(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mucudnn", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def check(script: str) -> None:
+    """Run a script after ON_CUDA, whose assertions must hold."""
+    command = [sys.executable, "-c", ON_CUDA + script]
+    result = subprocess.run(
+        command, env=on_stand_in(), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_it_measures_decides_runs_and_measures_nothing_the_second_time(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache.sqlite")
+    env = on_stand_in(MUCUDNN_CACHE=cache, MUCUDNN_LIBRARY=_native.host_library())
+    command = ("optimize", PROBLEM, "--engine", "cudnn", "--passes", "all", "--workspace", "64KiB", "--json")
+    results = []
+    for _ in range(2):
+        ran = mucudnn(*command, env=env)
+        assert ran.returncode == 0, ran.stderr
+        results.append(json.loads(ran.stdout))
+    first, second = results
+    assert first["engine"] == "cudnn"
+    assert first["device"] == "mucudnn host engine, compute capability 7.5"
+    assert first["library"].startswith("mucudnn-host ")  # in the place of NVIDIA's
+    assert first["new_measurements"] > 0
+    assert second["new_measurements"] == 0
+    assert [kernel["divided"] for kernel in first["kernels"]] == [k["divided"] for k in second["kernels"]]
+    assert all(kernel["measured"]["error"] < 1e-5 for kernel in first["kernels"])
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
+def test_divisions_and_tiles_give_what_they_give_in_the_machines_memory(pass_: str) -> None:
+    check(f"""
+problem = Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
+algorithm = "IMPLICIT_GEMM" if {pass_!r} == "forward" else "ALGO_1"
+divided = lambda e, p, pass_, *m: e.execute(p, pass_, [(4, algorithm), (3, algorithm)], *m, beta=0.5)
+tiled = lambda e, p, pass_, *m: e.execute(
+    p, pass_, [(5, algorithm), (4, algorithm)], *m, beta=0.5, tiles=True
+)
+for execute in (divided, tiled):
+    for ours, expected in zip(run(cuda, problem, {pass_!r}, execute), run(host, problem, {pass_!r}, execute)):
+        assert np.array_equal(ours, expected)
+""")
+
+
+def test_sixteen_bit_filter_gradients_are_not_divided_into_more_slices_than_are_summed_in_place() -> None:
+    check("""
+problem = Problem(
+    mini_batch=10, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1, data_type="f16"
+)
+assert host.accumulator_size(problem, "backward_filter", 5) > 0
+assert cuda.accumulator_size(problem, "backward_filter", 5) is None
+assert cuda.accumulator_size(problem, "backward_filter", 4) == 0
+assert cuda.accumulator_size(problem, "forward", 5) == 0
+in_slices_of = lambda n: lambda e, p, pass_, *m: e.execute(p, pass_, [(n, "ALGO_1")] * (10 // n), *m)
+run(cuda, problem, "backward_filter", in_slices_of(5))
+try:
+    run(cuda, problem, "backward_filter", in_slices_of(2))
+except EngineError as error:
+    assert "cannot sum 5 slices of f16 gradients" in str(error), error
+else:
+    raise AssertionError("five slices were summed")
+""")
+
+
+def test_such_gradients_are_optimized_within_that_bound(tmp_path: Path) -> None:
+    env = on_stand_in(MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"), MUCUDNN_LIBRARY=_native.host_library())
+    plan = tmp_path / "a.plan"
+    ran = mucudnn(
+        "optimize", PROBLEM, "--engine", "cudnn", "--dtype", "f16", "--passes", "backward_filter",
+        "--policy", "all", "--output", str(plan), env=env,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    _, kernels = _native.parse_plan(plan.read_text())
+    assert kernels
+    assert all(len(parts) <= 4 for *_, desirable in kernels for parts in desirable)
+
+
+def test_memory_that_the_device_does_not_have_is_a_memory_error() -> None:
+    check("""
+try:
+    cuda.allocate(2**60)
+except MemoryError:
+    pass
+else:
+    raise AssertionError("2**60 bytes were allocated")
+assert 0 < cuda.available_memory < 2**60
+""")
+
+
+def test_without_a_device_the_line_says_so_and_what_to_do(tmp_path: Path) -> None:
+    env = environment(
+        MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"),
+        MUCUDNN_LIBRARY=_native.host_library(),
+        CUDA_VISIBLE_DEVICES="",
+    )
+    ran = mucudnn("optimize", PROBLEM, "--engine", "cudnn", env=env)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
+    assert ran.stderr.startswith("mucudnn: no cuDNN device: ")
+    assert ran.stderr.endswith("; --engine host computes on the CPU\n")
+
+
+def test_auto_is_the_host_engine_where_there_is_no_device(tmp_path: Path) -> None:
+    env = environment(MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"), CUDA_VISIBLE_DEVICES="")
+    ran = mucudnn("optimize", "mb2_ic2ih4_oc2_kh1", "--json", env=env)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["engine"] == "host"

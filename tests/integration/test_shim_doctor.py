@@ -1,0 +1,278 @@
+"""`mucudnn doctor` says which library a program gets under `mucudnn run`, and why where that is not ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import SHIM, compile_c, host_engine_folders, run
+
+from mucudnn import _native, doctor
+from mucudnn.cli import doctor as cli_doctor
+from mucudnn.cli import main
+from mucudnn.errors import UsageError
+
+CALL = (
+    "#include <stddef.h>\nsize_t cudnnGetVersion(void);\nint main(void) { return (int)cudnnGetVersion(); }\n"
+)
+OPEN = '#include <dlfcn.h>\nint main(void) { return dlopen("NAME", RTLD_NOW) == 0; }\n'
+NOTHING = "int main(void) { return 0; }\n"
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("MUCUDNN_")]:
+        monkeypatch.delenv(name)
+
+
+def program(folder: Path, text: str, *options: str | Path) -> Path:
+    source, path = folder / "program.c", folder / "program"
+    source.write_text(text)
+    compile_c(source, "-o", path, *options, "-ldl")
+    return path
+
+
+def examine(path: Path) -> doctor.Finding:
+    (finding,) = doctor.examine(str(path))
+    return finding
+
+
+def ask(*arguments: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "mucudnn", "doctor", *arguments, **changes)
+
+
+def test_a_linked_program_works_and_its_own_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(tmp_path, CALL, SHIM)
+    monkeypatch.setenv("LD_LIBRARY_PATH", host_engine_folders(tmp_path / "host"))
+    finding = examine(path)
+    assert finding.works is True
+    library = tmp_path / "host" / "libcudnn.so.9"
+    assert f"alone it gets {library}; under mucudnn run it gets mucudnn's library in front of {library}" in (
+        finding.text
+    )
+
+
+def test_a_linked_program_without_a_library_of_its_own_needs_one_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(tmp_path, CALL, SHIM)
+    finding = examine(path)
+    assert finding.works is None
+    assert "alone it gets none: it is not found; where nothing else brings one, set MUCUDNN_LIBRARY" in (
+        finding.text
+    )
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    finding = examine(path)
+    assert finding.works is True
+    assert f"gets mucudnn's library in front of {_native.host_library()}" in finding.text
+
+
+def test_another_library_that_is_missing_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    source, library = tmp_path / "gone.c", tmp_path / "libgone.so"
+    source.write_text("int gone;\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    path = program(tmp_path, CALL, "-Wl,--no-as-needed", library, SHIM)
+    library.unlink()
+    assert examine(path).works is True
+
+
+@pytest.mark.parametrize(
+    ("name", "works", "text"),
+    [
+        ("libcudnn.so.9", True, "opens libcudnn.so.9 by its name, and gets mucudnn's library"),
+        ("/opt/cudnn/libcudnn.so.9", False, "holds the path /opt/cudnn/libcudnn.so.9: what is opened by its"),
+        ("libcudnn.so.8", False, "holds the name libcudnn.so.8: mucudnn stands in for libcudnn.so.9 only"),
+        ("cudnnCreate", None, "names functions of cuDNN, but no library: if it opens libcudnn.so.9"),
+        ("libother.so.1", None, "does not mention cuDNN"),
+    ],
+)
+def test_a_program_that_opens_libraries_is_judged_by_the_names_in_it(
+    name: str, works: bool | None, text: str, tmp_path: Path
+) -> None:
+    finding = examine(program(tmp_path, OPEN.replace("NAME", name)))
+    assert finding.works is works
+    assert text in finding.text
+
+
+def test_a_statically_linked_program_has_no_loader(tmp_path: Path) -> None:
+    finding = examine(program(tmp_path, NOTHING, "-static"))
+    assert (finding.works, "linked statically" in finding.text) == (False, True)
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2755])
+def test_a_program_with_privileges_ignores_the_preload(mode: int, tmp_path: Path) -> None:
+    path = program(tmp_path, CALL, SHIM)
+    path.chmod(mode)
+    finding = examine(path)
+    assert (finding.works, "the loader ignores LD_PRELOAD" in finding.text) == (False, True)
+
+
+def test_a_program_linked_against_another_version_is_told_so(tmp_path: Path) -> None:
+    source, library = tmp_path / "eight.c", tmp_path / "libcudnn.so.8"
+    source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 8; }\n")
+    compile_c("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.8", source, "-o", library)
+    finding = examine(program(tmp_path, CALL, library))
+    assert (finding.works, finding.text) == (
+        False,
+        "is linked against libcudnn.so.8: mucudnn stands in for libcudnn.so.9 only",
+    )
+
+
+def test_a_program_linked_against_a_path_is_told_so(tmp_path: Path) -> None:
+    source, library = tmp_path / "nameless.c", tmp_path / "libcudnn.so"
+    source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 9; }\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    finding = examine(program(tmp_path, CALL, library))
+    assert (finding.works, f"is linked against the path {library}" in finding.text) == (False, True)
+
+
+def test_a_library_with_a_cudnn_of_its_own_makes_no_calls_to_another(tmp_path: Path) -> None:
+    source, library = tmp_path / "own.c", tmp_path / "own.so"
+    source.write_text("int cudnnCreate(void** handle) { return handle == 0; }\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    finding = examine(library)
+    assert (finding.works, "holds a cuDNN of its own" in finding.text) == (False, True)
+
+
+def test_a_cudnn_is_no_program(tmp_path: Path) -> None:
+    assert examine(SHIM).text == "is a cuDNN itself; name a program that uses it"
+
+
+def test_a_program_for_another_machine_is_told_so(tmp_path: Path) -> None:
+    path = program(tmp_path, CALL, SHIM)
+    content = bytearray(path.read_bytes())
+    content[18] = 243
+    path.write_bytes(content)
+    finding = examine(path)
+    assert (finding.works, "is for riscv64" in finding.text) == (False, True)
+
+
+@pytest.mark.parametrize("first_line", ["#!{}", "#! {} -u", "#!/usr/bin/env {}", "#!/usr/bin/env -S {} -u"])
+def test_a_script_is_judged_by_its_interpreter(first_line: str, tmp_path: Path) -> None:
+    interpreter = program(tmp_path, OPEN.replace("NAME", "libcudnn.so.9"))
+    script = tmp_path / "script"
+    script.write_text(first_line.format(interpreter) + "\necho\n")
+    finding = examine(script)
+    assert (finding.works, finding.subject) == (True, f"{script}, a script of {interpreter}")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is no ELF file"),
+        (b"words", "is no ELF file"),
+        (b"\x7fELF\x01\x01" + bytes(60), "is not a 64-bit little-endian ELF file"),
+        (b"\x7fELF\x02\x01", "is cut short or damaged"),
+        (b"#!\n", "a script, and its interpreter was not found"),
+        (b"#!/no/such/interpreter\n", "a script, and its interpreter was not found"),
+    ],
+)
+def test_nothing_can_be_said_of_a_file_that_is_no_program(content: bytes, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    finding = examine(path)
+    assert (finding.works, text in finding.text) == (None, True), finding.text
+
+
+def test_a_command_is_looked_up() -> None:
+    (finding,) = doctor.examine("env")
+    assert (finding.subject, finding.works) == ("env", None)
+
+
+@pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", ""])
+def test_what_is_not_there_is_a_usage_error(name: str) -> None:
+    with pytest.raises(UsageError, match=f"'{name}' is no file, command or installed Python package"):
+        doctor.examine(name)
+
+
+def test_of_a_python_package_the_files_that_use_cudnn_are_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    information = tmp_path / "trainer-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: trainer\nVersion: 1.0\n")
+    for name, text, options in (
+        ("_linked.so", CALL, ("-shared", "-fPIC", SHIM)),
+        ("_other.so", NOTHING, ("-shared",)),
+    ):
+        (tmp_path / name).write_bytes(program(tmp_path, text, *options).read_bytes())
+    (tmp_path / "libcudnn_graph.so.9").write_bytes(b"")
+    (tmp_path / "broken.so").write_bytes(b"")
+    files = ("_linked.so", "_other.so", "libcudnn_graph.so.9", "broken.so", "missing.so", "trainer.py")
+    (information / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    assert [(finding.subject, finding.works) for finding in doctor.examine("trainer")] == [
+        ("trainer: _linked.so", True)
+    ]
+    (information / "RECORD").write_text("_other.so,,\n")
+    assert [finding.text for finding in doctor.examine("trainer")] == [
+        "nothing in this package mentions cuDNN"
+    ]
+
+
+def test_the_shim_is_proved_in_a_child_process() -> None:
+    result = ask(MUCUDNN_LIBRARY="host")
+    host = _native.host_library()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"mucudnn's library: {SHIM}, " in result.stdout
+    assert f"{host}\n    version 9.19.0, found through MUCUDNN_LIBRARY\n" in result.stdout
+    assert (
+        f"works: a child process under mucudnn run\n    gets mucudnn's library, in front of {SHIM.parent}/../"
+        "libmucudnn_host.so, version 9.19.0\n"
+    ) in result.stdout
+
+
+def test_without_anything_to_pass_calls_on_to_the_doctor_says_what_to_do(tmp_path: Path) -> None:
+    wrong = tmp_path / "libcudnn.so.9"
+    wrong.write_text("no library\n")
+    result = ask(MUCUDNN_LIBRARY=str(wrong))
+    assert result.returncode == 1
+    assert f"{wrong}\n    " in result.stdout
+    assert "file too short" in result.stdout
+    assert (
+        "does not work: a child process under mucudnn run\n    got mucudnn's library, which has nothing"
+        in (result.stdout)
+    )
+    assert result.stderr == "mucudnn: mucudnn run does not work everywhere it was asked about: see above\n"
+
+
+def test_where_there_is_no_cudnn_the_doctor_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    monkeypatch.setattr(cli_doctor, "find_libraries", list)
+    assert main(["doctor"]) == 0
+    assert "No other libcudnn.so.9 was found: pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY." in (
+        capsys.readouterr().out
+    )
+
+
+def test_programs_are_judged_after_that(tmp_path: Path) -> None:
+    good, bad = program(tmp_path, CALL, SHIM), tmp_path / "bad"
+    bad.write_bytes(good.read_bytes())
+    bad.chmod(0o4755)
+    assert ask(good, MUCUDNN_LIBRARY="host").returncode == 0
+    result = ask(good, bad, MUCUDNN_LIBRARY="host")
+    assert result.returncode == 1
+    assert f"works: {good}\n" in result.stdout
+    assert f"does not work: {bad}\n" in result.stdout
+
+
+def test_a_library_that_crashes_is_reported_and_harms_nobody(tmp_path: Path) -> None:
+    source, library = tmp_path / "crash.c", tmp_path / "libcudnn.so.9"
+    source.write_text("#include <stdlib.h>\nsize_t cudnnGetVersion(void) { abort(); }\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    result = ask(LD_LIBRARY_PATH=str(tmp_path), MUCUDNN_LIBRARY="host")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"{library}\n    asking for its version ended with signal 6, found through LD_LIBRARY_PATH" in (
+        result.stdout
+    )

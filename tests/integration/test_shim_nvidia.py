@@ -1,0 +1,181 @@
+"""The shim in front of NVIDIA's own cuDNN, as far as that goes without a GPU, and under real consumers."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from programs import SHIM, compile_c, run, run_under_mucudnn
+from shim_clients import HABITS, HERE, Habit, build_answers, build_symbols
+
+from mucudnn.elf import read_elf
+from mucudnn.libraries import known_functions, unknown_functions
+
+DATA = HERE.parent / "data"
+STUBS = HERE.parent / "native" / "cuda_stubs.c"
+FOLDERS_VARIABLE = "TEST_CUDNN_FOLDERS"
+
+habits = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
+
+
+def is_missing(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def package_folder(name: str) -> Path | None:
+    """Where a package is installed, found without importing it."""
+    spec = importlib.util.find_spec(name)
+    folders = spec.submodule_search_locations if spec else None
+    return Path(next(iter(folders))) if folders else None
+
+
+def cudnn_folders() -> list[Path | None]:
+    """Those that the variable names, colons between, else the installed package's, else none."""
+    named = [Path(folder) for folder in os.environ.get(FOLDERS_VARIABLE, "").split(":") if folder]
+    packages = package_folder("nvidia")
+    installed = packages / "cudnn" / "lib" if packages else None
+    return [*named] or [installed if installed and installed.is_dir() else None]
+
+
+@pytest.fixture(scope="module", params=cudnn_folders(), ids=str)
+def cudnn(request: pytest.FixtureRequest) -> Path:
+    """A folder with NVIDIA's libraries."""
+    folder: Path | None = request.param
+    if folder is None or not (folder / "libcudnn.so.9").is_file():
+        is_missing(
+            "needs NVIDIA's libraries: pip install --no-deps nvidia-cudnn-cu13, or name their folders "
+            f"in {FOLDERS_VARIABLE}"
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with stand-ins for the two libraries of CUDA that planning looks for."""
+    folder = tmp_path_factory.mktemp("stubs")
+    for name in ("libcuda.so.1", "libcublasLt.so.13"):
+        compile_c("-shared", "-fPIC", f"-Wl,-soname,{name}", STUBS, "-o", folder / name)
+    return folder
+
+
+def lay_out_package(packages: Path, cudnn: Path) -> None:
+    """`cudnn` where the package nvidia-cudnn would be in a folder of Python packages."""
+    (packages / "nvidia" / "cudnn").mkdir(parents=True)
+    (packages / "nvidia" / "cudnn" / "lib").symlink_to(cudnn)
+
+
+def imports_of_pytorch() -> list[str]:
+    lines = (DATA / "torch-2.11.0-cudnn-imports.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+@habits
+def test_every_function_of_the_library_comes_from_the_shim(habit: Habit, cudnn: Path, tmp_path: Path) -> None:
+    names = sorted(name for name in read_elf(cudnn / "libcudnn.so.9").exports if name.startswith("cudnn"))
+    assert len(names) >= 224
+    assert unknown_functions(cudnn / "libcudnn.so.9") == []
+    client = build_symbols(habit, tmp_path, names)
+    under = run_under_mucudnn(*client, LD_LIBRARY_PATH=str(cudnn))
+    assert under.stdout.splitlines() == [f"{name} {SHIM}" for name in names], under.stderr
+    assert (under.returncode, under.stderr) == (0, "")
+
+
+@habits
+def test_versions_texts_and_descriptors_are_what_they_are_without_the_shim(
+    habit: Habit, cudnn: Path, tmp_path: Path
+) -> None:
+    client = build_answers(habit, tmp_path)
+    alone = run(*client, LD_LIBRARY_PATH=str(cudnn))
+    under = run_under_mucudnn(*client, LD_LIBRARY_PATH=str(cudnn), MUCUDNN_LOG="info")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout.startswith("version 9")
+    assert len(alone.stdout.splitlines()) > 3000
+    assert (under.returncode, under.stdout) == (0, alone.stdout)
+    assert under.stderr == f"mucudnn: calls are passed on to '{cudnn}/libcudnn.so.9'\n"
+
+
+def test_the_graph_api_plans_the_same_engines_and_workspaces(cudnn: Path, stubs: Path) -> None:
+    program = (sys.executable, HERE / "shim_graph_client.py")
+    alone = run(*program, LD_LIBRARY_PATH=f"{cudnn}:{stubs}")
+    under = run_under_mucudnn(*program, LD_LIBRARY_PATH=f"{cudnn}:{stubs}")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert "N=256: engine " in alone.stdout
+    assert (under.returncode, under.stdout, under.stderr) == (0, alone.stdout, "")
+
+
+def test_without_a_gpu_a_handle_is_refused_with_the_same_status(cudnn: Path) -> None:
+    program = """
+import ctypes
+cudnn = ctypes.CDLL("libcudnn.so.9")
+print(cudnn.cudnnCreate(ctypes.byref(ctypes.c_void_p())))
+"""
+    alone = run(sys.executable, "-c", program, LD_LIBRARY_PATH=str(cudnn))
+    under = run_under_mucudnn(sys.executable, "-c", program, LD_LIBRARY_PATH=str(cudnn))
+    assert (under.returncode, under.stdout, under.stderr) == (0, alone.stdout, "")
+
+
+def test_the_doctor_names_it_and_knows_all_of_its_functions(cudnn: Path) -> None:
+    library = cudnn / "libcudnn.so.9"
+    result = run(sys.executable, "-m", "mucudnn", "doctor", LD_LIBRARY_PATH=str(cudnn))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"{library}\n    version 9." in result.stdout
+    assert f"gets mucudnn's library, in front of {library}, version 9." in result.stdout
+    assert "functions that mucudnn does not know" not in result.stdout
+
+
+def test_the_list_of_exports_holds_no_function_that_no_library_has() -> None:
+    folders = [folder for folder in cudnn_folders() if folder is not None]
+    if len(folders) < 2:
+        is_missing(f"needs the oldest and the newest library: name their folders in {FOLDERS_VARIABLE}")
+    exported = {name for folder in folders for name in read_elf(folder / "libcudnn.so.9").exports}
+    assert known_functions() == {name for name in exported if name.startswith("cudnn")}
+
+
+def test_every_function_that_pytorch_imports_is_there_in_cudnns_version() -> None:
+    names = imports_of_pytorch()
+    assert len(names) == 83
+    shim = ctypes.CDLL(str(SHIM))
+    find = ctypes.CDLL(None).dlvsym
+    find.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(shim._handle)
+    missing = [name for name in names if not find(handle, name.encode(), b"libcudnn.so.9")]
+    assert missing == []
+    assert not find(handle, b"cudnnInvented", b"libcudnn.so.9")
+
+
+def test_a_build_of_pytorch_loads_and_binds_all_of_its_imports_at_once(cudnn: Path, tmp_path: Path) -> None:
+    """Laid out as torch's wheel is: torch/lib finds nvidia/cudnn/lib by its RPATH."""
+    names = imports_of_pytorch()
+    libraries = tmp_path / "torch" / "lib"
+    libraries.mkdir(parents=True)
+    lay_out_package(tmp_path, cudnn)
+    rpath = "-Wl,--disable-new-dtags,-rpath,$ORIGIN/../../nvidia/cudnn/lib"
+    client = build_symbols(Habit("torch", link_options=("-Wl,-z,now", rpath), plugin=True), libraries, names)
+    alone, under = run(*client), run_under_mucudnn(*client)
+    real = f"{libraries}/../../nvidia/cudnn/lib/libcudnn.so.9"
+    assert alone.stdout.splitlines() == [f"{name} {real}" for name in names], alone.stderr
+    assert under.stdout.splitlines() == [f"{name} {SHIM}" for name in names], under.stderr
+
+
+def test_jax_gets_the_version_that_it_gets_alone(cudnn: Path, tmp_path: Path) -> None:
+    plugin = package_folder("jax_cuda13_plugin")
+    if plugin is None:
+        is_missing("needs a consumer: pip install --no-deps jax-cuda13-plugin")
+    (tmp_path / plugin.name).symlink_to(plugin)  # its RPATH leads to the package beside it
+    lay_out_package(tmp_path, cudnn)
+    program = "from jax_cuda13_plugin import _versions; print(_versions.cudnn_get_version())"
+    alone = run(sys.executable, "-c", program, PYTHONPATH=str(tmp_path))
+    under = run_under_mucudnn(sys.executable, "-c", program, PYTHONPATH=str(tmp_path), MUCUDNN_LOG="info")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert int(alone.stdout) > 90000
+    assert (under.returncode, under.stdout) == (0, alone.stdout)
+    assert under.stderr == (
+        f"mucudnn: calls are passed on to '{tmp_path}/jax_cuda13_plugin/../nvidia/cudnn/lib/libcudnn.so.9'\n"
+    )

@@ -1,0 +1,230 @@
+"""`mucudnn run` is the program: its process, exit code, signals, input, output and environment."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import SHIM, compile_c, environment, host_engine_folders, run, run_under_mucudnn
+
+from mucudnn import _native
+
+HOST = _native.host_library()
+ASK = """
+import ctypes
+cudnn = ctypes.CDLL("libcudnn.so.9")
+cudnn.cudnnGetVersion.restype = ctypes.c_size_t
+print(cudnn.cudnnGetVersion(), cudnn.cudnnCreate(None))
+"""
+NO_ANSWER = "0 1001\n"  # CUDNN_STATUS_NOT_INITIALIZED
+
+
+@pytest.fixture(scope="module")
+def answer() -> str:
+    """What the host engine answers, alone."""
+    result = run(sys.executable, "-c", ASK.replace("libcudnn.so.9", HOST))
+    version, status = result.stdout.split()
+    assert (int(version) > 90000, status) == (True, "2000"), result.stderr
+    return result.stdout
+
+
+def ask(**changes: str) -> subprocess.CompletedProcess[str]:
+    """A program that calls cuDNN, under `mucudnn run`."""
+    return run_under_mucudnn(sys.executable, "-c", ASK, **changes)
+
+
+def ask_preloaded(**changes: str) -> subprocess.CompletedProcess[str]:
+    """The same, with the shim preloaded by hand: nobody has looked at the environment before."""
+    return run(sys.executable, "-c", ASK, LD_PRELOAD=str(SHIM), **changes)
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 255])
+def test_the_exit_code_is_the_programs(code: int) -> None:
+    assert run_under_mucudnn("sh", "-c", f"exit {code}").returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT, signal.SIGUSR1])
+def test_a_program_that_dies_by_a_signal_is_seen_to_die_by_it(number: int) -> None:
+    assert run_under_mucudnn("sh", "-c", f"kill -{number} $$").returncode == -number
+
+
+def test_the_program_has_the_process_of_mucudnn_run_and_gets_its_signals() -> None:
+    script = "trap 'echo caught; exit 9' TERM; echo $$; read line"
+    command = [sys.executable, "-m", "mucudnn", "run", "--", "sh", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "caught\n"
+        assert process.wait() == 9
+
+
+def test_arguments_input_and_output_are_the_programs() -> None:
+    result = run_under_mucudnn("sh", "-c", 'cat; printf "[%s]" "$@"; echo >&2 e', "sh", "--", "", "a b", "-h",
+                               stdin="in")  # fmt: skip
+    assert (result.stdout, result.stderr) == ("in[--][][a b][-h]", "e\n")
+
+
+def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(tmp_path: Path) -> None:
+    show, cache = ("env", "--null"), str(tmp_path / "cache")
+    plain = run(*show, MUCUDNN_CACHE=cache, COLOUR="a=b\nc").stdout.split("\0")
+    under = run_under_mucudnn(*show, MUCUDNN_CACHE=cache, COLOUR="a=b\nc").stdout.split("\0")
+    added = {f"LD_PRELOAD={SHIM}", "MUCUDNN_MODE=online"}
+    assert {line for line in under if not line.startswith("LC_CTYPE=")} == {*plain, *added}
+
+
+def test_children_are_run_the_same_way_once() -> None:
+    script = f'sh -c \'"{sys.executable}" -m mucudnn run -- sh -c "echo \\$LD_PRELOAD"\''
+    assert run_under_mucudnn("sh", "-c", script).stdout == f"{SHIM}\n"
+
+
+def test_what_was_preloaded_before_stays_in_front(tmp_path: Path) -> None:
+    source, other = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text("int nothing;\n")
+    compile_c("-shared", "-fPIC", source, "-o", other)
+    assert run_under_mucudnn("sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD=str(other)).stdout == (
+        f"{other} {SHIM}\n"
+    )
+
+
+def test_a_program_inherits_no_signal_that_python_ignores() -> None:
+    broken_pipe = 1 << (signal.SIGPIPE - 1)
+    status = run_under_mucudnn("grep", "SigIgn", "/proc/self/status").stdout
+    assert int(status.split()[1], 16) & broken_pipe == 0
+
+
+def test_a_script_is_run_by_its_interpreter_under_the_shim(answer: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(f"#!{sys.executable}\n{ASK}")
+    script.chmod(0o755)
+    result = run_under_mucudnn(script, MUCUDNN_LIBRARY="host")
+    assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ((), 2, "no command: write mucudnn run -- COMMAND..."),
+        (("no-such-command",), 127, "no-such-command: there is no such command"),
+        (("/no/such/file",), 127, "/no/such/file: there is no such command"),
+        ((__file__,), 126, f"{__file__}: is not a program that may be run"),
+        (("/",), 126, "/: is not a program that may be run"),
+    ],
+)
+def test_what_cannot_be_run_has_the_exit_code_of_shells(
+    command: tuple[str, ...], code: int, message: str
+) -> None:
+    result = run_under_mucudnn(*command)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", f"mucudnn: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "message"),
+    [
+        ("MUCUDNN_LIBRARY", "/no/such/library.so", 4, "there is no file /no/such/library.so"),
+        ("MUCUDNN_LIBRARY", "/", 4, "there is no file /"),
+        ("MUCUDNN_LIBRARY", "libcudnn.so.9", 2, "neither 'host' nor the absolute path of a library"),
+        ("MUCUDNN_LOG", "loud", 2, "'loud' is not one of: off, warning, info, debug"),
+        ("MUCUDNN_MODE", "fast", 2, "'fast' is not one of: "),
+    ],
+)
+def test_a_wrong_variable_is_an_error_before_anything_runs(
+    variable: str, value: str, code: int, message: str
+) -> None:
+    result = run_under_mucudnn("echo", "ran", **{variable: value})
+    (line,) = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (code, "")
+    assert line.startswith(f"mucudnn: {variable}: ")
+    assert message in line
+
+
+def no_cudnn(folder: Path) -> str:
+    source, library = folder / "other.c", folder / "other.so"
+    source.write_text("int nothing;\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    return str(library)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda folder: str(SHIM), "is mucudnn's own stand-in for cuDNN"),
+        (no_cudnn, "is no cuDNN"),
+        (lambda folder: __file__, "cannot load"),
+    ],
+    ids=["the shim itself", "another library", "no library"],
+)
+def test_a_file_that_is_no_cudnn_is_one_warning_and_calls_fail_as_without_a_device(
+    wrong: object, reason: str, tmp_path: Path
+) -> None:
+    assert callable(wrong)
+    path = wrong(tmp_path)
+    result = ask(MUCUDNN_LIBRARY=path)
+    (line,) = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (0, NO_ANSWER)
+    assert line.startswith("mucudnn: ")
+    assert path in line
+    assert reason in line
+    assert line.endswith("calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path")
+
+
+@pytest.mark.parametrize("path", ["/no/such/library.so", "/", "/dev/null"])
+def test_a_shim_preloaded_by_hand_survives_a_library_that_is_not_there(path: str) -> None:
+    result = ask_preloaded(MUCUDNN_LIBRARY=path)
+    (line,) = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (0, NO_ANSWER)
+    assert line.startswith(f"mucudnn: cannot load '{path}': ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("MUCUDNN_LOG", "loud"), ("MUCUDNN_MODE", "fast"), ("MUCUDNN_LIBRARY", "so")]
+)
+def test_a_shim_preloaded_by_hand_warns_once_of_an_unreadable_variable_and_passes_through(
+    variable: str, value: str, answer: str, tmp_path: Path
+) -> None:
+    folders = host_engine_folders(tmp_path / "host")
+    result = ask_preloaded(LD_LIBRARY_PATH=folders, **{variable: value})
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"mucudnn: {variable}: '{value}' is not ")
+    assert line.endswith("; it is ignored")
+    assert (result.returncode, result.stdout) == (0, answer)
+
+
+def test_empty_variables_are_as_good_as_none(answer: str) -> None:
+    result = ask_preloaded(MUCUDNN_LIBRARY="host", MUCUDNN_LOG="", MUCUDNN_MODE="")
+    assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+
+
+def test_with_the_log_off_nothing_is_said() -> None:
+    result = ask(MUCUDNN_LIBRARY=str(SHIM), MUCUDNN_LOG="off")
+    assert (result.returncode, result.stdout, result.stderr) == (0, NO_ANSWER, "")
+
+
+def test_a_program_that_never_calls_cudnn_never_hears_of_a_wrong_library() -> None:
+    result = run("echo", "ran", LD_PRELOAD=str(SHIM), MUCUDNN_LIBRARY="/no/such/library.so")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
+
+
+def test_a_program_that_opens_a_path_escapes_and_runs_as_it_does_alone(answer: str) -> None:
+    result = run_under_mucudnn(
+        sys.executable, "-c", ASK.replace("libcudnn.so.9", HOST), MUCUDNN_LIBRARY=str(SHIM)
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+
+
+def test_a_library_with_functions_that_mucudnn_does_not_know_is_refused(tmp_path: Path) -> None:
+    source, library = tmp_path / "newer.c", tmp_path / "libcudnn.so.9"
+    source.write_text("int cudnnGetVersion, cudnnDivideAndConquer, cudnnInvented, other;\n")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    for changes in ({"MUCUDNN_LIBRARY": str(library)}, {"LD_LIBRARY_PATH": str(tmp_path)}):
+        result = run_under_mucudnn("echo", "ran", **changes)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert (
+            f"{library} has 2 functions that mucudnn does not know (cudnnDivideAndConquer, " in result.stderr
+        )
+    result = run_under_mucudnn("echo", "ran", LD_LIBRARY_PATH=str(tmp_path), MUCUDNN_LIBRARY="host")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")

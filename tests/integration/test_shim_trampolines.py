@@ -1,0 +1,41 @@
+"""The trampolines of each processor, alone: they lead where they should and lose nothing on the way.
+
+Those of another processor are cross-compiled and run in an emulator.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+from programs import compile_c, run
+from shim_clients import HERE, NATIVE, build_library
+
+CROSS = {"aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64")}  # Debian: gcc-aarch64-linux-gnu, qemu-user
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_arguments_and_results_pass_through_every_trampoline(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator: tuple[str, ...] = ()
+    if processor != platform.machine():
+        tools = CROSS.get(processor, (f"{processor}-linux-gnu-gcc", f"qemu-{processor}"))
+        if not all(map(shutil.which, tools)):
+            reason = f"needs {' and '.join(tools)} for {processor}'s trampolines"
+            pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        compiler, program = tools
+        monkeypatch.setenv("CC", compiler)
+        emulator = (program, "-L", f"/usr/{processor}-linux-gnu")
+
+    exports = f"-I{NATIVE / 'shim'}"
+    real = build_library(HERE / "shim_numbered_library.c", tmp_path / "real.so", exports)
+    trampolines = NATIVE / "shim" / f"trampoline_{processor}.S"
+    build_library(HERE / "shim_resolver.c", tmp_path / "libcudnn.so.9", exports, trampolines, "-ldl")
+    client = tmp_path / "client"
+    compile_c("-D_GNU_SOURCE", exports, HERE / "shim_numbered_client.c", "-o", client, "-pthread", "-ldl")
+    result = run(*emulator, client, REAL=str(real), LD_LIBRARY_PATH=str(tmp_path))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")

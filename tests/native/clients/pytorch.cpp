@@ -1,0 +1,63 @@
+// The habit of PyTorch's legacy path: algorithms are timed on the tensors themselves, within a workspace
+// (Find*AlgorithmEx); the fastest is run with its own math type and with as much workspace as it reported.
+#include <vector>
+
+#include "client.h"
+
+struct Found {
+  int algorithm;
+  size_t memory;
+  cudnnMathType_t math;
+};
+
+template <typename Performance>
+Found first_of(const std::vector<Performance>& ranked, int count) {
+  for (int i = 0; i < count; ++i) {
+    const Performance& one = ranked[static_cast<size_t>(i)];
+    if (one.status == CUDNN_STATUS_SUCCESS) return {one.algo, one.memory, one.mathType};
+  }
+  fail("no algorithm", "ran");
+  return {};
+}
+
+static Found find(const Client& c, void* workspace, size_t size) {
+  constexpr int kMost = 16;
+  int count = 0;
+  if (c.pass == kForward) {
+    std::vector<cudnnConvolutionFwdAlgoPerf_t> ranked(kMost);
+    CUDNN(cudnnFindConvolutionForwardAlgorithmEx(c.handle, c.x_descriptor, c.x, c.w_descriptor, c.w,
+                                                 c.convolution, c.y_descriptor, c.y, kMost, &count,
+                                                 ranked.data(), workspace, size));
+    return first_of(ranked, count);
+  }
+  if (c.pass == kBackwardData) {
+    std::vector<cudnnConvolutionBwdDataAlgoPerf_t> ranked(kMost);
+    CUDNN(cudnnFindConvolutionBackwardDataAlgorithmEx(c.handle, c.w_descriptor, c.w, c.y_descriptor, c.y,
+                                                      c.convolution, c.x_descriptor, c.x, kMost, &count,
+                                                      ranked.data(), workspace, size));
+    return first_of(ranked, count);
+  }
+  std::vector<cudnnConvolutionBwdFilterAlgoPerf_t> ranked(kMost);
+  CUDNN(cudnnFindConvolutionBackwardFilterAlgorithmEx(c.handle, c.x_descriptor, c.x, c.y_descriptor, c.y,
+                                                      c.convolution, c.w_descriptor, c.w, kMost, &count,
+                                                      ranked.data(), workspace, size));
+  return first_of(ranked, count);
+}
+
+int main(int count, char** arguments) {
+  const Options options = read_options(count, arguments);
+  const Client client = open_client(&options);
+  char* values = read_values(&client, 0);
+  upload(&client, values);
+  void* workspace = nullptr;
+  if (options.limit > 0) CUDA(cudaMalloc(&workspace, options.limit));
+  const Found found = find(client, workspace, options.limit);
+  CUDA(cudaFree(workspace));
+  upload(&client, values);  // finding has written into the output
+  CUDNN(cudnnSetConvolutionMathType(client.convolution, found.math));
+  convolve_within(&client, found.algorithm, found.memory);
+  report(found.algorithm, found.memory);
+  write_output(&client, options.output);
+  free(values);
+  close_client(&client);
+}

@@ -1,0 +1,36 @@
+// Eight threads, each with a handle, a stream and tensors of its own, ask as Caffe does and convolve again
+// and again. Thread i has (i + 1) times the alpha, so that mixed-up tensors would show. The output holds the
+// last result of each thread, one after another.
+#include <thread>
+
+#include "caffe_habit.h"
+
+int main(int count, char** arguments) {
+  constexpr int kThreads = 8, kRounds = 10;
+  const Options options = read_options(count, arguments);
+  std::vector<Client> clients;
+  for (int i = 0; i < kThreads; ++i) {
+    Options own = options;
+    own.alpha *= i + 1;
+    clients.push_back(open_client(&own));
+  }
+  char* values = read_values(&clients[0], 0);
+  std::vector<std::thread> threads;
+  for (const Client& client : clients) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        upload(&client, values);
+        const Selection selection = select(client, options.limit);
+        convolve_within(&client, selection.algorithm, selection.workspace);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  FILE* file = fopen(options.output, "wb");
+  for (const Client& client : clients) {
+    download(&client, file);
+    close_client(&client);
+  }
+  if (fclose(file) != 0) fail(options.output, "cannot be written");
+  free(values);
+}

@@ -1,0 +1,38 @@
+/* What NVIDIA's library wants to find before it plans without a device: a driver that has none, and a
+ * cuBLASLt that is asked for its version alone. One file for both, built under each name. */
+#include <stddef.h>
+
+#define NO_DEVICE 100
+
+#define REFUSE(function) \
+  int function(void);    \
+  int function(void) { return NO_DEVICE; }
+REFUSE(cuInit)
+REFUSE(cuGetProcAddress)
+REFUSE(cuGetProcAddress_v2)
+REFUSE(cuModuleGetFunction)
+REFUSE(cuModuleLoadData)
+REFUSE(cuModuleUnload)
+REFUSE(cuTensorMapEncodeIm2col)
+REFUSE(cuTensorMapEncodeTiled)
+
+int cuDeviceGetCount(int* count);
+int cuDeviceGetCount(int* count) {
+  *count = 0;
+  return NO_DEVICE;
+}
+
+int cuDriverGetVersion(int* version);
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+
+int cuGetErrorString(int error, const char** text);
+int cuGetErrorString(int error, const char** text) {
+  *text = "a stand-in for the driver";
+  return 0;
+}
+
+size_t cublasLtGetVersion(void);
+size_t cublasLtGetVersion(void) { return 130000; }

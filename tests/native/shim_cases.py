@@ -1,0 +1,133 @@
+"""Cases for shim_client.py: run under the shim or without it, held against fp64, divided by a plan."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import shim_client
+from host_abi import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
+from programs import SHIM, SONAME, run
+from reference import EPSILON, OUTPUT, convolve
+
+from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
+
+CLIENT = Path(shim_client.__file__)
+ROOMY = 1 << 24  # bytes of workspace that every small case can do with
+ENUMERATORS = {"forward": FORWARD, "backward_data": BACKWARD_DATA, "backward_filter": BACKWARD_FILTER}
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What the client's cases came to."""
+
+    facts: list[dict[str, Any]]
+    outputs: list[Array]
+    stderr: str
+
+    @property
+    def summary(self) -> str:
+        """The line at the end of the process."""
+        return re.findall(r"^mucudnn: (\d+ of \d+ convolutions divided.*)$", self.stderr, re.MULTILINE)[-1]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines on stderr, for programs that run at level warning."""
+        return self.stderr.splitlines()
+
+
+def case(problem: Problem | str, pass_: str, habit: str = "get", **more: Any) -> dict[str, Any]:
+    return {"problem": str(problem), "pass_": pass_, "habit": habit, **more}
+
+
+def problem_of(one: dict[str, Any]) -> Problem:
+    return parse_descriptor(one["problem"])[0]
+
+
+def run_cases(cases: list[dict[str, Any]], folder: Path, library: str, **environment: str) -> Ran:
+    """The cases in a process of their own."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    result = run(
+        sys.executable, CLIENT, library, folder / "cases.json", folder / "results.npz", **environment
+    )
+    assert result.returncode == 0, result.stderr
+    with np.load(folder / "results.npz") as stored:
+        outputs = [
+            shim_client.from_memory(problem_of(one), OUTPUT[one["pass_"]], stored[str(index)])
+            for index, one in enumerate(cases)
+        ]
+    return Ran(json.loads(result.stdout), outputs, result.stderr)
+
+
+def run_alone(cases: list[dict[str, Any]], folder: Path) -> Ran:
+    return run_cases(cases, folder, host_library())
+
+
+def run_under_shim(cases: list[dict[str, Any]], folder: Path, **environment: str) -> Ran:
+    """On the host engine, with a line of what was done unless `environment` says otherwise."""
+    defaults = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
+    return run_cases(cases, folder, SONAME, LD_PRELOAD=str(SHIM), **{**defaults, **environment})
+
+
+def identity(engine: Engine) -> dict[str, str]:
+    return {"engine": engine.kind, "device": engine.device, "library": engine.library}
+
+
+def algorithms(engine: Engine, problem: Problem, pass_: str) -> list[str]:
+    """Those that run."""
+    return [c.algorithm for c in engine.enumerate(problem, pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
+
+
+def write_plan(
+    engine: Engine,
+    path: Path,
+    kernels: dict[tuple[str, str], list[list[tuple[int, str]]]],
+    **header: str,
+) -> Path:
+    """A plan with the configurations of each (problem, pass), the first of them chosen."""
+    rows = []
+    for (text, pass_), configurations in kernels.items():
+        options = [[(size, name, float(size), 0) for size, name in parts] for parts in configurations]
+        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options))
+    path.write_text(format_plan({**identity(engine), **header}, rows))
+    return path
+
+
+def exact(one: dict[str, Any], *, absolute: bool = False) -> Array:
+    """The case's result in fp64; `absolute`: of the operands' absolute values, the scale of its rounding."""
+    problem = problem_of(one)
+    stored = shim_client.operands(problem)
+    values = {name: shim_client.from_memory(problem, name, stored[name]) for name in "xwy"}
+    if absolute:
+        values = {name: np.abs(value) for name, value in values.items()}
+    alpha, beta = one.get("alpha", 1.0), one.get("beta", 0.0)
+    result = alpha * convolve(problem, one["pass_"], values["x"], values["w"], values["y"])
+    if beta:
+        result = result + beta * values[OUTPUT[one["pass_"]]]
+    if not one.get("fused"):
+        return result
+    bias = np.linspace(-0.5, 0.5, problem.out_channels).reshape(1, -1, *(1 for _ in problem.output))
+    return result + np.abs(bias) if absolute else np.maximum(result + bias, 0)
+
+
+def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]], folder: Path) -> None:
+    """Hold each result to the contract: against the worst of the algorithms `used`, run undivided."""
+    whole = [
+        {**one, "habit": "fixed", "algorithm": algorithm, "workspace": ROOMY}
+        for one, algorithms_used in zip(cases, used, strict=True)
+        for algorithm in algorithms_used
+    ]
+    alone = iter(run_alone(whole, folder).outputs)
+    for one, algorithms_used, output, facts in zip(cases, used, found.outputs, found.facts, strict=True):
+        assert facts["statuses"] == [0] * one.get("repeat", 1), one
+        y64 = exact(one)
+        worst = max(float(np.linalg.norm(next(alone) - y64)) for _ in algorithms_used)
+        rounding = EPSILON[problem_of(one).data_type] * float(np.linalg.norm(exact(one, absolute=True)))
+        assert float(np.linalg.norm(output - y64)) <= 2 * worst + 2 * rounding, one

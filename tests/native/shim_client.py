@@ -1,0 +1,256 @@
+"""A program that convolves through libcudnn.so.9 as callers do, run in a process of its own under the shim.
+
+    python shim_client.py LIBRARY CASES.json RESULTS.npz
+
+It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
+"find", "find_ex" or "fixed"), algorithm and workspace (of "fixed"; of the others, instead of what they were
+told), alpha, beta, over (a value all over the output beforehand), fused, repeat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mucudnn._native import Problem, parse_descriptor
+
+Bytes = npt.NDArray[np.uint8]
+TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 9}
+MATHS = {"default": 0, "tf32": 1, "strict": 3}
+NAMES = {"forward": "Forward", "backward_data": "BackwardData", "backward_filter": "BackwardFilter"}
+OUTPUT = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
+MOST_WORKSPACE = 1 << 24
+
+
+class Performance(ctypes.Structure):
+    _fields_ = [
+        ("algo", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("time", ctypes.c_float),
+        ("memory", ctypes.c_size_t),
+        ("determinism", ctypes.c_int),
+        ("math", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+    ]
+
+
+def to_bytes(values: npt.NDArray[np.float64], data_type: str) -> Bytes:
+    if data_type == "bf16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return ((bits + 0x8000) >> 16).astype(np.uint16).view(np.uint8)
+    return values.astype({"f32": "f4", "f64": "f8", "f16": "f2"}[data_type]).view(np.uint8)
+
+
+def to_values(stored: Bytes, data_type: str) -> npt.NDArray[np.float64]:
+    if data_type == "bf16":
+        return (stored.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return stored.view({"f32": "f4", "f64": "f8", "f16": "f2"}[data_type]).astype(np.float64)
+
+
+def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Channels first."""
+    channels = problem.in_channels // problem.groups
+    return {
+        "x": (problem.mini_batch, problem.in_channels, *problem.input),
+        "w": (problem.out_channels, channels, *problem.kernel),
+        "y": (problem.mini_batch, problem.out_channels, *problem.output),
+    }
+
+
+def operands(problem: Problem) -> dict[str, Bytes]:
+    """Random values in memory, the same ones every time."""
+    random = np.random.default_rng(7)
+    return {
+        name: to_bytes(random.random(int(np.prod(shape))) - 0.5, problem.data_type)
+        for name, shape in shapes(problem).items()
+    }
+
+
+def from_memory(problem: Problem, name: str, stored: Bytes) -> npt.NDArray[np.float64]:
+    """Channels first, whatever the layout."""
+    shape, flat = shapes(problem)[name], to_values(stored, problem.data_type)
+    if problem.layout == "nchw":
+        return flat.reshape(shape)
+    return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+
+
+def ints(values: Any) -> ctypes.Array[ctypes.c_int]:
+    return (ctypes.c_int * len(values))(*values)
+
+
+def pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+@dataclass
+class Client:
+    library: ctypes.CDLL
+    owned: list[tuple[str, ctypes.c_void_p]] = field(default_factory=list)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self.library, name)(*arguments)
+        assert status == 0, f"{name}: {status}"
+
+    def create(self, kind: str) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        self.call(f"cudnnCreate{kind}", ctypes.byref(made))
+        self.owned.append((kind, made))
+        return made
+
+    def tensor(
+        self, problem: Problem, sizes: tuple[int, ...], data_type: str | None = None
+    ) -> ctypes.c_void_p:
+        made = self.create("TensorDescriptor")
+        format_ = 1 if problem.layout == "nhwc" else 0
+        type_ = TYPES[data_type or problem.data_type]
+        self.call("cudnnSetTensorNdDescriptorEx", made, format_, type_, len(sizes), ints(sizes))
+        return made
+
+    def close(self) -> None:
+        for kind, made in reversed(self.owned):
+            self.call(f"cudnnDestroy{kind}", made)
+        self.owned.clear()
+
+
+class Convolution:
+    """The descriptors of one problem, and what a caller does with them."""
+
+    def __init__(self, client: Client, problem: Problem, pass_: str) -> None:
+        self.client, self.problem, self.pass_ = client, problem, pass_
+        sizes = shapes(problem)
+        self.handle = client.create("")
+        self.x, self.y = client.tensor(problem, sizes["x"]), client.tensor(problem, sizes["y"])
+        self.w = client.create("FilterDescriptor")
+        type_, format_ = TYPES[problem.data_type], 1 if problem.layout == "nhwc" else 0
+        client.call("cudnnSetFilterNdDescriptor", self.w, type_, format_, len(sizes["w"]), ints(sizes["w"]))
+        self.convolution = client.create("ConvolutionDescriptor")
+        client.call(
+            "cudnnSetConvolutionNdDescriptor", self.convolution, problem.dims, ints(problem.padding),
+            ints(problem.stride), ints(problem.dilation), 1, 1 if problem.data_type == "f64" else 0,
+        )  # fmt: skip
+        client.call("cudnnSetConvolutionGroupCount", self.convolution, problem.groups)
+        client.call("cudnnSetConvolutionMathType", self.convolution, MATHS[problem.math])
+
+    @property
+    def descriptors(self) -> tuple[ctypes.c_void_p, ...]:
+        return {
+            "forward": (self.x, self.w, self.convolution, self.y),
+            "backward_data": (self.w, self.y, self.convolution, self.x),
+            "backward_filter": (self.x, self.y, self.convolution, self.w),
+        }[self.pass_]
+
+    def select(self, find: bool, requested: int = 10) -> list[Performance]:
+        results, count = (Performance * requested)(), ctypes.c_int()
+        name = (
+            f"cudnn{'Find' if find else 'Get'}Convolution{NAMES[self.pass_]}Algorithm{'' if find else '_v7'}"
+        )
+        self.client.call(name, self.handle, *self.descriptors, requested, ctypes.byref(count), results)
+        return list(results)[: count.value]
+
+    def find_ex(self, memory: dict[str, Bytes], size: int, requested: int = 10) -> list[Performance]:
+        results, count = (Performance * requested)(), ctypes.c_int()
+        x, w, y = (pointer(memory[name]) for name in "xwy")
+        operands = {
+            "forward": (self.x, x, self.w, w, self.convolution, self.y, y),
+            "backward_data": (self.w, w, self.y, y, self.convolution, self.x, x),
+            "backward_filter": (self.x, x, self.y, y, self.convolution, self.w, w),
+        }[self.pass_]
+        workspace = np.zeros(size, np.uint8)
+        self.client.call(
+            f"cudnnFindConvolution{NAMES[self.pass_]}AlgorithmEx", self.handle, *operands, requested,
+            ctypes.byref(count), results, pointer(workspace), ctypes.c_size_t(size),
+        )  # fmt: skip
+        return list(results)[: count.value]
+
+    def workspace_size(self, algorithm: int) -> int:
+        size = ctypes.c_size_t()
+        name = f"cudnnGetConvolution{NAMES[self.pass_]}WorkspaceSize"
+        self.client.call(name, self.handle, *self.descriptors, algorithm, ctypes.byref(size))
+        return size.value
+
+    def scale(self, value: float) -> Any:
+        return ctypes.byref((ctypes.c_double if self.problem.data_type == "f64" else ctypes.c_float)(value))
+
+    def execute(
+        self, memory: dict[str, Bytes], algorithm: int, workspace: int, alpha: float, beta: float
+    ) -> int:
+        scratch = np.zeros(max(workspace, 1), np.uint8)
+        x, w, y = (pointer(memory[name]) for name in "xwy")
+        head = (self.handle, self.scale(alpha))
+        tail = (algorithm, pointer(scratch), ctypes.c_size_t(workspace), self.scale(beta))
+        library, convolution = self.client.library, self.convolution
+        if self.pass_ == "forward":
+            function = library.cudnnConvolutionForward
+            return int(function(*head, self.x, x, self.w, w, convolution, *tail, self.y, y))
+        if self.pass_ == "backward_data":
+            function = library.cudnnConvolutionBackwardData
+            return int(function(*head, self.w, w, self.y, y, convolution, *tail, self.x, x))
+        function = library.cudnnConvolutionBackwardFilter
+        return int(function(*head, self.x, x, self.y, y, convolution, *tail, self.w, w))
+
+    def execute_fused(
+        self, memory: dict[str, Bytes], algorithm: int, workspace: int, alpha: float, z_scale: float
+    ) -> int:
+        """y = relu(alpha * conv + z_scale * y + bias), with y as z."""
+        client, problem = self.client, self.problem
+        bias = client.tensor(problem, (1, problem.out_channels, *(1 for _ in problem.output)))
+        activation = client.create("ActivationDescriptor")
+        client.call("cudnnSetActivationDescriptor", activation, 1, 0, ctypes.c_double(0))
+        values = to_bytes(np.linspace(-0.5, 0.5, problem.out_channels), problem.data_type)
+        scratch = np.zeros(max(workspace, 1), np.uint8)
+        x, w, y = (pointer(memory[name]) for name in "xwy")
+        return int(
+            client.library.cudnnConvolutionBiasActivationForward(
+                self.handle, self.scale(alpha), self.x, x, self.w, w, self.convolution, algorithm,
+                pointer(scratch), ctypes.c_size_t(workspace), self.scale(z_scale), self.y, y, bias,
+                pointer(values), activation, self.y, y,
+            )
+        )  # fmt: skip
+
+
+def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
+    problem = parse_descriptor(case["problem"])[0]
+    convolution = Convolution(client, problem, case["pass_"])
+    memory = operands(problem)
+    output = OUTPUT[case["pass_"]]
+    algorithm, workspace, told = case.get("algorithm", 0), case.get("workspace", 0), []
+    if case["habit"] == "get":
+        told = convolution.select(find=False)
+        algorithm = told[0].algo
+        workspace = convolution.workspace_size(algorithm)
+    elif case["habit"] != "fixed":
+        scrap = {name: stored.copy() for name, stored in memory.items()}
+        ex = case["habit"] == "find_ex"
+        told = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
+        algorithm, workspace = told[0].algo, told[0].memory
+    workspace = case.get("workspace", workspace)
+    if "over" in case:
+        count = memory[output].size // problem.element_size
+        memory[output] = to_bytes(np.full(count, case["over"]), problem.data_type)
+    execute = convolution.execute_fused if case.get("fused") else convolution.execute
+    start, statuses = memory[output].copy(), []
+    for _ in range(case.get("repeat", 1)):
+        memory[output][:] = start
+        statuses.append(execute(memory, algorithm, workspace, case.get("alpha", 1.0), case.get("beta", 0.0)))
+    client.close()
+    answers = [[p.algo, p.status, p.time, p.memory, p.determinism, p.math] for p in told]
+    facts = {"algorithm": algorithm, "workspace": workspace, "statuses": statuses, "told": answers}
+    return facts, memory[output]
+
+
+def main(path: str, cases: str, results: str) -> None:
+    client = Client(ctypes.CDLL(path))
+    with open(cases, encoding="utf-8") as file:
+        done = [run(client, case) for case in json.load(file)]
+    np.savez(results, **{str(index): stored for index, (_, stored) in enumerate(done)})
+    print(json.dumps([facts for facts, _ in done]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,114 @@
+"""The array functions against the definition: every pass, layout, type, scale and division."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import EPSILON, OUTPUT, PASSES, convolve, divisions, problems
+
+import mucudnn
+from mucudnn._native import Problem
+from mucudnn.plan import Plan, PlanKernel
+from mucudnn.solver import Configuration, MicroConfiguration
+
+TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
+# Without a workspace, for every problem.
+GEMM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
+RNG = np.random.default_rng(1)
+
+
+def plan_for(problem: Problem, pass_: str, sizes: list[int]) -> Plan:
+    parts = tuple(MicroConfiguration(size, GEMM[pass_], 1.0, 0) for size in sizes)
+    configuration = Configuration(parts)
+    # Sums in fp32 need a workspace that such a plan does not count; it is the division's own business.
+    return Plan({}, (PlanKernel(problem, pass_, 1, configuration, (configuration,)),))
+
+
+def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
+    shapes = {
+        "x": (problem.mini_batch, problem.in_channels, *problem.input),
+        "w": (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel),
+        "y": (problem.mini_batch, problem.out_channels, *problem.output),
+    }
+    return {name: RNG.random(shape).astype(TYPES[problem.data_type]) for name, shape in shapes.items()}
+
+
+def in_layout(array: np.ndarray, layout: str) -> np.ndarray:
+    return array if layout == "nchw" else np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def channels_first(array: np.ndarray, layout: str) -> np.ndarray:
+    return array if layout == "nchw" else np.moveaxis(array, -1, 1)
+
+
+def call(problem: Problem, pass_: str, tensors: dict[str, np.ndarray], **given: object) -> np.ndarray:
+    t = {name: in_layout(tensor, problem.layout) for name, tensor in tensors.items()}
+    given |= {name: getattr(problem, name) for name in ("stride", "padding", "dilation", "groups", "layout")}
+    if pass_ == "forward":
+        return mucudnn.convolution_forward(t["x"], t["w"], **given)
+    if pass_ == "backward_data":
+        return mucudnn.convolution_backward_data(t["y"], t["w"], t["x"].shape, **given)
+    return mucudnn.convolution_backward_filter(t["x"], t["y"], t["w"].shape, **given)
+
+
+@settings(max_examples=200)
+@given(
+    problem_and_sizes=problems(data_types=tuple(TYPES)).flatmap(
+        lambda p: st.tuples(st.just(p), divisions(p.mini_batch))
+    ),
+    pass_=st.sampled_from(PASSES),
+    alpha=st.sampled_from([1.0, -0.5]),
+    beta=st.sampled_from([0.0, 1.0, 0.5]),
+)
+def test_every_division_agrees_with_the_definition(
+    problem_and_sizes: tuple[Problem, list[int]], pass_: str, alpha: float, beta: float
+) -> None:
+    problem, sizes = problem_and_sizes
+    tensors, plan = tensors_of(problem), plan_for(problem, pass_, sizes)
+    before = tensors[OUTPUT[pass_]]
+    out = in_layout(before, problem.layout).copy()
+    result = call(problem, pass_, tensors, plan=plan, alpha=alpha, beta=beta, out=out)
+    assert result is out
+    exact = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    expected = alpha * convolve(problem, pass_, **exact) + beta * exact[OUTPUT[pass_]]
+    scale = abs(alpha) * convolve(problem, pass_, **exact) + beta * exact[OUTPUT[pass_]]
+    error = np.linalg.norm(channels_first(result, problem.layout) - expected)
+    # In 16 bit every slice of a filter's gradient rounds, up to four of them.
+    assert error <= 4 * EPSILON[problem.data_type] * np.linalg.norm(scale)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_one_spatial_dimension_is_that_of_a_flat_image(
+    fresh_decisions: object, pass_: str, layout: str
+) -> None:
+    flat = Problem(
+        mini_batch=3, in_channels=4, out_channels=2, input=(1, 9), kernel=(1, 3), stride=(1, 2),
+        padding=(0, 1), dilation=(1, 2), groups=2, data_type="f64", layout=layout,
+    )  # fmt: skip
+    tensors = tensors_of(flat)
+    lines = {name: in_layout(tensor[:, :, 0], layout) for name, tensor in tensors.items()}
+    given = {"stride": 2, "padding": 1, "dilation": [2], "groups": 2, "layout": layout}
+    result = {
+        "forward": lambda: mucudnn.convolution_forward(lines["x"], lines["w"], **given),
+        "backward_data": lambda: mucudnn.convolution_backward_data(
+            lines["y"], lines["w"], lines["x"].shape, **given
+        ),
+        "backward_filter": lambda: mucudnn.convolution_backward_filter(
+            lines["x"], lines["y"], lines["w"].shape, **given
+        ),
+    }[pass_]()
+    expected = convolve(flat, pass_, **tensors)[:, :, 0]
+    np.testing.assert_allclose(channels_first(result, layout), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_without_out_a_new_array_of_the_same_type_comes_back(fresh_decisions: object, pass_: str) -> None:
+    problem = Problem(mini_batch=2, in_channels=2, out_channels=3, input=(5, 6), kernel=(3, 3))
+    tensors = tensors_of(problem)
+    result = call(problem, pass_, tensors)
+    assert type(result) is np.ndarray
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, convolve(problem, pass_, **tensors), rtol=1e-3, atol=1e-4)

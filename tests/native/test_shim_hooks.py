@@ -1,0 +1,153 @@
+"""Every hooked function follows a plan, and the results are those that the contract allows."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import host_abi
+import pytest
+import shim_cases
+from reference import PASSES
+from shim_cases import ENUMERATORS, algorithms, case, check_results, problem_of, run_alone, run_under_shim
+
+from mucudnn._native import Engine
+
+HOOKS = re.findall(r"^HOOK\((\w+)\)", (host_abi.ABI.parents[1] / "shim" / "hooks.def").read_text(), re.M)
+SMALL = "f32:nchw:default:mb7_ic4ih12_oc6_kh3_ph1"
+PASS_OF = {"Forward": "forward", "BackwardData": "backward_data", "BackwardFilter": "backward_filter"}
+
+
+def small_case(hook: str) -> dict[str, Any]:
+    """A case that calls the function, and takes from it what can be taken."""
+    match = re.fullmatch(r"cudnn(Get|Find|)Convolution(BiasActivation|)(Forward|Backward\w+?)"
+                         r"(Algorithm_v7|Algorithm|AlgorithmEx|WorkspaceSize|)", hook)  # fmt: skip
+    assert match, hook
+    verb, fused, name, what = match.groups()
+    habit = {"Find": "find", "": "get", "Get": "get"}[verb] + ("_ex" if what == "AlgorithmEx" else "")
+    more = {"fused": True, "alpha": 0.5, "beta": 0.25} if fused else {}
+    return case(SMALL, PASS_OF[name], habit, **more)
+
+
+def dividing_plan(engine: Engine, path: Path, pass_: str) -> tuple[Path, int]:
+    """A plan of three micro-batches of the last algorithm there is, and its workspace."""
+    problem = problem_of(case(SMALL, pass_))
+    name = algorithms(engine, problem, pass_)[-1]
+    parts = [(3, name), (3, name), (1, name)]
+    candidates = engine.enumerate(problem.replace(mini_batch=3), pass_)
+    workspace = next(c.workspace for c in candidates if c.algorithm == name)
+    return shim_cases.write_plan(engine, path, {(SMALL, pass_): [parts]}), workspace
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hooked_function_answers_and_runs_by_the_plan(hook: str, engine: Engine, tmp_path: Path) -> None:
+    one = small_case(hook)
+    plan, workspace = dividing_plan(engine, tmp_path / "small.plan", one["pass_"])
+    found = run_under_shim([one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    facts, alone = found.facts[0], run_alone([one], tmp_path).facts[0]
+    assert facts["workspace"] == workspace
+    assert found.summary == "1 of 1 convolutions divided"
+    first, *others = facts["told"]
+    assert first[1:5] == [0, 7.0, workspace, 1], "success, milliseconds, bytes, deterministic"
+    assert first[0] == others[0][0], "it goes by the algorithm of the library's first answer"
+    assert [answer[0] for answer in sorted(others)] == [answer[0] for answer in sorted(alone["told"])]
+    used = list(ENUMERATORS[one["pass_"]].values())
+    check_results([one], found, [used], tmp_path)
+
+
+def kinds() -> list[dict[str, Any]]:
+    """All passes, layouts, types and betas; groups, 3-D, strides and odd sizes among them."""
+    bodies = (
+        "g1ic4ih12_oc6_kh3_ph1",
+        "g2ic6ih9iw7_oc4_kh3kw2_sh2_ph1",
+        "ic3id5ih6iw7_oc5_kd2kh3kw3_pd1ph1pw1_dd0dh1dw0",
+    )
+    cases = [
+        case(f"{data_type}:{layout}:default:mb7_{body}", pass_, "get", alpha=1.5, beta=beta)
+        for pass_, data_type, layout, body, beta in product(
+            PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), bodies, (0.0, 1.0, 0.5)
+        )
+    ]
+    nan = {"over": float("nan"), "beta": 0.0}
+    cases += [case(f"{t}:nchw:default:mb7_{bodies[0]}", p, **nan) for p in PASSES for t in ("f32", "bf16")]
+    fused = {"fused": True, "alpha": 0.5, "beta": 0.25}
+    cases += [
+        case(f"{t}:nhwc:default:mb7_{body}", "forward", **fused) for t in ("f32", "f16") for body in bodies
+    ]
+    return cases
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 1), (1,) * 7], ids=["three", "seven"])
+def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
+    sizes: tuple[int, ...], engine: Engine, tmp_path: Path
+) -> None:
+    cases = kinds()
+    kernels, used = {}, []
+    for one in cases:
+        problem, pass_ = problem_of(one), one["pass_"]
+        names = algorithms(engine, problem.replace(mini_batch=1), pass_)
+        parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
+        kernels[str(problem), pass_] = [parts]
+        used.append(sorted({ENUMERATORS[pass_][name] for _, name in parts}))
+    plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
+    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert found.summary == f"{len(cases)} of {len(cases)} convolutions divided"
+    check_results(cases, found, used, tmp_path)
+
+
+def test_a_caller_who_passes_less_than_it_was_told_gets_the_best_that_fits(
+    engine: Engine, tmp_path: Path
+) -> None:
+    problem = problem_of(case(SMALL, "forward"))
+    quick, modest = [(4, "WINOGRAD_NONFUSED"), (3, "WINOGRAD_NONFUSED")], [(7, "GEMM")]
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [quick, modest]})
+    need = next(c.workspace for c in engine.enumerate(problem, "forward") if c.algorithm == "GEMM")
+    habits = {"habit": "fixed", "algorithm": 0}
+    told = case(SMALL, "forward")
+    cases = [
+        told,
+        case(SMALL, "forward", **habits, workspace=need),
+        case(SMALL, "forward", **habits, workspace=need - 1),
+    ]
+    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert found.facts[0]["workspace"] > need
+    assert found.summary == (
+        "1 of 3 convolutions divided, 1 by a faster algorithm, "
+        "1 passed through (nothing within the workspace)"
+    )
+    check_results(cases, found, [[7], [2], [0]], tmp_path)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_division_rescues_a_call_that_cannot_run_in_the_memory_given(
+    pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    hungry = next(ENUMERATORS[pass_][name] for name in ("GEMM", "ALGO_0") if name in ENUMERATORS[pass_])
+    lean = next(name for name in ("IMPLICIT_GEMM", "ALGO_1") if name in ENUMERATORS[pass_])
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, pass_): [[(4, lean), (3, lean)]]})
+    cases = [case(SMALL, pass_, "fixed", algorithm=hungry, workspace=0)]
+    assert run_alone(cases, tmp_path).facts[0]["statuses"] == [host_abi.BAD_PARAM]
+    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    check_results(cases, found, [[ENUMERATORS[pass_][lean]]], tmp_path)
+
+
+def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_path: Path) -> None:
+    plan = shim_cases.write_plan(
+        engine, tmp_path / "other.plan", {(SMALL, "backward_data"): [[(7, "ALGO_1")]]}
+    )
+    cases = [case(SMALL, "forward", habit) for habit in ("get", "find_ex", "fixed")]
+    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert found.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
+    assert len(found.facts[0]["told"]) == len(run_alone(cases, tmp_path).facts[0]["told"])
+
+
+def test_strict_numerics_keep_fft_and_winograd_out(engine: Engine, tmp_path: Path) -> None:
+    quick, lean = [(4, "WINOGRAD_NONFUSED"), (3, "FFT_TILING")], [(4, "GEMM"), (3, "GEMM")]
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [quick, lean]})
+    cases = [case(SMALL, "forward", "find")]
+    strict = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), "MUCUDNN_NUMERICS": "strict"}
+    found = run_under_shim(cases, tmp_path, **strict, MUCUDNN_WORKSPACE_LIMIT="1GiB")
+    assert found.summary == "1 of 1 convolutions divided"
+    check_results(cases, found, [[ENUMERATORS["forward"]["GEMM"]]], tmp_path)

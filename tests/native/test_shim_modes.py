@@ -1,0 +1,277 @@
+"""What the drop-in does in each mode, in one process and over several."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import shim_cases
+from programs import SHIM, run
+from reference import PASSES
+from shim_cases import CLIENT, ENUMERATORS, case, check_results, run_alone, run_under_shim
+
+from mucudnn._native import Engine, parse_plan
+from mucudnn.cache import Cache
+from mucudnn.cli import main
+from mucudnn.kernels import Flags, read_network
+
+SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+MAGIC = "mucudnn plan 1\n"
+ONLINE = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
+
+
+def online(tmp_path: Path, *cases: dict[str, object], **environment: str) -> shim_cases.Ran:
+    cache = str(tmp_path / "cache.sqlite")
+    return run_under_shim(list(cases), tmp_path, MUCUDNN_CACHE=cache, **{**ONLINE, **environment})
+
+
+def measurements(ran: shim_cases.Ran) -> int:
+    """How many times something was measured, by the debug log."""
+    return sum(int(line.split()[2]) for line in ran.stderr.splitlines() if " measured " in line)
+
+
+@pytest.mark.parametrize("habit", ["get", "find", "find_ex"])
+def test_online_a_kernel_is_measured_when_the_caller_first_asks_about_it(habit: str, tmp_path: Path) -> None:
+    cases = [case(SMALL, pass_, habit) for pass_ in PASSES]
+    found = online(tmp_path, *cases)
+    assert measurements(found) > 0
+    check_results(cases, found, [list(ENUMERATORS[pass_].values()) for pass_ in PASSES], tmp_path)
+
+
+def test_online_a_later_process_measures_nothing_even_when_it_only_executes(tmp_path: Path) -> None:
+    first = online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    journal = (tmp_path / "cache.sqlite.journal").read_bytes()
+    executing = [case(SMALL, pass_, "fixed", algorithm=1, workspace=1 << 22) for pass_ in PASSES[1:]]
+    second = online(tmp_path, *(case(SMALL, pass_, "find_ex") for pass_ in PASSES), *executing)
+    assert (measurements(first) > 0, measurements(second)) == (True, 0)
+    assert "first seen" not in second.summary
+    assert (tmp_path / "cache.sqlite.journal").read_bytes() == journal
+
+
+def test_online_a_kernel_first_seen_at_execution_passes_through_and_measures_nothing(tmp_path: Path) -> None:
+    found = online(tmp_path, case(SMALL, "forward", "fixed", repeat=3))
+    assert measurements(found) == 0
+    assert found.summary == "0 of 3 convolutions divided, 3 passed through (first seen at execution)"
+
+
+@pytest.mark.parametrize("policy", ["power_of_two", "all", "undivided"])
+def test_online_the_sizes_of_the_policy_are_measured_and_nothing_above_the_limit(
+    policy: str, tmp_path: Path
+) -> None:
+    online(tmp_path, case(SMALL, "forward"), MUCUDNN_BATCH_POLICY=policy, MUCUDNN_WORKSPACE_LIMIT="100KiB")
+    _, kernels = parse_plan((tmp_path / "cache.sqlite.journal").read_text())
+    sizes = {"power_of_two": [1, 2, 4, 6], "all": [1, 2, 3, 4, 5, 6], "undivided": [6]}[policy]
+    assert [kernel[0].mini_batch for kernel in kernels] == sizes
+    assert all(part[3] <= 100 * 1024 for kernel in kernels for [part] in kernel[4])
+
+
+def test_online_no_more_memory_is_asked_for_than_by_the_callers_own_choice(tmp_path: Path) -> None:
+    cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find")]
+    found = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
+    for facts in found.facts:
+        own = next(
+            (answer for answer in facts["told"][1:] if answer[0] == facts["algorithm"]), facts["told"][0]
+        )
+        assert facts["workspace"] <= own[3]
+
+
+def test_a_journal_whose_last_document_is_cut_off_serves_with_the_others(tmp_path: Path) -> None:
+    online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    journal = tmp_path / "cache.sqlite.journal"
+    whole = journal.read_text()
+    journal.write_text(whole[: whole.rindex("option")])
+    again = online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    assert 0 < measurements(again) <= whole[whole.rindex(MAGIC) :].count("option")
+    assert measurements(online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))) == 0
+
+
+def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+    for _ in range(2):
+        assert main(["cache", "info"]) == 0
+        with Cache.read_only(tmp_path / "cache.sqlite") as cache:
+            [machine] = cache.machines()
+            rows = [row for kind, row in cache.rows() if kind.name == "measurement"]
+        assert (machine.device, machine.library) == (engine.device, engine.library)
+        assert len(rows) == measurements(found)
+    assert main(["cache", "prune", "--older-than", "0"]) == 0
+    assert (tmp_path / "cache.sqlite.journal").read_text() == ""
+    assert "deleted" in capsys.readouterr().out
+
+
+def test_the_log_names_each_problem_by_a_command_that_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = online(tmp_path, case(SMALL, "backward_data", "get"))
+    [line] = [line for line in found.stderr.splitlines() if "benchmark" in line and "#" in line]
+    program, *arguments = shlex.split(line.removeprefix("mucudnn: "), comments=True)
+    assert (program, arguments[0], arguments[-1]) == ("mucudnn", "benchmark", "backward_data")
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "other.sqlite"))
+    assert main(arguments) == 0
+
+
+def plan_faults(plan: Path) -> dict[str, bytes]:
+    whole = plan.read_bytes()
+    return {
+        "missing": b"",
+        "truncated": whole[: len(whole) // 2],
+        "newer": whole.replace(b"plan 1", b"plan 99"),
+        "hostile": whole.replace(b"2*3:", b"99999999999*3:"),
+        "garbage": bytes(range(256)) * 4,
+        "device": whole.replace(b"device ", b"device another "),
+        "library": whole.replace(b"library ", b"library another "),
+        "engine": whole.replace(b"engine host", b"engine cudnn"),
+    }
+
+
+@pytest.mark.parametrize(
+    "fault", ["missing", "truncated", "newer", "hostile", "garbage", "device", "library", "engine"]
+)
+def test_a_plan_that_cannot_be_followed_is_one_warning_and_every_call_passes_through(
+    fault: str, engine: Engine, tmp_path: Path
+) -> None:
+    kernels = {(SMALL, "forward"): [[(3, "GEMM"), (3, "GEMM")]]}
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
+    broken = plan_faults(plan)[fault]
+    plan.unlink()
+    if fault != "missing":
+        plan.write_bytes(broken)
+    cases = [case(SMALL, "forward", habit, repeat=2) for habit in ("get", "find_ex", "fixed")]
+    found = run_under_shim(
+        cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
+    )
+    [warning] = found.warnings
+    assert "is not followed: " in warning
+    assert warning.endswith("calls are passed on")
+    alone = run_alone(cases, tmp_path)
+    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
+    assert len(found.facts[0]["told"]) == len(alone.facts[0]["told"])
+
+
+def test_a_plan_whose_algorithm_does_not_run_is_a_warning_and_the_rest_of_it_is_followed(
+    engine: Engine, tmp_path: Path
+) -> None:
+    lean = [(3, "IMPLICIT_GEMM"), (3, "IMPLICIT_GEMM")]
+    kernels = {
+        (SMALL, "forward"): [[(6, "DIRECT")], lean],
+        (SMALL, "backward_data"): [[(6, "NO_SUCH")], lean],
+    }
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
+    cases = [case(SMALL, "forward", "find"), case(SMALL, "backward_data", "find")]
+    found = run_under_shim(
+        cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
+    )
+    assert ["not used" in warning for warning in found.warnings] == [True] * 2, found.stderr
+    assert [facts["statuses"] for facts in found.facts] == [[0], [0]]
+
+
+def test_record_adds_up_what_processes_executed_in_a_file_that_optimize_reads(tmp_path: Path) -> None:
+    record = tmp_path / "network.txt"
+    recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": str(record), "MUCUDNN_LOG": "warning"}
+    cases = [case(SMALL, pass_, "get", repeat=2) for pass_ in PASSES]
+    for _ in range(2):
+        assert run_under_shim(cases, tmp_path, **recording).stderr == ""
+    other = case("f16:nhwc:tf32:g2mb3_ic4id5ih6iw7_oc4_kd3kh3kw3", "forward", "fixed")
+    run_under_shim([other], tmp_path, **recording)
+    assert record.read_text().count("# forward*4 backward_data*4 backward_filter*4\n") == 1
+    first, second = read_network(str(record), Flags(), ["forward"])
+    assert (second.problem, second.count) == (shim_cases.problem_of(case(SMALL, "forward")), 4)
+    assert (first.problem, first.count) == (shim_cases.problem_of(other), 1)
+
+
+def test_record_leaves_a_file_alone_that_it_did_not_write(tmp_path: Path) -> None:
+    record = tmp_path / "precious.txt"
+    record.write_text("precious\n")
+    found = run_under_shim(
+        [case(SMALL, "forward")], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record)
+    )
+    assert "it was left as it is" in found.stderr
+    assert record.read_text() == "precious\n"
+
+
+def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
+    (tmp_path / "cases.json").write_text(json.dumps([case(SMALL, "forward", "find")]))
+    program = [sys.executable, CLIENT, "libcudnn.so.9", tmp_path / "cases.json", tmp_path / "results.npz"]
+    command, shared = [sys.executable, "-m", "mucudnn"], {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
+    file = tmp_path / "network.txt"
+    recorded = run(*command, "record", "--output", file, "--", *program, **shared)
+    assert recorded.returncode == 0, recorded.stderr
+    [kernel] = read_network(str(file), Flags(), ["forward"])
+    assert str(kernel.problem) == SMALL
+    plan = tmp_path / "network.plan"
+    made = run(*command, "optimize", file, "--workspace", "100KiB", "--no-run", "--output", plan)
+    assert made.returncode == 0, made.stderr
+    planned = run(*command, "run", "--plan", plan, "--", *program, **shared)
+    assert "not in the plan" not in planned.stderr
+    assert "1 of 1" in planned.stderr or "0 of 1" in planned.stderr
+    cache = {"MUCUDNN_CACHE": str(tmp_path / "folder" / "cache.sqlite")}
+    ran = run(*command, "run", "--workspace", "1MiB", "--", *program, **shared, **cache)
+    assert (ran.returncode, (tmp_path / "folder" / "cache.sqlite.journal").is_file()) == (0, True), ran.stderr
+    newer = tmp_path / "newer.plan"
+    newer.write_text("mucudnn plan 99\n")
+    assert run(*command, "run", "--plan", newer, "--", *program, **shared).returncode == 5
+
+
+THREADS = """
+import json, os, sys, threading
+sys.path.insert(0, {folder!r})
+import ctypes, shim_client
+library = ctypes.CDLL("libcudnn.so.9")
+cases = json.loads({cases!r})
+results = []
+
+def work():
+    for _ in range(5):
+        results.extend(shim_client.run(shim_client.Client(library), case)[1].tobytes() for case in cases)
+
+def work_in_threads():
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+
+work_in_threads()
+child = os.fork()
+work_in_threads()
+if child == 0:
+    sys.exit(len(set(results)) - len(cases))
+assert os.waitpid(child, 0)[1] == 0
+assert (len(results), len(set(results))) == (80 * len(cases), len(cases))
+"""
+
+
+@pytest.mark.parametrize("mode", ["plan", "online"])
+def test_threads_and_a_forked_child_share_what_is_known_on_handles_of_their_own(
+    mode: str, engine: Engine, tmp_path: Path
+) -> None:
+    kernels = {
+        (SMALL, "forward"): [[(2, "WINOGRAD_NONFUSED")] * 3],
+        (SMALL, "backward_data"): [[(4, "ALGO_0"), (2, "ALGO_1")]],
+        (SMALL, "backward_filter"): [[(3, "ALGO_1")] * 2],
+    }
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
+    if mode == "online":
+        online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    habit = {"habit": "get"} if mode == "plan" else {"habit": "fixed", "workspace": 1 << 20}
+    cases = [case(SMALL, pass_, algorithm=int(pass_ != "forward"), **habit) for pass_ in PASSES]
+    result = run(
+        sys.executable,
+        "-c",
+        THREADS.format(folder=str(CLIENT.parent), cases=json.dumps(cases)),
+        LD_PRELOAD=str(SHIM),
+        MUCUDNN_LIBRARY="host",
+        MUCUDNN_MODE=mode,
+        MUCUDNN_PLAN=str(plan) if mode == "plan" else "",
+        MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"),
+        MUCUDNN_LOG="info",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "first seen" not in result.stderr
+    if mode == "plan":  # the child counts what it did itself
+        assert "120 of 120 convolutions divided" in result.stderr
+        assert "240 of 240 convolutions divided" in result.stderr

@@ -1,0 +1,62 @@
+"""Small C programs, and the environment that they and `mucudnn run` get in tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import scipy_openblas32
+
+from mucudnn import _native
+
+SONAME = "libcudnn.so.9"
+SHIM = Path(_native.host_library()).parent / "shim" / SONAME
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's, with `changes` and no other variable of mucudnn's but the scratch cache."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MUCUDNN_") or name == "MUCUDNN_CACHE"
+    }
+    return {**kept, **changes}
+
+
+def run(*command: str | Path, stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=environment(**changes),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def run_under_mucudnn(
+    *command: str | Path, stdin: str = "", **changes: str
+) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "mucudnn", "run", "--", *command, stdin=stdin, **changes)
+
+
+def compile_c(*arguments: str | Path) -> None:
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    assert compiler, "needs a C compiler: set CC"
+    # A preloaded sanitizer is for the programs, not for the compiler.
+    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    options = ("-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
+    command = [*compiler.split(), *options, *arguments]
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def host_engine_folders(folder: Path) -> str:
+    """An LD_LIBRARY_PATH with the host engine under cuDNN's name, in `folder`, and its OpenBLAS."""
+    folder.mkdir()
+    (folder / SONAME).symlink_to(_native.host_library())
+    return f"{folder}:{scipy_openblas32.get_lib_dir()}"

@@ -1,0 +1,209 @@
+"""Arrays are taken from any library, and what cannot be taken is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mucudnn
+from mucudnn import arrays
+from mucudnn.errors import ArgumentTypeError, MixedDevicesError, MucudnnError, NoEngineError, UsageError
+
+X = np.arange(2 * 3 * 5 * 5, dtype=np.float32).reshape(2, 3, 5, 5)
+W = np.ones((4, 3, 3, 3), np.float32)
+
+pytestmark = pytest.mark.usefixtures("fresh_decisions")
+
+
+class OnlyDLPack:
+    """An array of a library that is not known, with the array API."""
+
+    def __init__(self, values: np.ndarray, **options: object) -> None:
+        self.values, self.dtype, self.shape = values, values.dtype, values.shape
+
+    def __dlpack__(self, *, max_version: tuple[int, int]) -> object:
+        return self.values.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __array_namespace__(self) -> type[OnlyDLPack]:
+        return OnlyDLPack
+
+    @classmethod
+    def from_dlpack(cls, values: np.ndarray) -> OnlyDLPack:
+        return cls(values)
+
+
+class OldDLPack(OnlyDLPack):
+    """Of DLPack 0, whose capsules have no versions; without the array API."""
+
+    __array_namespace__ = None
+
+    def __dlpack__(self) -> object:
+        return self.values.__dlpack__()
+
+
+class OnGpu:
+    """An array in the memory of CUDA device 1."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": shape, "typestr": "<f4", "data": (4096, False), "strides": None, "version": 3,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 1)
+
+
+def test_a_result_is_of_the_library_that_the_input_is_of() -> None:
+    expected = mucudnn.convolution_forward(X, W)
+    result = mucudnn.convolution_forward(OnlyDLPack(X), OnlyDLPack(W))
+    assert type(result) is OnlyDLPack
+    np.testing.assert_array_equal(result.values, expected)
+
+
+def test_a_library_without_the_array_api_gets_a_numpy_array() -> None:
+    result = mucudnn.convolution_forward(OldDLPack(X), OldDLPack(W))
+    assert type(result) is np.ndarray
+    np.testing.assert_array_equal(result, mucudnn.convolution_forward(X, W))
+
+
+def test_read_only_inputs_are_read() -> None:
+    x = X.copy()
+    x.flags.writeable = False
+    np.testing.assert_array_equal(mucudnn.convolution_forward(x, W), mucudnn.convolution_forward(X, W))
+
+
+def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
+    x = np.ones((5, 1, 4, 4), np.float32).transpose(1, 0, 2, 3)[:, :, ::1, ::1]
+    assert arrays.read(x, "x").shape == (1, 5, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ((X[:, :, ::2], W), ValueError, "x is not contiguous.*ascontiguousarray"),
+        ((X, W.transpose(0, 1, 3, 2)), ValueError, "w is not contiguous"),
+        ((OnlyDLPack(X[:, :, ::2]), OnlyDLPack(W)), ValueError, "x is not contiguous"),
+        ((X, W.astype(np.float64)), TypeError, "x and w are of f32 and f64"),
+        ((X.astype(np.int32), W), TypeError, "x is of int32.*f32, f64, f16, bf16"),
+        ((X.astype(">f4"), W), TypeError, "x is of >f4"),
+        ((OnlyDLPack(X.astype(np.int32)), W), TypeError, "x is of int32"),
+        (([[1.0]], W), TypeError, "x is list, not an array"),
+        ((X[:0], W), ValueError, "the mini-batch .* is 0"),
+        ((X, W[:, :, :0]), ValueError, "kernel height is 0"),
+        ((X, W[:0]), ValueError, "output channels .* is 0"),
+        ((X[0], W), ValueError, "x has 3 axes and w 4"),
+        ((X[0, 0], W[0, 0]), ValueError, "x has 2 axes and w 2"),
+        ((np.ones((2, 5, 5, 5), np.float32), W), ValueError, "x has 5 channels, w takes 3"),
+        ((np.frombuffer(bytes(4 * 151), np.uint8)[1:601].view(np.float32).reshape(X.shape), W), ValueError,
+         "multiple of its element's size"),
+    ],
+)  # fmt: skip
+def test_inputs_that_cannot_be_taken(
+    arguments: tuple[object, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        mucudnn.convolution_forward(*arguments)
+    assert isinstance(caught.value, MucudnnError)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"stride": 0}, ValueError, "stride"),
+        ({"stride": (1, 1, 1)}, ValueError, "stride has 3 sizes, x has 2 spatial axes"),
+        ({"padding": -1}, ValueError, "padding"),
+        ({"padding": 0.5}, TypeError, "padding is 0.5, not a whole number"),
+        ({"padding": "same"}, TypeError, "padding is 'same'"),
+        ({"dilation": 3}, ValueError, "output"),
+        ({"groups": 2}, ValueError, "groups"),
+        ({"groups": None}, TypeError, "groups is None"),
+        ({"layout": "chwn"}, ValueError, "layout is 'chwn': there are 'nchw' and 'nhwc'"),
+        ({"workspace": -1}, ValueError, "cannot be negative"),
+        ({"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
+        ({"workspace": 1.5}, TypeError, "workspace is 1.5"),
+        ({"beta": 1.0}, ValueError, "beta is 1.0, and there is no out="),
+        ({"plan": 3}, TypeError, "plan is int"),
+        ({"plan": {}}, TypeError, "plan is dict"),
+    ],
+)
+def test_arguments_that_make_no_convolution(
+    given: dict[str, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        mucudnn.convolution_forward(X, W, **given)
+    assert isinstance(caught.value, MucudnnError)
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "says"),
+    [
+        (np.empty((2, 4, 3, 2), np.float32), ValueError, r"out has the shape \(2, 4, 3, 2\), the result"),
+        (np.empty((2, 4, 3, 3)), TypeError, "the inputs and out are of f32 and f64"),
+        (np.empty((2, 4, 3, 6), np.float32)[..., ::2], ValueError, "out is not contiguous"),
+        (np.broadcast_to(np.float32(1), (1, 1, 1, 1)), ValueError, "out"),
+        (X.reshape(-1)[:72].reshape(2, 4, 3, 3), ValueError, "out shares memory with an input"),
+        (OnGpu((2, 4, 3, 3)), RuntimeError, "the inputs and out are on cpu and cuda:1"),
+    ],
+)
+def test_outputs_that_cannot_be_written(out: object, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
+        mucudnn.convolution_forward(X, W, out=out)
+    assert isinstance(caught.value, MucudnnError)
+
+
+def test_an_output_that_is_read_only() -> None:
+    out = np.empty((2, 4, 3, 3), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(UsageError, match="out is read-only"):
+        mucudnn.convolution_forward(X, W, out=out)
+
+
+def test_the_gradient_of_another_shape_than_the_output() -> None:
+    with pytest.raises(UsageError, match=r"dy has the shape \(2, 4, 5, 5\).*\(2, 4, 3, 3\)"):
+        mucudnn.convolution_backward_data(np.ones((2, 4, 5, 5), np.float32), W, X.shape)
+
+
+def test_arrays_on_different_devices() -> None:
+    with pytest.raises(MixedDevicesError, match="x and w are on cuda:1 and cpu"):
+        mucudnn.convolution_forward(OnGpu(X.shape), W)
+
+
+def test_arrays_on_a_gpu_have_no_engine_in_this_version() -> None:
+    with pytest.raises(NoEngineError, match="no engine for arrays on cuda:1"):
+        mucudnn.convolution_forward(OnGpu(X.shape), OnGpu(W.shape))
+
+
+def test_arrays_on_a_device_that_is_not_known() -> None:
+    array = OnlyDLPack(X)
+    array.__class__ = type("Elsewhere", (OnlyDLPack,), {"__dlpack_device__": lambda self: (7, 0)})
+    with pytest.raises(NoEngineError, match="DLPack's type 7"):
+        mucudnn.convolution_forward(array, W)
+
+
+def test_importing_imports_no_framework_nor_numpy() -> None:
+    script = (
+        "import sys, mucudnn\n"
+        "assert not {'numpy', 'torch', 'cupy', 'pulp', 'sqlite3'} & set(sys.modules)\n"
+        "mucudnn.convolution_forward, mucudnn.Plan, mucudnn.__version__\n"
+        "assert 'numpy' in sys.modules\n"
+        "assert not {'torch', 'cupy', 'jax'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    assert "convolution_forward" in dir(mucudnn)
+    with pytest.raises(AttributeError, match="no attribute 'convolution_sideways'"):
+        mucudnn.convolution_sideways  # noqa: B018
+
+
+def test_types_that_are_taken_have_errors_of_their_own() -> None:
+    assert issubclass(UsageError, ValueError)
+    assert issubclass(ArgumentTypeError, TypeError)
+    assert issubclass(MixedDevicesError, RuntimeError)

@@ -1,0 +1,157 @@
+"""What runs for a call: decided once, kept in the cache, within the limit, or as a plan says."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+import mucudnn
+from mucudnn import dispatch, shapes
+from mucudnn.cache import Cache
+from mucudnn.dispatch import Call, prepared
+from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
+from mucudnn.optimizer import benchmark
+from mucudnn.plan import Plan, PlanKernel, write_plan
+from mucudnn.solver import Configuration, MicroConfiguration
+
+X = np.random.default_rng(1).random((8, 8, 14, 14), np.float32)
+W = np.random.default_rng(2).random((8, 8, 3, 3), np.float32)
+CALL = Call("forward", "cpu", "f32", "nchw", X.shape, W.shape, None, 1, 1, 1, 1, None)
+PROBLEM = shapes.problem_of("f32", "nchw", X.shape, W.shape, 1, 1, 1, 1)
+WHOLE = Configuration((MicroConfiguration(8, "GEMM", 2.0, 8 * 8 * 72 * 196 * 4),))
+HALVES = Configuration((MicroConfiguration(4, "IMPLICIT_GEMM", 2.0, 0),) * 2)
+PLAN = Plan({}, (PlanKernel(PROBLEM, "forward", 1, WHOLE, (HALVES, WHOLE)),))
+
+
+@pytest.fixture(autouse=True)
+def cache_file(fresh_decisions: Path) -> Path:
+    return fresh_decisions
+
+
+def measured(path: Path) -> dict[int, set[str]]:
+    with Cache.read_only(path) as cache:
+        (machine,) = cache.machines()
+        found: dict[int, set[str]] = {}
+        for row in cache.measurements(machine, PROBLEM, "forward"):
+            found.setdefault(row.micro_batch, set()).add(row.algorithm)
+        return found
+
+
+def test_a_kernel_is_measured_once_and_then_taken_from_the_process(
+    monkeypatch: pytest.MonkeyPatch, cache_file: Path
+) -> None:
+    first = prepared(CALL)
+    assert set(measured(cache_file)) == {1, 2, 4, 8}
+    monkeypatch.setattr(dispatch, "benchmark", None)
+    assert prepared(CALL) is first
+
+
+def test_another_process_takes_it_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="mucudnn")
+    first = prepared(CALL)
+    assert "Measuring" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    assert prepared(CALL).configuration == first.configuration
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("workspace", [0, 70_000, "100KiB", "none", 2**40])
+def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
+    limit = dispatch.limit_of(workspace)
+    ready = prepared(CALL._replace(workspace=workspace))
+    assert ready._workspace <= (2**63 if limit is None else limit)
+    assert ready.configuration.mini_batch == 8
+
+
+def test_what_does_not_fit_the_limit_is_not_even_measured(cache_file: Path) -> None:
+    prepared(CALL._replace(workspace=0))
+    assert measured(cache_file)[8] >= {"IMPLICIT_GEMM"}
+    assert "GEMM" not in measured(cache_file)[8]
+    prepared(CALL._replace(workspace="none"))
+    assert "GEMM" in measured(cache_file)[8]
+
+
+def test_the_limit_of_the_environment_holds_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "0")
+    assert prepared(CALL)._workspace == 0
+    monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "lots")
+    with pytest.raises(UsageError, match="MUCUDNN_WORKSPACE_LIMIT: 'lots'"):
+        prepared(CALL)
+
+
+def test_a_plan_says_what_runs_and_nothing_is_measured(tmp_path: Path, cache_file: Path) -> None:
+    path = tmp_path / "a.plan"
+    write_plan(PLAN, path)
+    for plan in (PLAN, path, str(path)):
+        assert prepared(CALL, plan).configuration == WHOLE
+    assert not cache_file.exists()
+
+
+def test_within_a_workspace_a_plan_gives_its_fastest_that_fits() -> None:
+    assert prepared(CALL._replace(workspace="1KiB"), PLAN).configuration == HALVES
+    costly = Plan({}, (PlanKernel(PROBLEM, "forward", 1, WHOLE, (WHOLE,)),))
+    with pytest.raises(NothingFitsError, match=r"nothing in the plan for forward of .* fits 1 KiB"):
+        prepared(CALL._replace(workspace="1KiB"), costly)
+
+
+def test_a_plan_for_other_shapes_names_both() -> None:
+    with pytest.raises(ValueError, match=r"the plan has no forward of .*mb4.*: of this pass it has .*mb8"):
+        mucudnn.convolution_forward(X[:4], W, padding=1, plan=PLAN)
+    with pytest.raises(UsageError, match="of this pass it has none"):
+        mucudnn.convolution_backward_data(X, W, X.shape, padding=1, plan=PLAN)
+
+
+def test_a_plan_for_another_engine_says_so() -> None:
+    alien = Configuration((MicroConfiguration(8, "eng28_k2=1", 1.0, 0),))
+    plan = Plan({}, (PlanKernel(PROBLEM, "forward", 1, alien, (alien,)),))
+    with pytest.raises(UsageError, match=r"made for another engine: .*eng28"):
+        prepared(CALL, plan)
+
+
+def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MucudnnError, match=r"no\.plan cannot be read"):
+        prepared(CALL, tmp_path / "no.plan")
+
+
+def test_plans_at_the_same_address_are_not_mistaken_for_each_other() -> None:
+    for parts in (HALVES, WHOLE, HALVES, WHOLE):
+        assert (
+            prepared(CALL, Plan({}, (PlanKernel(PROBLEM, "forward", 1, parts, ()),))).configuration == parts
+        )
+
+
+def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
+    expected = mucudnn.convolution_forward(X, W, padding=1)
+    for padding in ((1, 1), [1, 1], np.array([1, 1]), np.int64(1)):
+        np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, padding=padding), expected)
+
+
+def test_calls_at_the_same_time_do_not_disturb_each_other() -> None:
+    inputs = [X + step for step in range(16)]
+    expected = [mucudnn.convolution_forward(x, W, padding=1, workspace="none") for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            results = pool.map(
+                lambda x: mucudnn.convolution_forward(x, W, padding=1, workspace="none"), inputs
+            )
+            for result, wanted in zip(results, expected, strict=True):
+                np.testing.assert_array_equal(result, wanted)
+
+
+def test_a_kernel_that_several_threads_need_first_is_decided_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Mock(side_effect=benchmark)
+    monkeypatch.setattr(dispatch, "benchmark", counted)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(prepared, [CALL] * 8))
+    assert counted.call_count == 1
+    assert all(one is found[0] for one in found)

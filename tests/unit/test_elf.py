@@ -1,0 +1,99 @@
+"""What mucudnn reads out of ELF files, held against what the compiler was asked to write into them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import SHIM, compile_c
+
+from mucudnn.elf import NotElfError, read_elf
+
+SOURCE = """
+int a_function(void) { return 1; }
+int a_variable;
+__attribute__((weak)) int a_weak_function(void) { return 2; }
+__attribute__((visibility("hidden"))) int hidden(void) { return 3; }
+extern double sin(double);
+double imports(double x) { return sin(x); }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elf")
+    source, path = folder / "library.c", folder / "library.so"
+    source.write_text(SOURCE)
+    compile_c(
+        "-shared", "-fPIC", "-fno-builtin", "-nostdlib", "-Wl,-soname,libname.so.7", source, "-o", path, "-lm"
+    )
+    return path
+
+
+def test_a_librarys_name_needs_and_exports_are_read(library: Path) -> None:
+    elf = read_elf(library)
+    assert elf.soname == "libname.so.7"
+    assert elf.needed == ("libm.so.6",)
+    assert elf.exports == {"a_function", "a_variable", "a_weak_function", "imports"}
+    assert elf.interpreter is None
+
+
+def test_a_symbol_version_is_no_export() -> None:
+    elf = read_elf(SHIM)
+    assert elf.soname == "libcudnn.so.9"
+    assert {"cudnnCreate", "cudnnGetVersion"} < elf.exports
+    assert all(name.startswith("cudnn") for name in elf.exports)
+
+
+def test_a_program_names_its_loader(tmp_path: Path) -> None:
+    source, path = tmp_path / "program.c", tmp_path / "program"
+    source.write_text("int main(void) { return 0; }\n")
+    compile_c(source, "-o", path)
+    elf = read_elf(path)
+    assert elf.interpreter is not None
+    assert Path(elf.interpreter).is_file()
+    assert elf.soname is None
+
+
+def test_a_file_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_elf(tmp_path / "missing")
+    with pytest.raises(IsADirectoryError):
+        read_elf(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("damaged") / "file"
+
+
+@given(keep=st.floats(0, 1))
+def test_a_file_cut_short_is_named(library: Path, damaged: Path, keep: float) -> None:
+    content = library.read_bytes()
+    damaged.write_bytes(content[: int(keep * (len(content) - 1))])
+    with pytest.raises(NotElfError, match=str(damaged)):
+        read_elf(damaged)
+
+
+@given(data=st.data())
+@settings(max_examples=500)
+def test_a_damaged_file_is_read_or_named_and_nothing_else(
+    library: Path, damaged: Path, data: st.DataObject
+) -> None:
+    content = bytearray(library.read_bytes())
+    table = int.from_bytes(content[40:48], "little")  # damage there leads furthest astray
+    place = st.one_of(
+        st.integers(4, 63), st.integers(table, len(content) - 8), st.integers(0, len(content) - 8)
+    )
+    for at in data.draw(st.lists(place, min_size=1, max_size=4)):
+        value = data.draw(
+            st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]))
+        )
+        size = data.draw(st.sampled_from([1, 2, 8]))
+        content[at : at + size] = value.to_bytes(8, "little")[:size]
+    damaged.write_bytes(content)
+    with suppress(NotElfError):
+        assert all(isinstance(name, str) for name in read_elf(damaged).exports)

@@ -1,0 +1,32 @@
+"""The drop-in decides by dynamic programming of its own, which agrees with the solver's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mucudnn import _native
+from mucudnn.solver import MicroConfiguration, desirable_set
+
+measurements = st.dictionaries(
+    st.tuples(st.integers(1, 12), st.sampled_from(["GEMM", "FFT", "WINOGRAD"])),
+    st.tuples(st.integers(0, 40).map(float), st.integers(0, 5)),
+    max_size=20,
+)
+
+
+@given(measurements, st.integers(1, 24))
+def test_the_desirable_set_is_that_of_the_solver(
+    measured: dict[tuple[int, str], tuple[float, int]], mini_batch: int
+) -> None:
+    parts = [(size, name, time, workspace) for (size, name), (time, workspace) in measured.items()]
+    expected = desirable_set([MicroConfiguration(*part) for part in parts], mini_batch)
+    found = _native.desirable_set(parts, mini_batch)
+    figures = [(max(p[3] for p in parts), sum(p[2] for p in parts), len(parts)) for parts in found]
+    assert figures == [(c.workspace, pytest.approx(c.time_ms), len(c.parts)) for c in expected]
+    for configuration in found:
+        sizes = [size for size, *_ in configuration]
+        assert sum(sizes) == mini_batch
+        assert sizes == sorted(sizes, reverse=True)
+        assert set(configuration) <= set(parts)
