@@ -1,6 +1,6 @@
 // A program written against cudnn-frontend, as its samples are: it knows of no library but cuDNN's.
 //
-// usage: frontend_client OPERATION CHOICE LAYOUT TYPE n,c,h,w k,r,s padding,stride
+// usage: frontend_client OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
 //   OPERATION  forward, backward_data, backward_filter or fused (relu(forward + residual + bias))
 //   CHOICE     a, b, fallback (every plan of the mode), engine (every engine by its number), json
 // Tensors come on stdin in the order x, w, y, residual, bias; for each plan that is built, its name goes to
@@ -56,8 +56,15 @@ struct Problem {
   int64_t padding, stride;
 
   Sizes strides(const Sizes& sizes) const {
-    const int64_t c = sizes[1], h = sizes[2], w_ = sizes[3];
-    return channels_last ? Sizes{c * h * w_, 1, w_ * c, c} : Sizes{c * h * w_, h * w_, w_, 1};
+    Sizes result(sizes.size());
+    int64_t step = channels_last ? sizes[1] : 1;
+    for (size_t axis = sizes.size() - 1; axis > 1; --axis) {
+      result[axis] = step;
+      step *= sizes[axis];
+    }
+    result[1] = channels_last ? 1 : step;
+    result[0] = channels_last ? step : step * sizes[1];
+    return result;
   }
   size_t bytes(const Sizes& sizes) const {
     return static_cast<size_t>(count(sizes)) * (type == fe::DataType_t::FLOAT ? 4 : 2);
@@ -81,9 +88,10 @@ Built build(const Problem& problem) {
         fe::graph::Tensor_attributes().set_name(name).set_dim(sizes).set_stride(problem.strides(sizes)));
   };
   const auto geometry = [&](auto attributes) {
-    return attributes.set_padding({problem.padding, problem.padding})
-        .set_stride({problem.stride, problem.stride})
-        .set_dilation({1, 1});
+    const size_t dims = problem.x.size() - 2;
+    return attributes.set_padding(Sizes(dims, problem.padding))
+        .set_stride(Sizes(dims, problem.stride))
+        .set_dilation(Sizes(dims, 1));
   };
   if (problem.operation == "backward_data") {
     built.w = tensor("w", problem.w);
@@ -118,6 +126,12 @@ Built build(const Problem& problem) {
 
 using Memory = std::vector<char>;
 
+void tell_name(fe::graph::Graph& graph) {
+  std::string name;
+  check("name", graph.get_plan_name(name));
+  std::fprintf(stderr, "%s\n", name.c_str());
+}
+
 void execute(cudnnHandle_t handle, const Problem& problem, Built& built, std::vector<Memory>& inputs) {
   const Tensor tensors[] = {built.x, built.w, built.y, built.residual, built.bias};
   std::unordered_map<Tensor, void*> pack;
@@ -130,9 +144,6 @@ void execute(cudnnHandle_t handle, const Problem& problem, Built& built, std::ve
   check("workspace size", built.graph->get_workspace_size(size));
   std::vector<char> workspace(static_cast<size_t>(size));
   check("execute", built.graph->execute(handle, pack, workspace.data()));
-  std::string name;
-  check("name", built.graph->get_plan_name(name));
-  std::fprintf(stderr, "%s %lld\n", name.c_str(), static_cast<long long>(size));
   std::fwrite(output.data(), 1, output.size(), stdout);
 }
 
@@ -147,6 +158,7 @@ void run_heuristics(cudnnHandle_t handle, const Problem& problem, fe::HeurMode_t
   check("plans", plans > 0, "none");
   for (int64_t i = 0; i < plans; ++i) {
     check("plan", built.graph->build_plan_at_index(i));
+    tell_name(*built.graph);
     execute(handle, problem, built, inputs);
   }
 }
@@ -167,19 +179,23 @@ void run_engines(cudnnHandle_t handle, const Problem& problem, std::vector<Memor
     check("engine", built.graph->create_execution_plan(id, choices));
     check("support", built.graph->check_support());
     check("plan", built.graph->build_plans());
+    tell_name(*built.graph);
     execute(handle, problem, built, inputs);
   }
 }
 
-// A plan that goes through its serialized form.
+// A plan that goes through its serialized form. The warm-up of a deserialized plan, which can be turned off,
+// captures a CUDA graph over memory that is too small to run in.
 void run_serialized(cudnnHandle_t handle, const Problem& problem, std::vector<Memory>& inputs) {
   Built built = build(problem);
   check("build", built.graph->build(handle, {fe::HeurMode_t::A}));
+  tell_name(*built.graph);
   std::vector<uint8_t> text;
   check("serialize", built.graph->serialize(text));
   Built again = built;
   again.graph = std::make_shared<fe::graph::Graph>();
-  check("deserialize", again.graph->deserialize(handle, text));
+  constexpr bool kEnforcePrecompiled = true, kWarmUp = false;
+  check("deserialize", again.graph->deserialize(handle, text, kEnforcePrecompiled, kWarmUp));
   execute(handle, problem, again, inputs);
 }
 
@@ -197,15 +213,15 @@ int main(int count_of_arguments, char** arguments) {
       {"f32", fe::DataType_t::FLOAT}, {"f16", fe::DataType_t::HALF}, {"bf16", fe::DataType_t::BFLOAT16}};
   problem.type = types.at(arguments[4]);
   problem.x = numbers(arguments[5]);
-  const Sizes filter = numbers(arguments[6]), step = numbers(arguments[7]);
-  problem.w = {filter[0], problem.x[1], filter[1], filter[2]};
-  problem.padding = step[0];
-  problem.stride = step[1];
-  const auto outputs = [&](size_t axis) {
-    return (problem.x[axis] + 2 * problem.padding - problem.w[axis]) / problem.stride + 1;
-  };
-  problem.y = {problem.x[0], problem.w[0], outputs(2), outputs(3)};
-  problem.bias = {1, problem.w[0], 1, 1};
+  problem.w = numbers(arguments[6]);
+  problem.padding = numbers(arguments[7])[0];
+  problem.stride = numbers(arguments[7])[1];
+  problem.y = {problem.x[0], problem.w[0]};
+  problem.bias = Sizes(problem.x.size(), 1);
+  problem.bias[1] = problem.w[0];
+  for (size_t axis = 2; axis < problem.x.size(); ++axis) {
+    problem.y.push_back((problem.x[axis] + 2 * problem.padding - problem.w[axis]) / problem.stride + 1);
+  }
 
   std::vector<Memory> inputs;
   for (const Sizes& sizes : {problem.x, problem.w, problem.y, problem.y, problem.bias}) {
