@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
@@ -50,13 +51,16 @@ class PyEngine {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
-    engine_ = make_legacy_engine(library_, device_->stream());
+    context_ = std::make_shared<const Context>(library_, device_->stream());
+    // In the machine's memory the engines of the host's graph API are its legacy algorithms once more.
+    engine_ = is_cuda_ ? make_combined_engine(context_) : make_legacy_engine(context_);
   }
 
   std::string kind() const { return is_cuda_ ? "cudnn" : "host"; }
   std::string device() const { return device_->name(); }
   std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
+  std::string device_properties() const { return device_properties_of(*context_); }
 
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
@@ -131,6 +135,7 @@ class PyEngine {
   bool is_cuda_;
   int threads_;
   std::shared_ptr<Device> device_;
+  std::shared_ptr<const Context> context_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -188,6 +193,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("library", &PyEngine::library)
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))

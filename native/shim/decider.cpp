@@ -68,7 +68,8 @@ void Decider::read_plan() {
 }
 
 Engine& Decider::engine() {
-  if (engine_ == nullptr) engine_ = make_legacy_engine(library_, device_->stream());
+  if (engine_ == nullptr)
+    engine_ = make_legacy_engine(std::make_shared<const Context>(library_, device_->stream()));
   return *engine_;
 }
 

@@ -27,9 +27,8 @@ class Header:
     paths: tuple[Path, ...]
     real: str
     constants: str  # a pattern of the constants that it declares
-    counts: tuple[
-        int, ...
-    ]  # of constants and functions at least; enums, structs, pointers, lists of functions
+    # At least so many constants and functions; so many enums, structs, pointers and lists of functions.
+    counts: tuple[int, ...]
 
     def texts(self) -> dict[str, str]:
         return {path.name: path.read_text() for path in self.paths}
