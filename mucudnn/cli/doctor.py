@@ -38,7 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--write-device-properties",
         type=options.checked(options.path),
         metavar="FILE",
-        help="write what cuDNN says of the current GPU, for `mucudnn benchmark --device-properties` elsewhere",
+        help="write what cuDNN says of the current GPU, for `mucudnn benchmark --device-properties`",
     )
 
 

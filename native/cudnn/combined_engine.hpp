@@ -8,7 +8,7 @@
 
 namespace mucudnn {
 
-// The context has a handle.
+// The context has a handle; where that is somebody else's, kernels may live longer than it.
 std::unique_ptr<Engine> make_combined_engine(std::shared_ptr<const Context> context);
 
 }  // namespace mucudnn

@@ -9,6 +9,9 @@ Context::Context(std::shared_ptr<const Library> library, cudaStream_t stream) : 
   library_->check(status, "cudnnSetStream");
 }
 
+Context::Context(std::shared_ptr<const Library> library, cudnnHandle_t handle)
+    : library_(std::move(library)), handle_(handle), is_own_(false) {}
+
 Context::Context(std::shared_ptr<const Library> library, const std::string& device_properties)
     : library_(std::move(library)) {
   device_.emplace(*library_, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
@@ -17,7 +20,7 @@ Context::Context(std::shared_ptr<const Library> library, const std::string& devi
 }
 
 Context::~Context() {
-  if (handle_ != nullptr) library_->cudnnDestroy(handle_);
+  if (is_own_ && handle_ != nullptr) library_->cudnnDestroy(handle_);
 }
 
 std::string device_properties_of(const Context& context) {

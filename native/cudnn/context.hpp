@@ -14,6 +14,8 @@ class Context {
  public:
   // The device of a handle, whose work goes to `stream`. Throws EngineError where there is none.
   Context(std::shared_ptr<const Library> library, cudaStream_t stream);
+  // The same on a handle of somebody else's, who keeps it.
+  Context(std::shared_ptr<const Library> library, cudnnHandle_t handle);
   // A device that is described, in the JSON of cuDNN's device properties, and need not be there: for planning
   // with the graph API alone. Throws CallFailed where the library does not take the text.
   Context(std::shared_ptr<const Library> library, const std::string& device_properties);
@@ -22,12 +24,14 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   const Library& library() const { return *library_; }
+  const std::shared_ptr<const Library>& shared_library() const { return library_; }
   cudnnHandle_t handle() const { return handle_; }  // null where the device is described
   const Backend* device() const { return device_ ? &*device_ : nullptr; }  // null where it is the handle's
 
  private:
   std::shared_ptr<const Library> library_;
   cudnnHandle_t handle_ = nullptr;
+  bool is_own_ = true;
   std::optional<Backend> device_;
 };
 

@@ -85,7 +85,7 @@ class PreparedKernel {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Its own, for measuring.
+  // What it asks the library with, and measures on.
   virtual cudnnHandle_t handle() const = 0;
   // Every algorithm of the pass, runnable or not, in a fixed order.
   virtual std::vector<Candidate> enumerate(const Problem& problem, Pass pass) = 0;

@@ -83,7 +83,7 @@ class GraphKernel final : public PreparedKernel {
     // cuDNN's release notes exempt some engines from running one plan in several threads at once. All that
     // waits is the launch.
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Plan& plan = plan_for({arguments.alpha, arguments.beta});
+    const Plan& plan = plan_for(handle, {arguments.alpha, arguments.beta});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
              std::vector<std::int64_t>{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY});
@@ -97,14 +97,15 @@ class GraphKernel final : public PreparedKernel {
 
  private:
   // Other factors than the two are rare: the first call with them plans, and the last ones are kept.
-  const Plan& plan_for(const Factors& factors) const {
+  const Plan& plan_for(cudnnHandle_t handle, const Factors& factors) const {
     const auto same = [&](const Factors& other) {
       return factors.alpha == other.alpha && factors.beta == other.beta;
     };
     if (same(kPlain)) return *planned_.plain;
     if (planned_.adding && same(kAdding)) return *planned_.adding;
     if (!other_ || !same(other_factors_)) {
-      auto plan = std::make_shared<Plan>(ConvolutionGraph(*context_, problem_, pass_, factors).plan(name_));
+      const Context here(context_->shared_library(), handle);  // the one it was prepared on may be gone
+      auto plan = std::make_shared<Plan>(ConvolutionGraph(here, problem_, pass_, factors).plan(name_));
       if (plan->workspace > planned_.workspace) {
         throw EngineError(to_text(name_) + " needs more workspace where it scales or adds");
       }

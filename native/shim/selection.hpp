@@ -9,8 +9,8 @@ namespace mucudnn::shim {
 
 // What an execution with this algorithm and at most so many bytes of workspace will run by; null where that
 // is the caller's own call. A kernel seen for the first time is measured here, as far as the mode allows.
-const Point* select(State& state, const CallerDescriptors& descriptors, Pass pass, unsigned algorithm,
-                    std::int64_t workspace) noexcept;
+const Point* select(State& state, cudnnHandle_t handle, const CallerDescriptors& descriptors, Pass pass,
+                    unsigned algorithm, std::int64_t workspace) noexcept;
 
 cudnnMathType_t math_of(const State& state, const CallerDescriptors& descriptors) noexcept;
 
