@@ -68,7 +68,7 @@ class Heuristics : public Descriptor {
 
  private:
   std::shared_ptr<OperationGraph> graph_;
-  cudnnBackendHeurMode_t mode_ = CUDNN_HEUR_MODE_INSTANT;
+  cudnnBackendHeurMode_t mode_ = CUDNN_HEUR_MODES_COUNT;  // none, which has no results
   std::int32_t processors_ = 0;
   std::vector<std::shared_ptr<EngineConfig>> results_;  // the best first
 };

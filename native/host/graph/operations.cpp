@@ -89,7 +89,7 @@ void PointwiseOperation::attributes(Access& access) {
 
 // Functions that the host engine does not have are not checked: no graph with them runs.
 void PointwiseOperation::complete() {
-  if (!pointwise) bad_parameter("a pointwise operation needs its function, finalized");
+  if (!pointwise) pointwise = graph::complete(std::make_shared<Pointwise>());
   const bool adds = pointwise->mode == CUDNN_POINTWISE_ADD;
   if (adds || pointwise->mode == CUDNN_POINTWISE_RELU_FWD) check_same_dims(x, y);
   if (adds) check_same_dims(x, b);
