@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
@@ -103,7 +104,9 @@ class PyEngine {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
-    engine_ = make_legacy_engine(library_, device_->stream());
+    context_ = std::make_shared<const Context>(library_, device_->stream());
+    // In the machine's memory the engines of the host's graph API are its legacy algorithms once more.
+    engine_ = is_cuda_ ? make_combined_engine(context_) : make_legacy_engine(context_);
     handles_ = std::make_unique<Handles>(library_);
   }
 
@@ -112,6 +115,7 @@ class PyEngine {
   std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
   int device_number() const { return device_->number(); }
+  std::string device_properties() const { return device_properties_of(*context_); }
 
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
@@ -173,6 +177,7 @@ class PyEngine {
   bool is_cuda_;
   int threads_;
   std::shared_ptr<Device> device_;
+  std::shared_ptr<const Context> context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Handles> handles_;
 };
@@ -253,6 +258,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
