@@ -13,6 +13,7 @@ SOURCE = """
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "abi.h"
+#include "backend_abi.h"
 
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";
@@ -72,7 +73,8 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0; with `-DNO_HOST` it does not tell
     that it is no NVIDIA's.
     """
-    text = re.sub(r"\s*\\\n\s*", " ", host_abi.ABI.read_text())
+    headers = "\n".join(header.read_text() for header in host_abi.HEADERS)
+    text = re.sub(r"\s*\\\n\s*", " ", headers)
     declared = re.findall(r"X\(([^,()]+), (cudnn\w+), \(([^()]*)\)\)", text)
     assert {name for _, name, _ in declared} == set(host_abi.FUNCTIONS)
     source, library = folder / "wrapper.c", folder / "wrapper.so"
