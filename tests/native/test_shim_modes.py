@@ -282,13 +282,14 @@ def work_in_threads():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
 
+work()  # while one thread looks a kernel up, executions of the others pass through
 work_in_threads()
 child = os.fork()
 work_in_threads()
 if child == 0:
     sys.exit(len(set(results)) - len(cases))
 assert os.waitpid(child, 0)[1] == 0
-assert (len(results), len(set(results))) == (80 * len(cases), len(cases))
+assert (len(results), len(set(results))) == (85 * len(cases), len(cases))
 """
 
 
@@ -321,4 +322,4 @@ def test_threads_and_a_forked_child_share_what_is_known_on_handles_of_their_own(
     assert "first seen" not in result.stderr
     if mode == "plan":  # the child counts what it did itself
         assert "120 of 120 convolutions divided" in result.stderr
-        assert "240 of 240 convolutions divided" in result.stderr
+        assert "255 of 255 convolutions divided" in result.stderr
