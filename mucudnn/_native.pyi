@@ -147,6 +147,9 @@ class Engine:
     @property
     def threads(self) -> int: ...
     @property
+    def device_number(self) -> int:
+        """Of the CUDA device that was the current one when the engine was made; else 0."""
+    @property
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
     def allocate(self, size: int) -> Memory:
@@ -220,11 +223,19 @@ class Division:
     def workspace(self) -> int:
         """Bytes needed."""
     def run(
-        self, x: int, w: int, y: int, workspace: Memory | None, alpha: float = 1.0, beta: float = 0.0
+        self,
+        x: int,
+        w: int,
+        y: int,
+        workspace: Memory | None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: int = 0,
     ) -> None:
         """Run on the device's addresses of packed tensors, whose sizes are the caller's business.
 
-        Calls at the same time need a workspace each.
+        The work of a CUDA device is put on the stream, a cudaStream_t, and the device must be the current
+        one. Calls at the same time, or on several streams, need a workspace each.
         """
 
 class Memory:

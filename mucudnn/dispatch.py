@@ -5,7 +5,7 @@ import os
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import Lock
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ class Call(NamedTuple):
     dilation: Sizes
     groups: int
     workspace: int | str | None  # None: of the environment
+    math: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class Prepared:
     _division: Division
     _workspace: int
 
-    def run(self, x: int, w: int, y: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Run on the addresses of tensors of these shapes, from any thread."""
-        self._device.run(self._division, x, w, y, self._workspace, alpha, beta)
+    def run(self, x: int, w: int, y: int, alpha: float = 1.0, beta: float = 0.0, stream: int = 0) -> None:
+        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream."""
+        self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream)
 
 
 _prepared: dict[Hashable, Prepared] = {}
@@ -74,7 +75,7 @@ def prepared(call: Call, plan: PlanOrPath | None = None, *, only_plan: bool = Tr
     ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it;
     NoEngineError, NothingFitsError, MucudnnError.
     """
-    identity = plan if isinstance(plan, str) else id(plan)
+    identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
     try:
         found = _prepared.get(key)
@@ -95,7 +96,7 @@ def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
     assert x is not None
     assert w is not None
     problem = problem_of(
-        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups
+        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups, call.math
     )
     shapes = shapes_of(problem, len(x) - 2)
     if call.y is not None and tuple(call.y) != shapes["y"]:

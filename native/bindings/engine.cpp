@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <mutex>
+
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
@@ -38,6 +40,57 @@ Scratch to_scratch(const Memory* workspace) {
   return workspace == nullptr ? Scratch{} : Scratch{workspace->data(), workspace->size()};
 }
 
+// Handles that calls take and give back, so that no two run on one at a time.
+class Handles {
+ public:
+  explicit Handles(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
+  ~Handles() {
+    for (const cudnnHandle_t handle : free_) library_->cudnnDestroy(handle);
+  }
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+
+  // Calls use(handle), whose work goes to `stream`.
+  template <typename Use>
+  void with(cudaStream_t stream, Use use) {
+    const cudnnHandle_t handle = take();
+    const Return given_back{*this, handle};
+    library_->check(library_->cudnnSetStream(handle, stream), "cudnnSetStream");
+    use(handle);
+  }
+
+ private:
+  struct Return {
+    Handles& handles;
+    cudnnHandle_t handle;
+    ~Return() {
+      const std::lock_guard lock(handles.mutex_);
+      handles.free_.push_back(handle);
+    }
+  };
+
+  cudnnHandle_t take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        const cudnnHandle_t handle = free_.back();
+        free_.pop_back();
+        return handle;
+      }
+    }
+    cudnnHandle_t handle = nullptr;
+    library_->check(library_->cudnnCreate(&handle), "cudnnCreate");
+    const std::lock_guard lock(mutex_);
+    free_.reserve(++made_);  // so that giving back cannot fail
+    return handle;
+  }
+
+  const std::shared_ptr<const Library> library_;
+  std::mutex mutex_;
+  std::vector<cudnnHandle_t> free_;
+  std::size_t made_ = 0;
+};
+
 class PyDivision;
 
 // A library, its device, and the thread count it is to run with.
@@ -51,12 +104,14 @@ class PyEngine {
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
     engine_ = make_legacy_engine(library_, device_->stream());
+    handles_ = std::make_unique<Handles>(library_);
   }
 
   std::string kind() const { return is_cuda_ ? "cudnn" : "host"; }
   std::string device() const { return device_->name(); }
   std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
+  int device_number() const { return device_->number(); }
 
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
@@ -132,6 +187,7 @@ class PyEngine {
   int threads_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Handles> handles_;
 };
 
 // A division made ready once, run on addresses that the caller answers for. Its engine outlives it.
@@ -143,11 +199,13 @@ class PyDivision {
   std::size_t workspace() const { return configuration_->workspace(); }
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
-           double beta) const {
+           double beta, std::uintptr_t stream) const {
     const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
     const py::gil_scoped_release release;
     engine_.use_threads();
-    configuration_->run(engine_.engine_->handle(), {tensors, alpha, beta}, to_scratch(workspace));
+    engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
+      configuration_->run(handle, {tensors, alpha, beta}, to_scratch(workspace));
+    });
   }
 
  private:
@@ -187,6 +245,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("device", &PyEngine::device)
       .def_property_readonly("library", &PyEngine::library)
       .def_property_readonly("threads", &PyEngine::threads)
+      .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
@@ -206,7 +265,7 @@ void bind_engine(py::module_& module) {
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0);
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0);
 
   module.def(
       "accumulator_size",

@@ -36,7 +36,8 @@ class CudaDevice final : public Device {
   explicit CudaDevice(const std::string& installed) : runtime_(installed) {
     int count = 0;
     runtime_.check(runtime_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    name_ = describe();
+    runtime_.check(runtime_.cudaGetDevice(&number_), "cudaGetDevice");
+    name_ = describe(number_);
     // The copies below go to the default stream, which waits for a stream made without flags, and it for
     // them.
     runtime_.check(runtime_.cudaStreamCreate(&stream_), "cudaStreamCreate");
@@ -44,6 +45,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override { runtime_.cudaStreamDestroy(stream_); }
 
   std::string name() const override { return name_; }
+  int number() const override { return number_; }
   cudaStream_t stream() const override { return stream_; }
 
   bool is_capturing(cudaStream_t stream) const override {
@@ -97,9 +99,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  std::string describe() const {
-    int device = 0;
-    runtime_.check(runtime_.cudaGetDevice(&device), "cudaGetDevice");
+  std::string describe(int device) const {
     // Between CUDA 12 and 13 the structure changed behind its name, and became shorter than this.
     union {
       cudaDeviceProp properties;
@@ -118,6 +118,7 @@ class CudaDevice final : public Device {
   }
 
   CudaRuntime runtime_;
+  int number_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
 };

@@ -33,6 +33,8 @@ class Device {
 
   // The identity under which its times are kept.
   virtual std::string name() const = 0;
+  // Among several devices of its kind.
+  virtual int number() const { return 0; }
   // Where work is to be put; null for the device's usual place.
   virtual CUstream_st* stream() const { return nullptr; }
   // Whether work on a stream is being captured into a graph instead of done.

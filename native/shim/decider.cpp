@@ -201,6 +201,13 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
   if (!failures.empty()) {
     log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " + failures);
   }
+  const bool any_fits = std::any_of(points.begin(), points.end(), [&](const Point& point) {
+    return point.workspace <= options_.workspace_limit.value_or(kNoLimit);
+  });
+  if (!points.empty() && !any_fits) {
+    log(LogLevel::warning, "nothing fits the workspace limit, the program's own calls are made: " +
+                               to_text(problem) + " " + name_of(pass));
+  }
   KnownKernel::Permissions permissions;
   const std::vector<Candidate>& whole = candidates.at(problem.mini_batch);
   for (std::size_t i = 0; i < whole.size(); ++i) {

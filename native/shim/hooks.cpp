@@ -7,7 +7,7 @@
 namespace mucudnn::shim {
 namespace {
 
-// The shim declares what it only reads as the interface of engines does, which has one type for all tensors.
+// Tensors have one type for all passes, whichever of them a pass only reads.
 char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(tensor)); }
 
 bool passes() noexcept { return passing.load(std::memory_order_relaxed); }
