@@ -81,7 +81,7 @@ def summary(ran: Ran) -> str:
 
 def points(ran: Ran) -> list[tuple[str, int]]:
     """The configurations that the log names, with their workspace, and how they are divided."""
-    found = re.finditer(rf"({PART}(?: \+ {PART})*) with (\d+) bytes", ran.stderr)
+    found = re.finditer(rf"({PART}(?: \+ {PART})*) in \S+ ms with (\d+) bytes", ran.stderr)
     return [(match[1], int(match.groups()[-1])) for match in found]
 
 
