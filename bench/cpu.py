@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import cache, division, efficiency, shim, solver
+from bench import cache, division, efficiency, hooks, shim, solver
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn._native import Engine, host_library
@@ -43,6 +43,7 @@ def main() -> None:
 
     add(solver.run())
     add(shim.run())
+    add(hooks.run())
     add(efficiency.run(engine))
     add(cache.run())
     with Cache.in_memory(Path("none")) as measured:

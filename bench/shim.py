@@ -26,39 +26,42 @@ def run() -> list[Record]:
     """Measure calls and starts. Needs a C compiler."""
     with TemporaryDirectory() as folder:
         timing, nothing = Path(folder) / "timing", Path(folder) / "nothing"
-        _compile(Path(__file__).with_name("shim_timing.c"), timing)
+        compile_c(Path(__file__).with_name("shim_timing.c"), timing)
         nothing.with_suffix(".c").write_text("int main(void) { return 0; }\n")
-        _compile(nothing.with_suffix(".c"), nothing)
+        compile_c(nothing.with_suffix(".c"), nothing)
         return [
-            _compare(
-                f"trampoline of {FUNCTION}", "pass-through cost", "ns", 1.0,
+            compare(
+                "shim", f"trampoline of {FUNCTION}", "pass-through cost", "ns", 1.0,
                 timing, "calls", str(ROUNDS), host_library(), str(shim_path()), FUNCTION,
             ),
-            _compare(
-                "a program that never calls cuDNN", "start-up cost", "ms", 1e6,
+            compare(
+                "shim", "a program that never calls cuDNN", "start-up cost", "ms", 1e6,
                 timing, "starts", str(ROUNDS), str(nothing), f"LD_PRELOAD={shim_path()}",
             ),
         ]  # fmt: skip
 
 
-def _compare(case: str, metric: str, unit: str, ns: float, *command: str | Path) -> Record:
+def compare(
+    theme: str, case: str, metric: str, unit: str, ns: float, *command: str | Path, **environment: str
+) -> Record:
     """The figure of one command, in units of `ns` nanoseconds."""
-    environment = {**os.environ, "MUCUDNN_LIBRARY": "host"}
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    variables = {**os.environ, "MUCUDNN_LIBRARY": "host", **environment}
+    answer = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     if answer.stderr:  # what the loader could not preload costs nothing
         raise SystemExit(answer.stderr)
     rounds = [tuple(float(word) / ns for word in line.split()) for line in answer.stdout.splitlines()]
     alone, through = (statistics.median(side) for side in zip(*rounds, strict=True))
     cost = statistics.median(second - first for first, second in rounds)
     details = {f"alone_{unit}": alone, f"with_{unit}": through, "rounds": len(rounds)}
-    return Record("shim", case, metric, cost, unit, details)
+    return Record(theme, case, metric, cost, unit, details)
 
 
-def _compile(source: Path, program: Path) -> None:
+def compile_c(source: Path, program: Path, *options: str) -> None:
+    """Build a C program."""
     compiler = os.environ.get("CC") or shutil.which("cc")
     if compiler is None:
         raise SystemExit("needs a C compiler: set CC")
-    subprocess.run([*compiler.split(), "-O2", source, "-o", program, "-ldl"], check=True)
+    subprocess.run([*compiler.split(), "-O2", *options, source, "-o", program, "-ldl"], check=True)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class View(NamedTuple):
     device: str  # `cpu`, `cuda:0`
     writable: bool
     owner: object  # keeps the memory
+    stream: int = 0  # of a CUDA device, where its values are made and wanted
 
     @property
     def size(self) -> int:
@@ -76,8 +77,10 @@ def read_tensor(tensor: Any, name: str) -> View:
         )
     if not tensor.is_contiguous():
         raise _not_packed(name, "contiguous()")
-    device = "cpu" if tensor.is_cpu else str(tensor.device)
-    return View(tensor.data_ptr(), tensor.shape, data_type, device, True, tensor)
+    if tensor.is_cpu:
+        return View(tensor.data_ptr(), tensor.shape, data_type, "cpu", True, tensor)
+    stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
+    return View(tensor.data_ptr(), tensor.shape, data_type, str(tensor.device), True, tensor, stream)
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
@@ -85,6 +88,11 @@ def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
         return torch.empty(shape, dtype=like.dtype, device=like.device)
+    if hasattr(like, "__cuda_array_interface__"):
+        cupy = sys.modules.get("cupy")
+        if cupy is None or not isinstance(like, cupy.ndarray):
+            raise ArgumentTypeError(f"{type(like).__name__} cannot be made here: give out=")
+        return cupy.empty(shape, like.dtype)
     if data_type == "bf16":
         raise ArgumentTypeError("NumPy has no bf16 for the result: give out=")
     return np.empty(shape, _OF_NUMPY[data_type])
@@ -129,7 +137,16 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
         raise _not_packed(name, "numpy.ascontiguousarray")
     if address % ITEM_SIZES[data_type]:
         raise UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
-    return View(address, shape, data_type, device, not read_only, array)
+    stream = 0 if device == "cpu" else _current_stream(array, interface)
+    return View(address, shape, data_type, device, not read_only, array, stream)
+
+
+def _current_stream(array: Any, interface: dict[str, Any]) -> int:
+    """CuPy's current one; else that on which the array says it is made, else the default one."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return int(cupy.cuda.get_current_stream().ptr)
+    return int(interface.get("stream") or 0)
 
 
 def _is_packed(interface: dict[str, Any], item: int) -> bool:

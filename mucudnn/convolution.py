@@ -5,7 +5,8 @@
 to three spatial dimensions. The operation is the cross-correlation of cuDNN, PyTorch and JAX. Arrays are
 of f32, f64, f16 or bf16, packed, all of one type and on one device: of NumPy, PyTorch, or anything that
 speaks DLPack or the CUDA array interface; where the library is not known, the result is of the library
-of the first array if it has the array API, and of NumPy otherwise.
+of the first array if it has the array API, and of NumPy otherwise. The work of arrays in a GPU's memory is
+put on the current stream of their library (of PyTorch and CuPy; else on that which the array names).
 """
 
 from typing import Any, TypeVar
@@ -44,7 +45,7 @@ def convolution_forward(
     The first call for a shape measures the algorithms that fit, which takes seconds and is kept in the
     cache; a `plan` (a Plan, or the path of one, which is read once) spares that, and names exactly what
     runs; given both, the plan's fastest choice within `workspace` is taken. Safe to call from several
-    threads.
+    threads; on the CPU each call runs on MUCUDNN_THREADS threads, 1 by default.
 
     Raises UsageError (a ValueError) for arguments that make no convolution, among them a plan for other
     shapes; ArgumentTypeError (a TypeError); MixedDevicesError, NotDifferentiableError, NothingFitsError,
@@ -60,7 +61,7 @@ def convolution_forward(
     )  # fmt: skip
     ready = prepared(call, plan)
     result, vy = _output(out, x, vx, vw, ready.shapes["y"], beta)
-    ready.run(vx.address, vw.address, vy.address, alpha, beta)
+    ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream)
     return _returned(result, out, x)
 
 
@@ -94,7 +95,7 @@ def convolution_backward_data(
     )  # fmt: skip
     ready = prepared(call, plan)
     result, vdx = _output(out, dy, vdy, vw, ready.shapes["x"], beta)
-    ready.run(vdx.address, vw.address, vdy.address, alpha, beta)
+    ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream)
     return _returned(result, out, dy)
 
 
@@ -129,7 +130,7 @@ def convolution_backward_filter(
     )  # fmt: skip
     ready = prepared(call, plan)
     result, vdw = _output(out, x, vx, vdy, ready.shapes["w"], beta)
-    ready.run(vx.address, vdw.address, vdy.address, alpha, beta)
+    ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream)
     return _returned(result, out, x)
 
 

@@ -1,50 +1,68 @@
 """The engine of each device that arrays lie on, and the workspaces that its calls share."""
 
+from collections import defaultdict
 from functools import cache
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, Memory
 from mucudnn.engines import open_engine
-from mucudnn.errors import NoEngineError
+from mucudnn.errors import NoEngineError, NothingFitsError
+from mucudnn.sizes import format_size
 
 
 class Device:
-    """An engine with the workspaces of calls that are over, kept for the next ones.
+    """An engine with the workspaces of calls that are over, kept for the next ones on the same stream.
 
     There are as many as calls ran at a time, each as large as the most that one of its calls needed.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._free: list[Memory] = []  # taking and giving back are atomic, so no lock
+        # Taking and giving back are atomic, so there is no lock. Where a call only puts work on a stream, the
+        # next call on that stream comes after it.
+        self._free: defaultdict[int, list[Memory]] = defaultdict(list)
 
-    def run(self, division: Division, x: int, w: int, y: int, size: int, alpha: float, beta: float) -> None:
+    def run(
+        self, division: Division, x: int, w: int, y: int, size: int, alpha: float, beta: float, stream: int
+    ) -> None:
         """Run on addresses, with `size` bytes of workspace that no other call uses meanwhile."""
         if not size:
-            division.run(x, w, y, None, alpha, beta)
+            division.run(x, w, y, None, alpha, beta, stream)
             return
-        workspace = self._take(size)
+        free = self._free[stream]
+        workspace = self._take(free, size)
         try:
-            division.run(x, w, y, workspace, alpha, beta)
+            division.run(x, w, y, workspace, alpha, beta, stream)
         finally:
-            self._free.append(workspace)
+            free.append(workspace)
 
-    def _take(self, size: int) -> Memory:
+    def _take(self, free: list[Memory], size: int) -> Memory:
         try:
-            workspace = self._free.pop()
+            workspace = free.pop()
+            if workspace.size >= size:
+                return workspace
+            del workspace  # first, so that the two never exist side by side
         except IndexError:
+            pass
+        try:
             return self.engine.allocate(size)
-        if workspace.size >= size:
-            return workspace
-        del workspace  # first, so that the two never exist side by side
-        return self.engine.allocate(size)
+        except MemoryError:
+            raise NothingFitsError(f"there is no memory for a workspace of {format_size(size)}") from None
 
 
 @cache
 def device_named(name: str) -> Device:
-    """`cpu` is the host engine. Raises NoEngineError for what has none."""
-    if name != "cpu":
+    """`cpu` is the host engine, `cuda:0` cuDNN on the current CUDA device. Raises NoEngineError."""
+    if name == "cpu":
+        return Device(open_engine("host", settings.THREADS.read()))
+    if not name.startswith("cuda:"):
+        raise NoEngineError(f"there is no engine for arrays on {name}")
+    try:
+        engine = open_engine("cudnn", 1)
+    except NoEngineError as error:
+        raise NoEngineError(f"there is no engine for arrays on {name}: {error}") from None
+    if name != f"cuda:{engine.device_number}":
         raise NoEngineError(
-            f"there is no engine for arrays on {name}: this version computes on the CPU, move them there"
+            f"arrays are on {name}, the current CUDA device is {engine.device_number}: make theirs current"
         )
-    return Device(open_engine("host", settings.THREADS.read()))
+    return Device(engine)

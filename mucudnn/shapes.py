@@ -19,6 +19,7 @@ def problem_of(
     padding: Sizes,
     dilation: Sizes,
     groups: int,
+    math: str = "default",
 ) -> Problem:
     """The problem of an input x and a filter w; one spatial dimension becomes a height of 1 and a width.
 
@@ -52,6 +53,7 @@ def problem_of(
             groups=groups,
             data_type=data_type,
             layout=layout,
+            math=math,
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -62,11 +62,12 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     `mucudnn.torch.plan`, or the path of one); what the plan does not have, such as a last mini-batch that
     is smaller, runs within `workspace`. Parameters, state_dict, hooks, DistributedDataParallel, pickling
     and copies stay as they were; a pickled model needs mucudnn where it is loaded. Subclasses of these
-    modules are left alone, and parametrised ones are such: convert first.
+    modules are left alone, and parametrised ones are such: convert first. On the CPU convolutions run on
+    MUCUDNN_THREADS threads, 1 by default, whatever `torch.set_num_threads` says.
 
     Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
-    subclasses of tensors, a device without an engine, under vmap or jvp) runs as it did before, with a
-    warning where it looked as if it could be.
+    subclasses of tensors, a device without an engine; under vmap, jvp or the capture of a CUDA graph) runs
+    as it did before, with a warning where it looked as if it could be.
 
     Raises UsageError (a ValueError) for a model without convolutions; MucudnnError for a plan that cannot
     be read.
@@ -98,10 +99,17 @@ def convolutions(model: Any) -> list[Any]:
 
 
 def _can_divide(*tensors: Tensor) -> bool:
+    """Whether it looks so. What a CUDA graph captures cannot: its memory is not ours to hold."""
     return all(
-        ops.is_plain(tensor) and tensor.is_cpu and tensor.dtype in _TYPES and tensor.numel() > 0
+        ops.is_plain(tensor)
+        and tensor.device.type in ("cpu", "cuda")
+        and tensor.dtype in _TYPES
+        and tensor.numel() > 0
         for tensor in tensors
-    ) and (torch.compiler.is_compiling() or not ops.is_transformed())
+    ) and (
+        torch.compiler.is_compiling()
+        or not (ops.is_transformed() or (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()))
+    )
 
 
 def operands_of(

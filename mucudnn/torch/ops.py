@@ -7,6 +7,7 @@ handle under which this process knows it.
 import hashlib
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from mucudnn import arrays
+from mucudnn._native import EngineError
 from mucudnn.arrays import View
 from mucudnn.dispatch import Call, PlanOrPath, Prepared, known_plan, prepared
 from mucudnn.errors import MucudnnError, UsageError
@@ -64,8 +66,15 @@ def call_of(
     return Call(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        options.workspace,
+        options.workspace, _math() if view.device.startswith("cuda") else "default",
     )  # fmt: skip
+
+
+def _math() -> str:
+    """What PyTorch itself would allow on a GPU. Raises UsageError."""
+    if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+        raise UsageError("PyTorch was told to be deterministic, which is not chosen for on a GPU yet")
+    return "default" if torch.backends.cudnn.allow_tf32 else "strict"
 
 
 def view_of(tensor: Tensor, name: str, channels_last: bool) -> View:
@@ -94,7 +103,7 @@ def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
     tensors = (x, w) if bias is None else (x, w, bias)
     return (
         torch.compiler.is_compiling()
-        or not all(map(is_plain, tensors))
+        or not all(is_plain(tensor) and tensor.is_cpu for tensor in tensors)
         or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
         or is_in_torch_dispatch_mode()
         or is_transformed()
@@ -108,16 +117,15 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, *given: Any) -> Tenso
     try:
         vx, vw = _views("x", x, "w", w, options.channels_last)
         ready = _ready(call_of("forward", vx, vx.shape, vw.shape, None, options), options)
-        if bias is not None:
+        y = _empty(_in_order(ready.shapes["y"], options.channels_last), x, options.channels_last)
+        if bias is not None:  # added by the convolution itself, so that 16-bit results are rounded once
             _check_bias(bias, vx, w)
-    except MucudnnError as error:
+            y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
+        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream)
+        return y
+    except (MucudnnError, EngineError) as error:
         _give_way(error, options)
         return _kept(torch.ops.aten.convolution(x, w, bias, *_stock(options)), options)
-    y = _empty(_in_order(ready.shapes["y"], options.channels_last), x, options.channels_last)
-    if bias is not None:  # added by the convolution itself, so that 16-bit results are rounded once
-        y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
-    ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0)
-    return y
 
 
 def _backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Tensor:
@@ -126,14 +134,13 @@ def _backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Ten
         vdy, vw = _views("dy", dy, "w", w, options.channels_last)
         x_shape = _in_memory(input_shape, options.channels_last)
         ready = _ready(call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options), options)
-    except MucudnnError as error:
+        dx = _empty(input_shape, dy, options.channels_last)
+        ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream)
+        return dx
+    except (MucudnnError, EngineError) as error:
         _give_way(error, options)
-        x = dy.new_empty(1).expand(input_shape)  # only its shape is looked at
-        mask = [True, False, False]
+        x, mask = dy.new_empty(1).expand(input_shape), [True, False, False]  # of x only the shape is read
         return _kept(torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[0], options)
-    dx = _empty(input_shape, dy, options.channels_last)
-    ready.run(dx.data_ptr(), vw.address, vdy.address)
-    return dx
 
 
 def _backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> Tensor:
@@ -142,14 +149,13 @@ def _backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> 
         vx, vdy = _views("x", x, "dy", dy, options.channels_last)
         w_shape = _in_memory(filter_shape, options.channels_last)
         ready = _ready(call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options), options)
-    except MucudnnError as error:
+        dw = _empty(filter_shape, x, options.channels_last)
+        ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream)
+        return dw
+    except (MucudnnError, EngineError) as error:
         _give_way(error, options)
-        w = x.new_empty(1).expand(filter_shape)
-        mask = [False, True, False]
+        w, mask = x.new_empty(1).expand(filter_shape), [False, True, False]
         return _kept(torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[1], options)
-    dw = _empty(filter_shape, x, options.channels_last)
-    ready.run(vx.address, dw.data_ptr(), vdy.address)
-    return dw
 
 
 def _views(
@@ -173,7 +179,7 @@ def _ready(call: Call, options: Options) -> Prepared:
     return prepared(call, plan, only_plan=not options.fallback)
 
 
-def _give_way(error: MucudnnError, options: Options) -> None:
+def _give_way(error: Exception, options: Options) -> None:
     if not options.fallback:
         raise error
     warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", RuntimeWarning, stacklevel=4)
@@ -257,11 +263,20 @@ def _backward_filter_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]
 _library = torch.library.Library("mucudnn", "DEF")
 
 
+def _on_device_of_tensors(run: Any) -> Any:
+    def guarded(first: Tensor, *others: Any) -> Tensor:
+        with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
+            result: Tensor = run(first, *others)
+        return result
+
+    return guarded
+
+
 def _operator(name: str, schema: str, run: Any, fake: Any, gradients: Any) -> Any:
     """As `torch.library.custom_op` makes it, without the 20 µs of its checks at every call."""
     qualified = f"mucudnn::{name}"
     _library.define(f"{name}({schema}, {_SCHEMA}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-    _library.impl(name, run, "CompositeExplicitAutograd")
+    _library.impl(name, _on_device_of_tensors(run), "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, fake, lib=_library)
     torch.library.register_autograd(qualified, gradients, setup_context=_save, lib=_library)
     return getattr(torch.ops.mucudnn, name).default

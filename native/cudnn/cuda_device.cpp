@@ -36,7 +36,8 @@ class CudaDevice final : public Device {
   explicit CudaDevice(const std::string& installed) : runtime_(installed) {
     int count = 0;
     runtime_.check(runtime_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    name_ = describe();
+    runtime_.check(runtime_.cudaGetDevice(&number_), "cudaGetDevice");
+    name_ = describe(number_);
     // The copies below go to the default stream, which waits for a stream made without flags, and it for
     // them.
     runtime_.check(runtime_.cudaStreamCreate(&stream_), "cudaStreamCreate");
@@ -44,7 +45,14 @@ class CudaDevice final : public Device {
   ~CudaDevice() override { runtime_.cudaStreamDestroy(stream_); }
 
   std::string name() const override { return name_; }
+  int number() const override { return number_; }
   cudaStream_t stream() const override { return stream_; }
+
+  bool is_capturing(cudaStream_t stream) const override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    runtime_.check(runtime_.cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
 
   std::size_t available() const override {
     std::size_t available = 0, total = 0;
@@ -73,13 +81,14 @@ class CudaDevice final : public Device {
   }
 
   void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                   std::size_t width, std::size_t count) override {
+                   std::size_t width, std::size_t count, cudaStream_t stream) override {
     runtime_.check(runtime_.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, count,
-                                              cudaMemcpyDeviceToDevice, stream_),
+                                              cudaMemcpyDeviceToDevice, stream),
                    "cudaMemcpy2DAsync");
   }
-  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) override {
-    runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream_), "cudaMemset2DAsync");
+  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
+                    cudaStream_t stream) override {
+    runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream), "cudaMemset2DAsync");
   }
 
   double time_ms(const std::function<void()>& work) override {
@@ -91,9 +100,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  std::string describe() const {
-    int device = 0;
-    runtime_.check(runtime_.cudaGetDevice(&device), "cudaGetDevice");
+  std::string describe(int device) const {
     // Between CUDA 12 and 13 the structure changed behind its name, and became shorter than this.
     union {
       cudaDeviceProp properties;
@@ -112,6 +119,7 @@ class CudaDevice final : public Device {
   }
 
   CudaRuntime runtime_;
+  int number_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
 };

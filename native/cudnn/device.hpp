@@ -33,8 +33,12 @@ class Device {
 
   // The identity under which its times are kept.
   virtual std::string name() const = 0;
+  // Among several devices of its kind.
+  virtual int number() const { return 0; }
   // Where work is to be put; null for the device's usual place.
   virtual CUstream_st* stream() const { return nullptr; }
+  // Whether work on a stream is being captured into a graph instead of done.
+  virtual bool is_capturing(CUstream_st*) const { return false; }
   // Null where the device cannot.
   virtual Accumulator* accumulator() { return nullptr; }
 
@@ -46,10 +50,11 @@ class Device {
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
 
-  // `count` pieces of `width` bytes, a pitch apart.
+  // `count` pieces of `width` bytes, a pitch apart; in the order of the other work on the stream.
   virtual void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                           std::size_t width, std::size_t count) = 0;
-  virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) = 0;
+                           std::size_t width, std::size_t count, CUstream_st* stream) = 0;
+  virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
+                            CUstream_st* stream) = 0;
 
   // Milliseconds from the call until its work is done.
   virtual double time_ms(const std::function<void()>& work) = 0;

@@ -62,6 +62,7 @@ struct Arguments {
   double alpha = 1;
   double beta = 0;
   std::optional<Fusion> fusion{};
+  cudaStream_t stream = nullptr;  // the handle's, for copies between the calls of the library
 };
 
 // One algorithm of a kernel, as the library describes it.
@@ -85,7 +86,7 @@ class PreparedKernel {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Its own, for measuring.
+  // What it asks the library with, and measures on.
   virtual cudnnHandle_t handle() const = 0;
   // Every algorithm of the pass, runnable or not, in a fixed order.
   virtual std::vector<Candidate> enumerate(const Problem& problem, Pass pass) = 0;

@@ -43,9 +43,10 @@ std::vector<Configuration> desirable_configurations(const std::vector<MicroConfi
 
 Decider::Decider(const Options& options, std::shared_ptr<const Library> library)
     : options_(options), library_(std::move(library)) {
-  if (!library_->is_host()) throw EngineError("this version divides on the host engine only");
-  identity_ = {{"engine", "host"}, {"device", library_->describe_host()}, {"library", library_->name()}};
-  device_ = make_host_device(library_->describe_host());
+  const bool is_host = library_->is_host();
+  device_ = is_host ? make_host_device(library_->describe_host()) : make_cuda_device("");
+  identity_ = {
+      {"engine", is_host ? "host" : "cudnn"}, {"device", device_->name()}, {"library", library_->name()}};
   if (options_.plan.empty()) return;
   try {
     read_plan();
@@ -67,9 +68,10 @@ void Decider::read_plan() {
   }
 }
 
-Engine& Decider::engine() {
-  if (engine_ == nullptr) engine_ = make_legacy_engine(library_, device_->stream());
-  return *engine_;
+bool Decider::is_capturing(cudnnHandle_t handle) const {
+  cudaStream_t stream = nullptr;
+  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+  return device_->is_capturing(stream);
 }
 
 bool Decider::is_allowed(const std::string& algorithm) const {
@@ -82,7 +84,8 @@ const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
   return found == plan_.end() ? nullptr : &found->second;
 }
 
-std::unique_ptr<const KnownKernel> Decider::decide(const Problem& problem, Pass pass, bool may_measure) {
+std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
+                                                   bool may_measure) {
   const PlanKernel* const plan = planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   std::vector<Configuration> configurations;
@@ -98,12 +101,13 @@ std::unique_ptr<const KnownKernel> Decider::decide(const Problem& problem, Pass 
   } else {
     for (const std::int64_t size : micro_batch_sizes(options_.policy, problem.mini_batch)) sizes.insert(size);
   }
+  const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
   Candidates candidates;
   for (const std::int64_t size : sizes) {
-    candidates[size] = engine().enumerate(problem.with_mini_batch(size), pass);
+    candidates[size] = engine->enumerate(problem.with_mini_batch(size), pass);
   }
-  if (plan != nullptr) return make_known(problem, pass, candidates, configurations, &plan->chosen);
-  const auto known = measured(problem, pass, candidates, may_measure);
+  if (plan != nullptr) return make_known(*engine, problem, pass, candidates, configurations, &plan->chosen);
+  const auto known = measured(problem, pass, candidates, may_measure && !is_capturing(handle));
   if (!known) return nullptr;
   const bool can_sum = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1).has_value();
   configurations = desirable_configurations(*known, problem.mini_batch, can_sum);
@@ -115,7 +119,7 @@ std::unique_ptr<const KnownKernel> Decider::decide(const Problem& problem, Pass 
     const auto more = desirable_configurations(deterministic, problem.mini_batch, can_sum);
     configurations.insert(configurations.end(), more.begin(), more.end());
   }
-  return make_known(problem, pass, candidates, configurations, nullptr);
+  return make_known(*engine, problem, pass, candidates, configurations, nullptr);
 }
 
 std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& problem, Pass pass,
@@ -145,7 +149,9 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
   }
   if (missing.empty()) return all;
   if (!may_measure) return std::nullopt;
-  const auto fresh = measure_all(engine(), *device_, problem, pass, missing);
+  if (measuring_ == nullptr)
+    measuring_ = make_legacy_engine(std::make_shared<const Context>(library_, device_->stream()));
+  const auto fresh = measure_all(*measuring_, *device_, problem, pass, missing);
   log(LogLevel::debug,
       "measured " + std::to_string(fresh.size()) + " times for " + to_text(problem) + " " + name_of(pass));
   try {
@@ -157,7 +163,7 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
   return all;
 }
 
-std::unique_ptr<const KnownKernel> Decider::make_known(const Problem& problem, Pass pass,
+std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Problem& problem, Pass pass,
                                                        const Candidates& candidates,
                                                        const std::vector<Configuration>& configurations,
                                                        const Configuration* preferred) {
@@ -176,7 +182,7 @@ std::unique_ptr<const KnownKernel> Decider::make_known(const Problem& problem, P
     }
     if (!allowed) continue;
     try {
-      auto division = std::make_unique<const Division>(engine(), *device_, problem, pass, slices);
+      auto division = std::make_unique<const Division>(engine, *device_, problem, pass, slices);
       // The library's own word on the workspace, not the file's.
       const auto workspace = static_cast<std::int64_t>(division->workspace());
       if (preferred != nullptr && configuration == *preferred)
@@ -189,6 +195,13 @@ std::unique_ptr<const KnownKernel> Decider::make_known(const Problem& problem, P
   }
   if (!failures.empty()) {
     log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " + failures);
+  }
+  const bool any_fits = std::any_of(points.begin(), points.end(), [&](const Point& point) {
+    return point.workspace <= options_.workspace_limit.value_or(kNoLimit);
+  });
+  if (!points.empty() && !any_fits) {
+    log(LogLevel::warning, "nothing fits the workspace limit, the program's own calls are made: " +
+                               to_text(problem) + " " + name_of(pass));
   }
   KnownKernel::Permissions permissions;
   const std::vector<Candidate>& whole = candidates.at(problem.mini_batch);
@@ -205,9 +218,11 @@ std::unique_ptr<const KnownKernel> Decider::make_known(const Problem& problem, P
   return std::make_unique<const KnownKernel>(pass, std::move(points), permissions, preferred_index);
 }
 
-std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(const Problem& problem, Pass pass,
-                                                               const char* first, std::size_t workspace) {
-  std::vector<Candidate> candidates = engine().enumerate(problem, pass);
+std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t handle, const Problem& problem,
+                                                               Pass pass, const char* first,
+                                                               std::size_t workspace) const {
+  const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
+  std::vector<Candidate> candidates = engine->enumerate(problem, pass);
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
     return (a.algorithm == first) > (b.algorithm == first);
   });
@@ -216,7 +231,7 @@ std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(const Problem& pr
     if (candidate.status != kSuccess || candidate.workspace > workspace) continue;
     const bool is_harmless = is_allowed(candidate.algorithm) && is_deterministic(candidate);
     if (candidate.algorithm != first && !is_harmless) continue;
-    kernels.push_back(engine().prepare(problem, pass, candidate.algorithm));
+    kernels.push_back(engine->prepare(problem, pass, candidate.algorithm));
   }
   return kernels;
 }

@@ -13,31 +13,32 @@
 
 namespace mucudnn::shim {
 
-// One thread at a time.
 class Decider {
  public:
   // Throws EngineError, in particular where the plan cannot be followed in this process.
   Decider(const Options& options, std::shared_ptr<const Library> library);
 
-  // Null where nothing is known without measuring, which is then not allowed. Throws EngineError and
-  // std::bad_alloc.
-  std::unique_ptr<const KnownKernel> decide(const Problem& problem, Pass pass, bool may_measure);
+  // One thread at a time, on its handle. Null where nothing is known without measuring, which is then not
+  // allowed. Throws EngineError and std::bad_alloc.
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
+                                            bool may_measure);
 
   // What can compute a kernel in so many bytes of workspace, made ready: the algorithm of this name first.
-  std::vector<std::unique_ptr<PreparedKernel>> runnable(const Problem& problem, Pass pass, const char* first,
-                                                        std::size_t workspace);
+  std::vector<std::unique_ptr<PreparedKernel>> runnable(cudnnHandle_t handle, const Problem& problem,
+                                                        Pass pass, const char* first,
+                                                        std::size_t workspace) const;
 
  private:
   // The algorithms at each micro-batch size, as the library describes them.
   using Candidates = std::map<std::int64_t, std::vector<Candidate>>;
 
   void read_plan();
-  Engine& engine();
+  bool is_capturing(cudnnHandle_t handle) const;
   bool is_allowed(const std::string& algorithm) const;
   const PlanKernel* planned(const Problem& problem, Pass pass) const;
   std::optional<std::vector<MicroConfiguration>> measured(const Problem& problem, Pass pass,
                                                           const Candidates& candidates, bool may_measure);
-  std::unique_ptr<const KnownKernel> make_known(const Problem& problem, Pass pass,
+  std::unique_ptr<const KnownKernel> make_known(Engine& engine, const Problem& problem, Pass pass,
                                                 const Candidates& candidates,
                                                 const std::vector<Configuration>& configurations,
                                                 const Configuration* preferred);
@@ -46,7 +47,7 @@ class Decider {
   std::shared_ptr<const Library> library_;
   std::map<std::string, std::string> identity_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> measuring_;  // with a handle and a stream of its own
   std::map<std::pair<std::string, Pass>, PlanKernel> plan_;
   std::optional<Journal> journal_;
 };

@@ -50,7 +50,7 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
       return "z is not like y";
     if (!may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
   }
-  const KnownKernel* const known = state.know(*choice.kernel, false);
+  const KnownKernel* const known = state.know(execution.handle, *choice.kernel, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
   choice.point =
@@ -67,7 +67,8 @@ cudnnStatus_t run_rest(State& state, const SeenKernel& kernel, const Execution& 
   const Arguments at = advanced(kernel.problem, kernel.pass, arguments, done);
   const char* const own = legacy_algorithm(kernel.pass, execution.algorithm);
   cudnnStatus_t status = CUDNN_STATUS_EXECUTION_FAILED;
-  for (const auto& prepared : state.runnable(rest, kernel.pass, own, execution.workspace.size)) {
+  for (const auto& prepared :
+       state.decider()->runnable(execution.handle, rest, kernel.pass, own, execution.workspace.size)) {
     try {
       prepared->execute(execution.handle, at, execution.workspace);
       return CUDNN_STATUS_SUCCESS;
@@ -108,12 +109,11 @@ bool run(State& state, const Choice& choice, const Execution& execution, cudnnSt
     state.tally().passed("a call of the library failed");
     try {
       state.warn_once(*choice.kernel, std::to_string(done) + " samples by " + describe(point.configuration) +
-                                          ", the others by the caller's own call: " + error.what());
+                                          ", the others undivided: " + error.what());
     } catch (const std::bad_alloc&) {
       // Then without the warning.
     }
   }
-  if (done == 0) return false;
   try {
     status = run_rest(state, *choice.kernel, execution, arguments, done);
   } catch (const CallFailed& failure) {
@@ -121,7 +121,8 @@ bool run(State& state, const Choice& choice, const Execution& execution, cudnnSt
   } catch (...) {
     status = CUDNN_STATUS_ALLOC_FAILED;
   }
-  return true;
+  // As long as nothing is computed, the caller's own call can still give its own status.
+  return status == CUDNN_STATUS_SUCCESS || done > 0;
 }
 
 }  // namespace mucudnn::shim

@@ -7,7 +7,7 @@
 namespace mucudnn::shim {
 namespace {
 
-// The shim declares what it only reads as the interface of engines does, which has one type for all tensors.
+// Tensors have one type for all passes, whichever of them a pass only reads.
 char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(tensor)); }
 
 bool passes() noexcept { return passing.load(std::memory_order_relaxed); }
@@ -23,22 +23,25 @@ cudnnStatus_t execute(const Execution& execution, Own own) noexcept {
 
 // Of a Get or a Find that is done: `status` is its status.
 template <typename Performance>
-cudnnStatus_t answer(cudnnStatus_t status, const CallerDescriptors& descriptors, Pass pass, int requested,
-                     int* returned, Performance* results, std::int64_t workspace = kNoLimit) noexcept {
+cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const CallerDescriptors& descriptors,
+                     Pass pass, int requested, int* returned, Performance* results,
+                     std::int64_t workspace = kNoLimit) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
-  if (const Point* point = select(*state, descriptors, pass, results[0].algo, workspace)) {
+  if (const Point* point =
+          select(*state, handle, descriptors, pass, Question::which_algorithm, results[0].algo, workspace)) {
     put_first(*point, math_of(*state, descriptors), requested, returned, results);
   }
   return status;
 }
 
 // Of a WorkspaceSize that is done.
-cudnnStatus_t answer_size(cudnnStatus_t status, const CallerDescriptors& descriptors, Pass pass,
-                          unsigned algorithm, size_t* size) noexcept {
+cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const CallerDescriptors& descriptors,
+                          Pass pass, unsigned algorithm, size_t* size) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
-  if (const Point* point = select(*state, descriptors, pass, algorithm, kNoLimit)) {
+  if (const Point* point =
+          select(*state, handle, descriptors, pass, Question::workspace_size, algorithm, kNoLimit)) {
     *size = static_cast<size_t>(point->workspace);
   }
   return status;
@@ -157,8 +160,9 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnn
                                                      cudnnConvolutionFwdAlgoPerf_t* results) {
   const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionForwardAlgorithm_v7(
       handle, x, w, convolution, y, requested, returned, results);
-  return passes() ? status
-                  : answer(status, {x, w, convolution, y}, Pass::forward, requested, returned, results);
+  return passes()
+             ? status
+             : answer(status, handle, {x, w, convolution, y}, Pass::forward, requested, returned, results);
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
@@ -169,9 +173,9 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, 
                                                           cudnnConvolutionBwdDataAlgoPerf_t* results) {
   const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardDataAlgorithm_v7(
       handle, w, dy, convolution, dx, requested, returned, results);
-  return passes()
-             ? status
-             : answer(status, {dx, w, convolution, dy}, Pass::backward_data, requested, returned, results);
+  return passes() ? status
+                  : answer(status, handle, {dx, w, convolution, dy}, Pass::backward_data, requested, returned,
+                           results);
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
@@ -182,9 +186,9 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle
                                                             cudnnConvolutionBwdFilterAlgoPerf_t* results) {
   const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardFilterAlgorithm_v7(
       handle, x, dy, convolution, dw, requested, returned, results);
-  return passes()
-             ? status
-             : answer(status, {x, dw, convolution, dy}, Pass::backward_filter, requested, returned, results);
+  return passes() ? status
+                  : answer(status, handle, {x, dw, convolution, dy}, Pass::backward_filter, requested,
+                           returned, results);
 }
 
 cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
@@ -194,7 +198,8 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudn
                                                       cudnnConvolutionFwdAlgo_t algorithm, size_t* size) {
   const cudnnStatus_t status =
       mucudnn_real_cudnnGetConvolutionForwardWorkspaceSize(handle, x, w, convolution, y, algorithm, size);
-  return passes() ? status : answer_size(status, {x, w, convolution, y}, Pass::forward, algorithm, size);
+  return passes() ? status
+                  : answer_size(status, handle, {x, w, convolution, y}, Pass::forward, algorithm, size);
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
@@ -205,8 +210,9 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle,
                                                            size_t* size) {
   const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardDataWorkspaceSize(
       handle, w, dy, convolution, dx, algorithm, size);
-  return passes() ? status
-                  : answer_size(status, {dx, w, convolution, dy}, Pass::backward_data, algorithm, size);
+  return passes()
+             ? status
+             : answer_size(status, handle, {dx, w, convolution, dy}, Pass::backward_data, algorithm, size);
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
@@ -217,8 +223,9 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handl
                                                              size_t* size) {
   const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardFilterWorkspaceSize(
       handle, x, dy, convolution, dw, algorithm, size);
-  return passes() ? status
-                  : answer_size(status, {x, dw, convolution, dy}, Pass::backward_filter, algorithm, size);
+  return passes()
+             ? status
+             : answer_size(status, handle, {x, dw, convolution, dy}, Pass::backward_filter, algorithm, size);
 }
 
 cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
@@ -228,8 +235,9 @@ cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t handle, cudnnTe
                                                    cudnnConvolutionFwdAlgoPerf_t* results) {
   const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionForwardAlgorithm(
       handle, x, w, convolution, y, requested, returned, results);
-  return passes() ? status
-                  : answer(status, {x, w, convolution, y}, Pass::forward, requested, returned, results);
+  return passes()
+             ? status
+             : answer(status, handle, {x, w, convolution, y}, Pass::forward, requested, returned, results);
 }
 
 cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithm(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
@@ -240,9 +248,9 @@ cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithm(cudnnHandle_t handle, cu
                                                         cudnnConvolutionBwdDataAlgoPerf_t* results) {
   const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionBackwardDataAlgorithm(
       handle, w, dy, convolution, dx, requested, returned, results);
-  return passes()
-             ? status
-             : answer(status, {dx, w, convolution, dy}, Pass::backward_data, requested, returned, results);
+  return passes() ? status
+                  : answer(status, handle, {dx, w, convolution, dy}, Pass::backward_data, requested, returned,
+                           results);
 }
 
 cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithm(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
@@ -253,9 +261,9 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithm(cudnnHandle_t handle, 
                                                           cudnnConvolutionBwdFilterAlgoPerf_t* results) {
   const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionBackwardFilterAlgorithm(
       handle, x, dy, convolution, dw, requested, returned, results);
-  return passes()
-             ? status
-             : answer(status, {x, dw, convolution, dy}, Pass::backward_filter, requested, returned, results);
+  return passes() ? status
+                  : answer(status, handle, {x, dw, convolution, dy}, Pass::backward_filter, requested,
+                           returned, results);
 }
 
 cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
@@ -267,8 +275,8 @@ cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
       handle, x_descriptor, x, w_descriptor, w, convolution, y_descriptor, y, requested, returned, results,
       workspace, workspace_size);
   return passes() ? status
-                  : answer(status, {x_descriptor, w_descriptor, convolution, y_descriptor}, Pass::forward,
-                           requested, returned, results, bytes(workspace_size));
+                  : answer(status, handle, {x_descriptor, w_descriptor, convolution, y_descriptor},
+                           Pass::forward, requested, returned, results, bytes(workspace_size));
 }
 
 cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
@@ -280,7 +288,7 @@ cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
       handle, w_descriptor, w, dy_descriptor, dy, convolution, dx_descriptor, dx, requested, returned,
       results, workspace, workspace_size);
   return passes() ? status
-                  : answer(status, {dx_descriptor, w_descriptor, convolution, dy_descriptor},
+                  : answer(status, handle, {dx_descriptor, w_descriptor, convolution, dy_descriptor},
                            Pass::backward_data, requested, returned, results, bytes(workspace_size));
 }
 
@@ -293,7 +301,7 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
       handle, x_descriptor, x, dy_descriptor, dy, convolution, dw_descriptor, dw, requested, returned,
       results, workspace, workspace_size);
   return passes() ? status
-                  : answer(status, {x_descriptor, dw_descriptor, convolution, dy_descriptor},
+                  : answer(status, handle, {x_descriptor, dw_descriptor, convolution, dy_descriptor},
                            Pass::backward_filter, requested, returned, results, bytes(workspace_size));
 }
 

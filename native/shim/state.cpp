@@ -99,22 +99,28 @@ SeenKernel* State::see(const CallerDescriptors& descriptors, Pass pass, const ch
   return &kernels_.find_or_add(recognised.problem, pass);
 }
 
-const KnownKernel* State::know(SeenKernel& kernel, bool may_measure) {
+const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   if (decider_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
     return nullptr;
-  const std::lock_guard<std::mutex> lock(deciding_);
+  std::unique_lock<std::mutex> lock(deciding_, std::defer_lock);
+  if (may_measure || options_.mode == Mode::plan) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return nullptr;  // another thread may be measuring, which no execution waits for
+  }
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
-  std::unique_ptr<const KnownKernel> known = decide(kernel, may_measure);
+  std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure);
   kernel.looked_up.store(true, std::memory_order_release);
   kernel.known.store(known.get(), std::memory_order_release);
   return known.release();
 }
 
-std::unique_ptr<const KnownKernel> State::decide(const SeenKernel& kernel, bool may_measure) {
+std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, const SeenKernel& kernel,
+                                                 bool may_measure) {
   std::string reason = "out of memory";
   try {
-    auto known = decider_->decide(kernel.problem, kernel.pass, may_measure);
+    auto known = decider_->decide(handle, kernel.problem, kernel.pass, may_measure);
     if (known != nullptr) {
       log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + known->text());
     } else if (!kernel.looked_up) {
@@ -140,12 +146,6 @@ const char* State::reason_for_unknown() const {
     default:
       return "first seen at execution";
   }
-}
-
-std::vector<std::unique_ptr<PreparedKernel>> State::runnable(const Problem& problem, Pass pass,
-                                                             const char* first, std::size_t workspace) {
-  const std::lock_guard<std::mutex> lock(deciding_);
-  return decider_->runnable(problem, pass, first, workspace);
 }
 
 void State::warn_once(SeenKernel& kernel, const std::string& what) const {

@@ -21,20 +21,20 @@ class State {
 
   const Library& library() const { return *library_; }
   Tally& tally() { return tally_; }
+  bool has_limit() const { return options_.workspace_limit.has_value(); }
 
   // The kernel of these descriptors; null, with the reason in `obstacle`, where no problem describes them.
   SeenKernel* see(const CallerDescriptors& descriptors, Pass pass, const char*& obstacle);
 
   // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
   // takes no lock.
-  const KnownKernel* know(SeenKernel& kernel, bool may_measure);
+  const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
 
   // Why an execution passes through of which nothing is known.
   const char* reason_for_unknown() const;
 
-  // What can compute the rest of a division that failed: see Decider::runnable.
-  std::vector<std::unique_ptr<PreparedKernel>> runnable(const Problem& problem, Pass pass, const char* first,
-                                                        std::size_t workspace);
+  // Null in mode record.
+  const Decider* decider() const { return decider_.get(); }
 
   void warn_once(SeenKernel& kernel, const std::string& what) const;
 
@@ -45,7 +45,7 @@ class State {
   void restart_in_child() noexcept;
 
  private:
-  std::unique_ptr<const KnownKernel> decide(const SeenKernel& kernel, bool may_measure);
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const SeenKernel& kernel, bool may_measure);
 
   Options options_;
   std::shared_ptr<const Library> library_;

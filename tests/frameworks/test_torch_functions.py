@@ -6,6 +6,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
+from mucudnn.arrays import View
 from mucudnn.errors import MucudnnError
 from mucudnn.plan import Plan, PlanKernel
 from mucudnn.shapes import problem_of
@@ -275,6 +276,22 @@ def test_tensors_on_different_devices() -> None:
     with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
         ops.run_forward(X, W.to("meta"), None, (1, 1), (0, 0), (1, 1), 1, False, None, None, False)
     assert isinstance(caught.value, MucudnnError)
+
+
+def test_on_a_gpu_no_more_is_allowed_than_pytorch_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View(0, (2, 3, 5, 5), "f32", "cuda:0", True, None)
+    options = ops.Options((1, 1), (0, 0), (1, 1), 1, False, None, None, False)
+
+    def math() -> str:
+        return ops.call_of("forward", view, view.shape, (4, 3, 3, 3), None, options).math
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert math() == "default"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert math() == "strict"
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    with pytest.raises(MucudnnError, match="deterministic"):
+        math()
 
 
 def test_a_plan_covers_the_gradients_too() -> None:

@@ -155,3 +155,60 @@ def test_auto_is_the_host_engine_where_there_is_no_device(tmp_path: Path) -> Non
     ran = mucudnn("optimize", "mb2_ic2ih4_oc2_kh1", "--json", env=env)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["engine"] == "host"
+
+
+ON_GPU = """
+import numpy as np
+import mucudnn
+from concurrent.futures import ThreadPoolExecutor
+from mucudnn.errors import NoEngineError
+
+class Gpu:
+    '''What lies in the memory of the device, which here is the machine's.'''
+
+    def __init__(self, values, stream=None, number=0):
+        self.values, self.number = values, number
+        self.__cuda_array_interface__ = {**values.__array_interface__, "version": 3, "stream": stream}
+
+    def __dlpack_device__(self):
+        return 2, self.number
+
+random = np.random.default_rng(1).random
+shapes = (5, 3, 9, 8), (4, 3, 3, 3), (5, 4, 9, 8)
+x, w, dy = (random(shape, np.float32) for shape in shapes)
+"""
+
+
+def test_arrays_in_the_memory_of_a_gpu_are_convolved_there(tmp_path: Path) -> None:
+    script = """
+passes = (mucudnn.convolution_forward, x, w, ()), (mucudnn.convolution_backward_data, dy, w, (x.shape,)), (
+    mucudnn.convolution_backward_filter, x, dy, (w.shape,)
+)
+def both(function, a, b, shape, stream):
+    expected = function(a, b, *shape, padding=1, workspace="64KiB")
+    out = Gpu(np.empty_like(expected))
+    assert function(Gpu(a, stream), Gpu(b), *shape, padding=1, workspace="64KiB", out=out) is out
+    np.testing.assert_allclose(out.values, expected, rtol=1e-4, atol=1e-4)
+
+for arguments in passes:
+    both(*arguments, None)
+with ThreadPoolExecutor(8) as pool:
+    for done in [pool.submit(both, *arguments, stream) for arguments in passes * 8 for stream in (1, 2)]:
+        done.result()
+
+for given, says in (
+    (dict(x=Gpu(x), w=Gpu(w)), "Gpu cannot be made here: give out="),
+    (dict(x=Gpu(x), w=w), "x and w are on cuda:0 and cpu"),
+    (dict(x=Gpu(x, number=1), w=Gpu(w, number=1), out=Gpu(dy, number=1)), "the current CUDA device is 0"),
+):
+    try:
+        mucudnn.convolution_forward(given.pop("x"), given.pop("w"), padding=1, **given)
+    except mucudnn.MucudnnError as error:
+        assert says in str(error), error
+    else:
+        raise AssertionError(says)
+"""
+    env = on_stand_in(MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"), MUCUDNN_LIBRARY=_native.host_library())
+    command = [sys.executable, "-c", ON_GPU + script]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stderr

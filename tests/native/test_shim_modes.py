@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import shim_cases
-from programs import SHIM, run
+from programs import SHIM, preload, run
 from reference import PASSES
 from shim_cases import CLIENT, ENUMERATORS, case, check_results, run_alone, run_under_shim
+from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine, parse_plan
+from mucudnn._native import Engine, cudart_library, host_library, parse_plan
 from mucudnn.cache import Cache
 from mucudnn.cli import main
 from mucudnn.kernels import Flags, read_network
@@ -171,6 +172,52 @@ def test_a_plan_whose_algorithm_does_not_run_is_a_warning_and_the_rest_of_it_is_
     assert [facts["statuses"] for facts in found.facts] == [[0], [0]]
 
 
+def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_parts(
+    engine: Engine, tmp_path: Path
+) -> None:
+    quick, lean = [(3, "ALGO_0"), (3, "ALGO_1")], [(2, "ALGO_1")] * 3
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "backward_filter"): [quick, lean]})
+    library = str(build_wrapper(tmp_path))
+    told = {}
+    for nondeterministic in ("", "1"):
+        found = run_under_shim(
+            [case(SMALL, "backward_filter", "get")], tmp_path, MUCUDNN_LIBRARY=library,
+            HOST_ENGINE=host_library(), NONDETERMINISTIC=nondeterministic, MUCUDNN_MODE="plan",
+            MUCUDNN_PLAN=str(plan),
+        )  # fmt: skip
+        assert found.summary == "1 of 1 convolutions divided"
+        told[nondeterministic] = found.facts[0]["told"][0]
+    assert told["1"][0] == told[""][0] == 1, "the caller's choice is ALGO_1, which is deterministic"
+    assert (told["1"][4], told[""][4]) == (1, 1), "and so are both answers"
+    assert 0 == told["1"][3] < told[""][3], "by the part of ALGO_0, which one of them is without"
+
+
+def test_on_a_cuda_device_kernels_are_measured_and_divided_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "libcudart.so.13").symlink_to(cudart_library())
+    cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find_ex")]
+    found = online(
+        tmp_path, *cases, LD_LIBRARY_PATH=str(tmp_path), HOST_ENGINE=host_library(),
+        MUCUDNN_LIBRARY=str(build_wrapper(tmp_path, "-DNO_HOST")),
+    )  # fmt: skip
+    assert measurements(found) > 0
+    header, _ = parse_plan((tmp_path / "cache.sqlite.journal").read_text().split("end 4\n")[0] + "end 4\n")
+    assert header["engine"] == "cudnn"
+    check_results(cases, found, [list(ENUMERATORS[one["pass_"]].values()) for one in cases], tmp_path)
+
+
+def test_where_nothing_fits_the_limit_the_callers_own_call_is_made_with_a_warning(
+    engine: Engine, tmp_path: Path
+) -> None:
+    kernels = {(SMALL, "forward"): [[(3, "WINOGRAD_NONFUSED")] * 2]}
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
+    cases = [case(SMALL, "forward", habit) for habit in ("get", "find")]
+    limited = {"MUCUDNN_WORKSPACE_LIMIT": "1KiB", "MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+    found = run_under_shim(cases, tmp_path, **limited, MUCUDNN_LOG="warning")
+    [warning] = found.warnings
+    assert "nothing fits the workspace limit" in warning
+    assert [facts["statuses"] for facts in found.facts] == [[0], [0]]
+
+
 def test_record_adds_up_what_processes_executed_in_a_file_that_optimize_reads(tmp_path: Path) -> None:
     record = tmp_path / "network.txt"
     recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": str(record), "MUCUDNN_LOG": "warning"}
@@ -263,7 +310,7 @@ def test_threads_and_a_forked_child_share_what_is_known_on_handles_of_their_own(
         sys.executable,
         "-c",
         THREADS.format(folder=str(CLIENT.parent), cases=json.dumps(cases)),
-        LD_PRELOAD=str(SHIM),
+        LD_PRELOAD=preload(SHIM),
         MUCUDNN_LIBRARY="host",
         MUCUDNN_MODE=mode,
         MUCUDNN_PLAN=str(plan) if mode == "plan" else "",

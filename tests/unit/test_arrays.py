@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn import arrays
+from mucudnn import arrays, devices
 from mucudnn.errors import ArgumentTypeError, MixedDevicesError, MucudnnError, NoEngineError, UsageError
 
 X = np.arange(2 * 3 * 5 * 5, dtype=np.float32).reshape(2, 3, 5, 5)
@@ -174,8 +174,12 @@ def test_arrays_on_different_devices() -> None:
         mucudnn.convolution_forward(OnGpu(X.shape), W)
 
 
-def test_arrays_on_a_gpu_have_no_engine_in_this_version() -> None:
-    with pytest.raises(NoEngineError, match="no engine for arrays on cuda:1"):
+def test_arrays_on_a_gpu_without_cudnn_have_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_cudnn(choice: str, threads: int) -> None:
+        raise NoEngineError("no cuDNN device: none found")
+
+    monkeypatch.setattr(devices, "open_engine", no_cudnn)
+    with pytest.raises(NoEngineError, match="no engine for arrays on cuda:1: no cuDNN device: none found"):
         mucudnn.convolution_forward(OnGpu(X.shape), OnGpu(W.shape))
 
 

@@ -1,0 +1,76 @@
+"""What the drop-in costs where it does more than pass on: a hooked call, and a slice of a divided one.
+
+The loop is C, `hook_timing.c`, on the host engine and a convolution so small that the cost can be seen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from bench.record import Record, show
+from bench.shim import compare, compile_c
+from mucudnn._native import Engine, Problem, format_plan, host_library
+from mucudnn.libraries import shim_path
+
+ROUNDS = 101
+SLICES = 64
+PROBLEM = Problem(mini_batch=SLICES, in_channels=1, out_channels=1, input=(4, 4), kernel=(3, 3), padding=1)
+
+
+def run() -> list[Record]:
+    """Measure. Needs a C compiler."""
+    with TemporaryDirectory() as folder:
+        timing, plan = Path(folder) / "timing", Path(folder) / "slices.plan"
+        headers = Path(__file__).parents[1] / "native" / "cudnn"
+        compile_c(Path(__file__).with_name("hook_timing.c"), timing, f"-I{headers}")
+        plan.write_text(_plan())
+        cache = Path(folder) / "cache.sqlite"
+        cache.with_name(f"{cache.name}.journal").write_text(_journal())
+
+        def cost(case: str, metric: str, samples: int, **environment: str) -> Record:
+            command = (timing, str(ROUNDS), str(samples), host_library(), str(shim_path()))
+            return compare("hooks", case, metric, "ns", 1.0, *command, **environment)
+
+        hooked = "a hooked call, a convolution of one sample"
+        recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": str(Path(folder) / "record")}
+        online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(cache)}
+        planned = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+        return [
+            cost(f"{hooked}, mode off", "pass-through cost", 1, MUCUDNN_MODE="off"),
+            cost(f"{hooked}, mode record", "pass-through cost", 1, **recording),
+            cost(f"{hooked}, mode online, left undivided", "pass-through cost", 1, **online),
+            cost(f"{SLICES} slices against a loop of our own", "cost of a slice", SLICES, **planned),
+        ]
+
+
+def _plan() -> str:
+    """Each sample by itself, by the algorithm of the loop."""
+    parts = [(1, "IMPLICIT_GEMM", 1.0, 0)] * SLICES
+    return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [])])
+
+
+def _journal() -> str:
+    """Measurements of one sample by which the algorithm of the loop is the fastest."""
+    engine, problem = _engine(), PROBLEM.replace(mini_batch=1)
+    options = [
+        [(1, found.algorithm, 1.0 if found.algorithm == "IMPLICIT_GEMM" else 2.0, found.workspace)]
+        for found in engine.enumerate(problem, "forward")
+        if found.status == "CUDNN_STATUS_SUCCESS"
+    ]
+    header = {**_identity(engine), "threads": "1"}
+    return format_plan(header, [(problem, "forward", 1, options[0], options)])
+
+
+def _engine() -> Engine:
+    return Engine(host_library(), threads=1)
+
+
+def _identity(engine: Engine) -> dict[str, str]:
+    return {"engine": engine.kind, "device": engine.device, "library": engine.library}
+
+
+if __name__ == "__main__":
+    show(Console(width=110), run())

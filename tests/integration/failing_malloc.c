@@ -1,0 +1,39 @@
+/* Preloaded: lets one allocation fail that a given piece of code asks for. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+static uintptr_t first, last;
+static atomic_long count, failing;
+
+/* From now on the allocations of the code at [begin, end) are counted, and the `number`-th fails; 0: none. */
+void fail_allocation(uintptr_t begin, uintptr_t end, long number) {
+  first = begin;
+  last = end;
+  count = 0;
+  failing = number;
+}
+
+long allocations(void) { return count; }
+
+static int fails(const void* caller) {
+  const uintptr_t at = (uintptr_t)caller;
+  if (at < first || at >= last || ++count != failing) return 0;
+  errno = ENOMEM;
+  return 1;
+}
+
+void* malloc(size_t size) {
+  static void* (*real)(size_t);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "malloc");
+  return fails(__builtin_return_address(0)) ? NULL : real(size);
+}
+
+void* aligned_alloc(size_t alignment, size_t size) {
+  static void* (*real)(size_t, size_t);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "aligned_alloc");
+  return fails(__builtin_return_address(0)) ? NULL : real(alignment, size);
+}

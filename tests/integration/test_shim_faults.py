@@ -1,0 +1,130 @@
+"""Whatever fails below the shim or in it, the program gets its own result or its own status, once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shim_cases
+from programs import SHIM, compile_c, preload, run
+from reference import PASSES
+from shim_cases import CLIENT, case
+from wrapped_library import build_wrapper
+
+from mucudnn._native import Engine, host_library
+
+SMALL = "f32:nchw:default:mb6_ic4ih10_oc6_kh3_ph1"
+NOT_INITIALIZED, INTERNAL_ERROR = 1001, 4000
+
+
+@pytest.fixture(scope="module")
+def failing_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wrapper(tmp_path_factory.mktemp("failing"))
+
+
+@pytest.fixture
+def plan(engine: Engine, tmp_path: Path) -> Path:
+    names = {"forward": "WINOGRAD_NONFUSED", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}
+    kernels = {(SMALL, pass_): [[(2, names[pass_])] * 3] for pass_ in PASSES}
+    return shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
+
+
+def attempts(
+    cases: list[Any], folder: Path, fault: Path, kind: str, **environment: str
+) -> list[dict[str, Any]]:
+    """What each attempt came to, the first without a fault."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    script = Path(__file__).with_name("shim_faults.py")
+    result = run(
+        sys.executable, script, folder / "cases.json", fault, kind,
+        PYTHONPATH=str(CLIENT.parent), HOST_ENGINE=host_library(),
+        **{"LD_PRELOAD": preload(SHIM), **environment},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    first, *others = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (first["error"], len(others)) == ("", first["count"])
+    return [first, *others]
+
+
+def check_output(told: dict[str, Any], expected: dict[str, Any], what: str) -> None:
+    for one, other in zip(told["done"], expected["done"], strict=True):
+        assert one["statuses"] == other["statuses"], what
+        np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=1e-4, err_msg=what)
+
+
+HABITS = [("forward", False), ("forward", True), ("backward_filter", False), ("backward_data", False)]
+
+
+@pytest.mark.parametrize(("pass_", "fused"), HABITS)
+def test_any_one_call_of_the_library_may_fail(
+    pass_: str, fused: bool, failing_library: Path, plan: Path, tmp_path: Path
+) -> None:
+    # With this beta nothing may be applied twice.
+    cases = [case(SMALL, pass_, "get", beta=0.5, fused=fused, repeat=2)]
+    first, *others = attempts(
+        cases, tmp_path, failing_library, "once",
+        MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
+    )  # fmt: skip
+    for told in others:
+        what = f"call {told['number']} fails, {told['failed']}"
+        if told["error"]:
+            assert told["error"].startswith(f"{told['failed']}: {INTERNAL_ERROR}"), what
+        else:
+            check_output(told, first, what)
+    assert {"cudnnGetConvolutionNdDescriptor"} < {told["failed"] for told in others if not told["error"]}
+
+
+def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(
+    failing_library: Path, plan: Path, engine: Engine, tmp_path: Path
+) -> None:
+    candidates = engine.enumerate(shim_cases.problem_of(case(SMALL, "")).replace(mini_batch=2), "forward")
+    told = next(c.workspace for c in candidates if c.algorithm == "WINOGRAD_NONFUSED")
+    cases = [case(SMALL, "forward", "fixed", algorithm=7, workspace=told, beta=0.5)]
+    first, *others = attempts(
+        cases, tmp_path, failing_library, "once",
+        MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
+    )  # fmt: skip
+    executing = [one for one in others if one["failed"] == "cudnnConvolutionForward"]
+    assert len(executing) == 3
+    for one in executing:
+        check_output(one, first, f"call {one['number']} fails")
+
+
+@pytest.mark.parametrize(("pass_", "fused"), HABITS[1:3])
+def test_a_library_that_executes_nothing_any_more_gives_its_own_status(
+    pass_: str, fused: bool, failing_library: Path, plan: Path, tmp_path: Path
+) -> None:
+    cases = [case(SMALL, pass_, "get", beta=0.5, fused=fused)]
+    first, *others = attempts(
+        cases, tmp_path, failing_library, "sticky",
+        MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
+    )  # fmt: skip
+    for told in others:
+        if told["failed"]:
+            assert (told["error"], told["done"][0]["statuses"]) == ("", [INTERNAL_ERROR])
+        else:
+            check_output(told, first, f"from call {told['number']} on")
+
+
+@pytest.mark.parametrize(
+    ("mode", "pass_"), [("plan", "backward_filter"), ("online", "forward"), ("record", "backward_data")]
+)
+def test_any_one_allocation_in_the_shim_may_fail(mode: str, pass_: str, plan: Path, tmp_path: Path) -> None:
+    library = tmp_path / "failing_malloc.so"
+    compile_c("-shared", "-fPIC", Path(__file__).with_name("failing_malloc.c"), "-o", library, "-ldl")
+    first, *others = attempts(
+        [case(SMALL, pass_, "get", beta=0.5)], tmp_path, library, "memory", LD_PRELOAD=preload(library, SHIM),
+        MUCUDNN_LIBRARY="host", MUCUDNN_MODE=mode, MUCUDNN_PLAN=str(plan) if mode == "plan" else "",
+        MUCUDNN_LOG="off", MUCUDNN_RECORD=str(tmp_path / "record.txt"), MUCUDNN_CACHE="",
+        MUCUDNN_BATCH_POLICY="undivided",
+    )  # fmt: skip
+    assert not others[-1]["error"]
+    for told in others:
+        # Without memory to open a library there is none to pass calls on to.
+        assert told["error"] == "" or told["error"].endswith(f": {NOT_INITIALIZED}"), told["number"]
+        if not told["error"]:
+            check_output(told, first, f"allocation {told['number']} fails")

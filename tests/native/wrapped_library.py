@@ -1,0 +1,81 @@
+"""The host engine behind functions that can be made to fail, and that can pass for NVIDIA's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import host_abi
+from programs import compile_c
+
+SOURCE = """
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include "abi.h"
+
+static atomic_int count, failing, sticky;
+static _Atomic(const char*) failed = "";
+
+/* The calls from now on are counted, and the `number`-th fails, or, if `all`, all that execute from it on. */
+void fail_call(int number, int all) { count = 0; failing = number; sticky = all; }
+int calls(void) { return count; }
+const char* failed_call(void) { return failed; }
+
+static int fails(const char* name, int executes) {
+  const int number = ++count;
+  if (failing == 0 || (sticky ? number < failing || !executes : number != failing)) return 0;
+  failed = name;
+  return 1;
+}
+
+static void* find(const char* name) {
+  static void* host;
+  if (host == NULL) host = dlopen(getenv("HOST_ENGINE"), RTLD_NOW | RTLD_LOCAL);
+  return dlsym(host, name);
+}
+
+#ifndef NO_HOST
+void mucudnnHostSetThreads(int threads) { ((void (*)(int))find("mucudnnHostSetThreads"))(threads); }
+const char* mucudnnHostDescribe(void) { return ((const char* (*)(void))find("mucudnnHostDescribe"))(); }
+#endif
+
+static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, const int* count) {
+  if (getenv("NONDETERMINISTIC") == NULL || *getenv("NONDETERMINISTIC") == '\\0') return;
+  for (int i = 0; i < *count; ++i) {
+    if (results[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0) results[i].determinism = 0;
+  }
+}
+"""
+
+
+def wrapper(result: str, name: str, parameters: str) -> str:
+    names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
+    fails = f'if (fails("{name}", {int(name.startswith("cudnnConvolution"))})) return 4000;'
+    body = f"{'' if result == 'void' else 'return '}real({names});"
+    if name == "cudnnGetConvolutionBackwardFilterAlgorithm_v7":
+        body = (
+            f"const {result} status = real({names}); make_nondeterministic(results, returned); return status;"
+        )
+    return f"""
+{result} {name}({parameters}) {{
+  static {result} (*real)({parameters});
+  if (real == NULL) *(void**)&real = find("{name}");
+  {fails if result == "cudnnStatus_t" else ""}
+  {body}
+}}"""
+
+
+def build_wrapper(folder: Path, *options: str) -> Path:
+    """The library, which finds the host engine by HOST_ENGINE.
+
+    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0; with `-DNO_HOST` it does not tell
+    that it is no NVIDIA's.
+    """
+    text = re.sub(r"\s*\\\n\s*", " ", host_abi.ABI.read_text())
+    declared = re.findall(r"X\(([^,()]+), (cudnn\w+), \(([^()]*)\)\)", text)
+    assert {name for _, name, _ in declared} == set(host_abi.FUNCTIONS)
+    source, library = folder / "wrapper.c", folder / "wrapper.so"
+    source.write_text(SOURCE + "".join(wrapper(*one) for one in declared))
+    compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parent}", *options, source, "-o", library, "-ldl")
+    return library
