@@ -121,7 +121,10 @@ class Candidate:
     def workspace(self) -> int: ...
     @property
     def notes(self) -> str:
-        """Space-separated: `deterministic`, `tensor_op`."""
+        """Space-separated: `deterministic`, `tensor_op`, and what else an engine says of itself."""
+
+NOT_ALLOWED: str
+"""Status of an engine whose arithmetic the problem does not allow, such as TF32 where nobody asked for it."""
 
 MOST_SLICES_IN_PLACE: int
 """Slices of a 16-bit backward_filter that may be summed in the output: each rounds it once more."""
@@ -152,6 +155,8 @@ class Engine:
     @property
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
+    def device_properties(self) -> str:
+        """The JSON that a Planner takes, of this device. Raises EngineError."""
     def allocate(self, size: int) -> Memory:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
@@ -204,9 +209,7 @@ class Engine:
         """One configuration made ready. Raises EngineError, ValueError where the parts do not add up."""
     def compare(
         self,
-        problem: Problem,
-        pass_: str,
-        configurations: Sequence[Sequence[tuple[int, str]]],
+        divisions: Sequence[Division],
         x: Memory,
         w: Memory,
         y: Memory,
@@ -214,7 +217,20 @@ class Engine:
         *,
         rounds: int,
     ) -> list[list[float]]:
-        """Times in ms of each configuration run whole, `rounds` times, interleaved."""
+        """Times in ms of each, all of one problem, run whole, `rounds` times, interleaved."""
+
+class Planner:
+    """A library that plans for a device which need not be there, with its graph API alone."""
+
+    def __init__(self, library: str, device_properties: str) -> None:
+        """`device_properties` is JSON. Raises EngineError."""
+    @property
+    def library(self) -> str:
+        """Name and version."""
+    def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
+        """Every engine that the library has for the problem and the device, as it can be configured."""
+    def workspace(self, problem: Problem, pass_: str, algorithm: str) -> int:
+        """Bytes that an engine needs, planned anew from its name. Raises EngineError."""
 
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""

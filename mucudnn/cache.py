@@ -192,6 +192,14 @@ class Cache:
         """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
         self._keep(MEASUREMENT, machine, problem_key(problem), pass_, _columns(measured, _MEASURED))
 
+    def add_all(
+        self, machine: Machine, problem: Problem, pass_: str, measured: Iterable[Measurement]
+    ) -> None:
+        """Keep them, all or none."""
+        with self._counted():
+            for one in measured:
+                self.add(machine, problem, pass_, one)
+
     def comparison(
         self, machine: Machine, problem: Problem, pass_: str, undivided: str, divided: str
     ) -> Comparison | None:

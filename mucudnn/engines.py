@@ -34,10 +34,7 @@ def open_engine(choice: str, threads: int) -> Engine:
 
 def _open_cudnn() -> Engine:
     """MUCUDNN_LIBRARY, else what the loader finds, else the installed package, on the current CUDA device."""
-    given = settings.LIBRARY.read()
-    name = "libcudnn.so.9"
-    paths = [given] if given not in (None, "host") else [name, *_installed(f"cudnn/lib/{name}")]
-    for path in paths:
+    for path in cudnn_paths():
         try:
             return Engine(path, cuda=True, cudart=_installed_cudart())
         except EngineError as error:
@@ -45,13 +42,20 @@ def _open_cudnn() -> Engine:
     raise NoEngineError(f"no cuDNN device: {reason}; --engine host computes on the CPU") from None
 
 
+def cudnn_paths() -> list[str]:
+    """Where to look for cuDNN, in order."""
+    given = settings.LIBRARY.read()
+    name = "libcudnn.so.9"
+    return [given] if given not in (None, "host") else [name, *installed(f"cudnn/lib/{name}")]
+
+
 def _installed_cudart() -> str:
     """The CUDA runtime among the installed packages; empty where there is none."""
-    found = [*_installed("cu13/lib/libcudart.so.13"), *_installed("cuda_runtime/lib/libcudart.so.12")]
+    found = [*installed("cu13/lib/libcudart.so.13"), *installed("cuda_runtime/lib/libcudart.so.12")]
     return found[0] if found else ""
 
 
-def _installed(path: str) -> list[str]:
+def installed(path: str) -> list[str]:
     """Files at `path` in the packages that NVIDIA distributes its libraries in."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations or () if spec else ()

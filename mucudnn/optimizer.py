@@ -13,7 +13,7 @@ from mucudnn.estimate import forecast
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of, measure, survey
-from mucudnn.records import Machine, describe
+from mucudnn.records import PLANNING, Machine, describe
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ def replay(
 
 
 def _only_machine(cache: Cache, threads: int | None) -> Machine:
-    machines = [m for m in cache.machines() if threads is None or m.threads == threads]
+    machines = [
+        m for m in cache.machines() if m.engine != PLANNING and (threads is None or m.threads == threads)
+    ]
     if not machines:
         wanted = "" if threads is None else f" with {threads} threads"
         raise MucudnnError(f"{cache.path} has no measurements{wanted}")

@@ -7,6 +7,8 @@ from itertools import groupby
 from mucudnn.solver import Configuration, MicroConfiguration
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
+PLANNED = "MUCUDNN_STATUS_PLANNED"  # a true workspace, found without the device, and no time
+PLANNING = "planned"  # in the place of a machine's engine: nothing was measured on it
 CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
 
 

@@ -11,8 +11,9 @@ from mucudnn.engines import open_engine
 from mucudnn.kernels import Kernel
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
+from mucudnn.planner import bundled_devices, open_planner, plan, read_properties
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS, Machine
+from mucudnn.records import PLANNED, SUCCESS, Machine, Measurement
 from mucudnn.sizes import format_size
 from mucudnn.text import short_names
 
@@ -23,11 +24,18 @@ DESCRIPTION = "Measures what the cache lacks, and decides nothing."
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--devices",
         type=options.checked(parse_devices),
         metavar="LIST",
         help="measure on these devices of this host at once, such as 0,1: a process for each",
+    )
+    where.add_argument(
+        "--device-properties",
+        metavar="FILE",
+        help="without a GPU: the workspaces of cuDNN's engines, and no times, on the device that this file "
+        f"of `mucudnn doctor` describes, or on {', '.join(bundled_devices())}",
     )
 
 
@@ -39,8 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
         with Cache.read_only(default_path()) as cache:
             _show(cache, arguments, kernels, policy, made)
         return
-    engine = open_engine(*options.engine_options(arguments))
     terminal = Terminal()
+    if arguments.device_properties is not None:
+        _plan(arguments, kernels, policy, terminal)
+        return
+    engine = open_engine(*options.engine_options(arguments))
     with opened_cache(terminal, needed=True) as cache:
         new = benchmark(engine, cache, kernels, policy, terminal, comparing=False)
         _show(cache, arguments, kernels, policy, {machine_of(engine): new})
@@ -80,3 +91,40 @@ def _show(
         ),
         f"Next: {shlex.join(words)}",
     )
+
+
+def _plan(arguments: argparse.Namespace, kernels: list[Kernel], policy: str, terminal: Terminal) -> None:
+    library, _ = options.engine_options(arguments)
+    planner, machine = open_planner(library, read_properties(arguments.device_properties))
+    with opened_cache(terminal, needed=True) as cache:
+        new = plan(planner, machine, cache, kernels, policy, terminal)
+        _show_planned(cache, machine, kernels, policy)
+        show(
+            "",
+            f"{new} new row{'s' * (new != 1)} of {machine.device}, {machine.library}, kept in {cache.path}",
+            "Engines of the graph API alone: cuDNN plans its legacy algorithms on a GPU only, and times are",
+            "measured there.",
+        )
+
+
+def _show_planned(cache: Cache, machine: Machine, kernels: list[Kernel], policy: str) -> None:
+    rows = table()
+    rows.add_column("kernel", overflow="fold")
+    for title in ("micro-batch", "engines", "least workspace", "with tensor cores"):
+        rows.add_column(title, justify="right")
+    for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
+        planned: dict[int, list[Measurement]] = {}
+        for row in cache.measurements(machine, kernel.problem, kernel.pass_):
+            if row.status == PLANNED:
+                planned.setdefault(row.micro_batch, []).append(row)
+        label = f"{name} {kernel.pass_}"
+        for size in sorted(micro_batch_sizes(policy, kernel.problem.mini_batch)):
+            found = planned.get(size, [])
+            fast = [row for row in found if "tensor_op" in row.notes.split()]
+            least = (
+                format_size(min(row.workspace for row in some)) if some else "none" for some in (found, fast)
+            )
+            rows.add_row(label, str(size), str(len({row.algorithm.split("_")[0] for row in found})), *least)
+            label = ""
+        rows.add_section()
+    show(rows)

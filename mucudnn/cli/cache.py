@@ -19,6 +19,7 @@ from mucudnn.descriptor import short_text
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.exchange import format_rows, parse_rows
 from mucudnn.journal import take_journal
+from mucudnn.records import PLANNED
 from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"
@@ -133,8 +134,9 @@ def _rows(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 
-_MACHINES = """
-    SELECT device, library, threads, count(median_ms), count(*) - count(median_ms),
+_MACHINES = f"""
+    SELECT device, library, threads, count(median_ms), sum(status = '{PLANNED}'),
+      count(*) - count(median_ms) - sum(status = '{PLANNED}'),
       (SELECT count(*) FROM comparisons c
        WHERE (c.device, c.library, c.threads) = (m.device, m.library, m.threads))
     FROM measurements m GROUP BY device, library, threads ORDER BY device, library, threads
@@ -154,7 +156,7 @@ def _info(path: Path, _: argparse.Namespace) -> None:
     rows = table()
     for name in ("device", "library"):
         rows.add_column(name, overflow="fold")
-    for name in ("threads", "measurements", "failures", "comparisons"):
+    for name in ("threads", "measurements", "planned", "failures", "comparisons"):
         rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
         found = cache.query(_MACHINES)

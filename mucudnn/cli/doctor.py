@@ -2,11 +2,15 @@
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 from mucudnn import doctor
+from mucudnn._native import EngineError
+from mucudnn.cli import options
 from mucudnn.cli.terminal import show
 from mucudnn.elf import NotElfError
-from mucudnn.errors import MucudnnError
+from mucudnn.engines import open_engine
+from mucudnn.errors import MucudnnError, NoEngineError
 from mucudnn.libraries import (
     SONAME,
     Found,
@@ -30,10 +34,19 @@ _MARKS = {True: "works:", False: "does not work:", None: "cannot say:"}
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
+    parser.add_argument(
+        "--write-device-properties",
+        type=options.checked(options.path),
+        metavar="FILE",
+        help="write what cuDNN says of the current GPU, for `mucudnn benchmark --device-properties`",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what was found. Raises MucudnnError where something does not work."""
+    if arguments.write_device_properties is not None:
+        _write_device_properties(arguments.write_device_properties)
+        return
     findings = [doctor.prove()]
     for name in arguments.programs:
         findings += doctor.examine(name)
@@ -48,6 +61,19 @@ def run(arguments: argparse.Namespace) -> None:
         show(f"{_MARKS[finding.works]} {finding.subject}\n    {finding.text}")
     if any(finding.works is False for finding in findings):
         raise MucudnnError("mucudnn run does not work everywhere it was asked about: see above")
+
+
+def _write_device_properties(path: Path) -> None:
+    engine = open_engine("cudnn", 1)
+    try:
+        properties = engine.device_properties()
+    except EngineError as error:
+        raise NoEngineError(f"{engine.library} does not describe its device: {error}") from None
+    try:
+        path.write_text(properties + "\n", "utf-8")
+    except OSError as error:
+        raise MucudnnError(f"{path} cannot be written: {error.strerror}") from None
+    show(f"{engine.device}, as {engine.library} describes it: {path}")
 
 
 def _describe(library: Found) -> Iterator[str]:

@@ -15,6 +15,7 @@ void bind_plan(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_dlpack(pybind11::module_& module);
+void bind_planner(pybind11::module_& module);
 
 // Bytes on a device, freed with the object.
 class Memory {

@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
@@ -103,7 +104,9 @@ class PyEngine {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
-    engine_ = make_legacy_engine(library_, device_->stream());
+    context_ = std::make_shared<const Context>(library_, device_->stream());
+    // In the machine's memory the engines of the host's graph API are its legacy algorithms once more.
+    engine_ = is_cuda_ ? make_combined_engine(context_) : make_legacy_engine(context_);
     handles_ = std::make_unique<Handles>(library_);
   }
 
@@ -112,6 +115,7 @@ class PyEngine {
   std::string library() const { return library_->name(); }
   int threads() const { return threads_; }
   int device_number() const { return device_->number(); }
+  std::string device_properties() const { return device_properties_of(*context_); }
 
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
@@ -143,29 +147,16 @@ class PyEngine {
     const auto configuration = made_ready(problem, pass, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
-    configuration->run(engine_->handle(), {region.tensors, alpha, beta}, to_scratch(workspace));
+    configuration->run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
+                       to_scratch(workspace));
   }
 
   std::unique_ptr<PyDivision> prepare(const Problem& problem, const std::string& pass, const Parts& parts,
                                       bool tiles) const;
 
-  std::vector<std::vector<double>> compare(const Problem& problem, const std::string& pass,
-                                           const std::vector<Parts>& configurations, const Memory& x,
+  std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
-                                           int rounds) const {
-    const Pass which = pass_named(pass);
-    const Region region = to_region(x, w, y);
-    check_sizes(problem, region);
-    const py::gil_scoped_release release;
-    use_threads();
-    std::vector<std::unique_ptr<Division>> divisions;
-    std::vector<const Division*> pointers;
-    for (const Parts& parts : configurations) {
-      divisions.push_back(std::make_unique<Division>(*engine_, *device_, problem, which, to_slices(parts)));
-      pointers.push_back(divisions.back().get());
-    }
-    return mucudnn::compare(*engine_, *device_, pointers, region.tensors, to_scratch(workspace), rounds);
-  }
+                                           int rounds) const;
 
  private:
   friend class PyDivision;
@@ -186,6 +177,7 @@ class PyEngine {
   bool is_cuda_;
   int threads_;
   std::shared_ptr<Device> device_;
+  std::shared_ptr<const Context> context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Handles> handles_;
 };
@@ -193,9 +185,12 @@ class PyEngine {
 // A division made ready once, run on addresses that the caller answers for. Its engine outlives it.
 class PyDivision {
  public:
-  PyDivision(const PyEngine& engine, std::unique_ptr<PreparedConfiguration> configuration)
-      : engine_(engine), configuration_(std::move(configuration)) {}
+  PyDivision(const PyEngine& engine, const Problem& problem,
+             std::unique_ptr<PreparedConfiguration> configuration)
+      : engine_(engine), problem_(problem), configuration_(std::move(configuration)) {}
 
+  const Problem& problem() const { return problem_; }
+  const PreparedConfiguration& configuration() const { return *configuration_; }
   std::size_t workspace() const { return configuration_->workspace(); }
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
@@ -204,18 +199,34 @@ class PyDivision {
     const py::gil_scoped_release release;
     engine_.use_threads();
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
-      configuration_->run(handle, {tensors, alpha, beta}, to_scratch(workspace));
+      configuration_->run(handle, {tensors, alpha, beta, {}, reinterpret_cast<cudaStream_t>(stream)},
+                          to_scratch(workspace));
     });
   }
 
  private:
   const PyEngine& engine_;
+  const Problem problem_;
   const std::unique_ptr<PreparedConfiguration> configuration_;
 };
 
 std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std::string& pass,
                                               const Parts& parts, bool tiles) const {
-  return std::make_unique<PyDivision>(*this, made_ready(problem, pass, parts, tiles));
+  return std::make_unique<PyDivision>(*this, problem, made_ready(problem, pass, parts, tiles));
+}
+
+std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
+                                                   const Memory& x, const Memory& w, const Memory& y,
+                                                   const Memory* workspace, int rounds) const {
+  const Region region = to_region(x, w, y);
+  std::vector<const PreparedConfiguration*> configurations;
+  for (const PyDivision* division : divisions) {
+    check_sizes(division->problem(), region);
+    configurations.push_back(&division->configuration());
+  }
+  const py::gil_scoped_release release;
+  use_threads();
+  return mucudnn::compare(*engine_, *device_, configurations, region.tensors, to_scratch(workspace), rounds);
 }
 
 // The path of a library that is installed with the extension.
@@ -247,6 +258,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
@@ -258,9 +270,8 @@ void bind_engine(py::module_& module) {
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false)
       .def("prepare", &PyEngine::prepare, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::kw_only(), py::arg("tiles") = false, py::keep_alive<0, 1>())
-      .def("compare", &PyEngine::compare, py::arg("problem"), py::arg("pass_"), py::arg("configurations"),
-           py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("rounds"));
+      .def("compare", &PyEngine::compare, py::arg("divisions"), py::arg("x"), py::arg("w"), py::arg("y"),
+           py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"));
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)

@@ -6,4 +6,5 @@ PYBIND11_MODULE(_native, module) {
   mucudnn::python::bind_memory(module);
   mucudnn::python::bind_engine(module);
   mucudnn::python::bind_dlpack(module);
+  mucudnn::python::bind_planner(module);
 }

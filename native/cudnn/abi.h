@@ -350,8 +350,6 @@ typedef enum MUCUDNN_ANY_NUMBER {
   CUDNN_ACTIVATION_SWISH = 6
 } cudnnActivationMode_t;
 
-#undef MUCUDNN_ANY_NUMBER
-
 /* Time in milliseconds, -1 where the algorithm did not run; memory in bytes. */
 typedef struct cudnnConvolutionFwdAlgoPerfStruct {
   cudnnConvolutionFwdAlgo_t algo;

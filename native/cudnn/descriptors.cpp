@@ -7,7 +7,6 @@
 #include "cudnn/engine.hpp"
 
 namespace mucudnn {
-namespace {
 
 cudnnDataType_t cudnn_type(DataType type) {
   switch (type) {
@@ -22,6 +21,8 @@ cudnnDataType_t cudnn_type(DataType type) {
   }
   return CUDNN_DATA_FLOAT;
 }
+
+namespace {
 
 cudnnMathType_t cudnn_math(Math math) {
   switch (math) {

@@ -6,6 +6,8 @@
 
 namespace mucudnn {
 
+cudnnDataType_t cudnn_type(DataType type);
+
 // A cuDNN descriptor that is destroyed with its owner.
 template <typename Descriptor>
 class Owned {

@@ -35,33 +35,6 @@ int algorithm_named(const std::string& name) {
   return static_cast<int>(found - std::begin(Kind::kNames));
 }
 
-// The handle and the functions, shared by an engine and the kernels that it prepared.
-class Context {
- public:
-  Context(std::shared_ptr<const Library> library, cudaStream_t stream) : library_(std::move(library)) {
-    library_->check(library_->cudnnCreate(&handle_), "cudnnCreate");
-    const cudnnStatus_t status = library_->cudnnSetStream(handle_, stream);
-    if (status != CUDNN_STATUS_SUCCESS) library_->cudnnDestroy(handle_);
-    library_->check(status, "cudnnSetStream");
-  }
-  // On a handle of somebody else's.
-  Context(std::shared_ptr<const Library> library, cudnnHandle_t handle)
-      : library_(std::move(library)), handle_(handle), is_own_(false) {}
-  ~Context() {
-    if (is_own_) library_->cudnnDestroy(handle_);
-  }
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-
-  const Library& library() const { return *library_; }
-  cudnnHandle_t handle() const { return handle_; }
-
- private:
-  std::shared_ptr<const Library> library_;
-  cudnnHandle_t handle_ = nullptr;
-  bool is_own_ = true;
-};
-
 cudnnStatus_t workspace_size(const Context& c, const Descriptors& d, cudnnConvolutionFwdAlgo_t algorithm,
                              std::size_t* size) {
   return c.library().cudnnGetConvolutionForwardWorkspaceSize(c.handle(), d.x, d.w, d.convolution, d.y,
@@ -264,12 +237,8 @@ const char* legacy_algorithm(Pass pass, unsigned enumerator) {
   return name(BackwardFilterPass::kNames);
 }
 
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Library> library, cudaStream_t stream) {
-  return std::make_unique<LegacyEngine>(std::make_shared<const Context>(std::move(library), stream));
-}
-
-std::unique_ptr<Engine> make_legacy_engine_on(std::shared_ptr<const Library> library, cudnnHandle_t handle) {
-  return std::make_unique<LegacyEngine>(std::make_shared<const Context>(std::move(library), handle));
+std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Context> context) {
+  return std::make_unique<LegacyEngine>(std::move(context));
 }
 
 }  // namespace mucudnn

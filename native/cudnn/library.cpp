@@ -30,6 +30,7 @@ void Library::find_functions(void* opened, const std::string& path) {
   };
 #define MUCUDNN_FIND(result, name, parameters) name = reinterpret_cast<decltype(name)>(find(#name));
   MUCUDNN_CUDNN_FUNCTIONS(MUCUDNN_FIND)
+  MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_FIND)
 #undef MUCUDNN_FIND
   set_host_threads = reinterpret_cast<decltype(set_host_threads)>(dlsym(opened, "mucudnnHostSetThreads"));
   describe_host = reinterpret_cast<decltype(describe_host)>(dlsym(opened, "mucudnnHostDescribe"));

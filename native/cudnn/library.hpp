@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "cudnn/abi.h"
+#include "cudnn/backend_abi.h"
 
 namespace mucudnn {
 
@@ -20,6 +20,7 @@ class Library {
 
 #define MUCUDNN_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   MUCUDNN_CUDNN_FUNCTIONS(MUCUDNN_DECLARE)
+  MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 
   // Only the host engine has these two.

@@ -103,7 +103,7 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const P
   } else {
     for (const std::int64_t size : micro_batch_sizes(options_.policy, problem.mini_batch)) sizes.insert(size);
   }
-  const auto engine = make_legacy_engine_on(library_, handle);
+  const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
   Candidates candidates;
   for (const std::int64_t size : sizes) {
     candidates[size] = engine->enumerate(problem.with_mini_batch(size), pass);
@@ -151,7 +151,8 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
   }
   if (missing.empty()) return all;
   if (!may_measure) return std::nullopt;
-  if (measuring_ == nullptr) measuring_ = make_legacy_engine(library_, device_->stream());
+  if (measuring_ == nullptr)
+    measuring_ = make_legacy_engine(std::make_shared<const Context>(library_, device_->stream()));
   log(LogLevel::info, "measuring " + std::to_string(missing.size()) + " times for " + to_text(problem) + " " +
                           name_of(pass) + ", in about " +
                           std::to_string((memory_to_measure(*device_, problem, missing) >> 20) + 1) +
@@ -226,7 +227,7 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
 std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t handle, const Problem& problem,
                                                                Pass pass, const char* first,
                                                                std::size_t workspace) const {
-  const auto engine = make_legacy_engine_on(library_, handle);
+  const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
   std::vector<Candidate> candidates = engine->enumerate(problem, pass);
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
     return (a.algorithm == first) > (b.algorithm == first);

@@ -1,5 +1,5 @@
 /* What NVIDIA's library wants to find before it plans without a device: a driver that has none, and a
- * cuBLASLt that is asked for its version alone. One file for both, built under each name. */
+ * cuBLASLt that knows its version and starts nothing. One file for both, built under each name. */
 #include <stddef.h>
 
 #define NO_DEVICE 100
@@ -36,3 +36,11 @@ int cuGetErrorString(int error, const char** text) {
 
 size_t cublasLtGetVersion(void);
 size_t cublasLtGetVersion(void) { return 130000; }
+
+#define NOT_INITIALIZED 1
+
+int cublasLtCreate(void** handle);
+int cublasLtCreate(void** handle) {
+  *handle = NULL;
+  return NOT_INITIALIZED;
+}

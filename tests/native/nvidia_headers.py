@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-PACKAGES = "nvidia-cudnn-cu13 (with --no-deps), nvidia-cuda-runtime and nvidia-cuda-crt"
+PACKAGES = ("nvidia-cudnn-cu13", "nvidia-cuda-runtime", "nvidia-cuda-crt")
+FRONTEND_PACKAGES = (*PACKAGES, "nvidia-cudnn-frontend", "nvidia-cuda-cccl", "nvidia-cuda-nvrtc")
 
 
 def folders() -> list[Path]:
-    """Where they lie. Without them the test is skipped, or in CI failed."""
+    """Where cuDNN's and the CUDA runtime's lie. Without them the test is skipped, or in CI failed."""
+    return folders_with(("cudnn.h", "cuda_runtime.h"), PACKAGES)
+
+
+def frontend_folders() -> list[Path]:
+    """Where cudnn-frontend's and all that they include lie."""
+    headers = ("cudnn.h", "cuda_runtime.h", "cudnn_frontend.h", "nv/target", "nvrtc.h")
+    return folders_with(headers, FRONTEND_PACKAGES)
+
+
+def folders_with(headers: Sequence[str], packages: Sequence[str]) -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
     found = [folder for root in roots for folder in sorted(root.glob("*/include"))]
-    if all(any((folder / header).is_file() for folder in found) for header in ("cudnn.h", "cuda_runtime.h")):
+    found += [root.parent / "include" for root in roots]  # cudnn-frontend's
+    missing = [header for header in headers if not any((folder / header).is_file() for folder in found)]
+    if not missing:
         return found
-    reason = f"needs cudnn.h and CUDA's headers: pip install {PACKAGES}"
+    reason = f"needs {missing[0]}: pip install --no-deps {' '.join(packages)}"
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)

@@ -27,23 +27,28 @@ class Header:
     path: Path
     real: str
     constants: str  # a pattern of the constants that it declares
-    functions: str  # the macro that lists its functions
     counts: tuple[int, int, int, int, int]  # of constants and functions at least; enums, structs, pointers
+    includes: tuple[Path, ...] = ()  # others of ours
 
 
 CUDNN = Header(
     NATIVE / "cudnn" / "abi.h",
     "cudnn.h",
     r"CUDNN_\w+|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL",
-    "MUCUDNN_CUDNN_FUNCTIONS",
     (80, 50, 13, 3, 6),
+)
+BACKEND = Header(
+    NATIVE / "cudnn" / "backend_abi.h",
+    "cudnn.h",
+    r"CUDNN_\w+",
+    (140, 10, 9, 0, 2),
+    (CUDNN.path,),
 )
 CUDART = Header(
     NATIVE / "cudart" / "abi.h",
     "cuda_runtime_api.h",
     r"cuda(?:Success|Error[A-Z]\w+|Memcpy[A-Z]\w+To\w+|MemcpyDefault|DevAttr\w+|StreamCaptureStatus[A-Z]\w+"
     r"|Stream(?:Default|NonBlocking)|Event(?:Default|BlockingSync|DisableTiming|Interprocess))",
-    "MUCUDNN_CUDART_FUNCTIONS",
     (25, 33, 4, 1, 2),
 )
 
@@ -58,9 +63,10 @@ def comparison(header: Header, text: str) -> str:
     words = set(re.findall(rf"\b(?:{header.constants})\b", text))
     macros = set(re.findall(rf"^#define ({header.constants}) ", text, re.MULTILINE))
     functions = sorted(set(re.findall(r"\bX\([^,()]+, (cud\w+),", text)))
+    lists = re.findall(r"^#define (MUCUDNN_\w+_FUNCTIONS(?:_SINCE_(\d+))?)\(", text, re.MULTILINE)
     enums = re.findall(r"^typedef enum [^{;]*\{.*?\} (\w+);", text, re.MULTILINE | re.DOTALL)
     structs = re.findall(r"^typedef struct \w+ \{(.*?)\} (\w+);", text, re.MULTILINE | re.DOTALL)
-    pointers = re.findall(r"^typedef struct \w+\* (\w+);", text, re.MULTILINE)
+    pointers = re.findall(r"^typedef (?:struct \w+|void)\* (\w+);", text, re.MULTILINE)
     constants_at_least, functions_at_least, *types = header.counts
     assert len(words) >= constants_at_least
     assert len(functions) >= functions_at_least
@@ -72,9 +78,11 @@ def comparison(header: Header, text: str) -> str:
     lines = [f"#include <{header.real}>", "#include <cstddef>", "#include <type_traits>"]
     lines += [f"constexpr long long real_{macro} = {macro};\n#undef {macro}" for macro in sorted(macros)]
     # C functions of one name are one function in every namespace: ours take other names here.
-    lines += [f"#define {function} ours_{function}" for function in functions]
-    lines += ["namespace ours {", '#include "abi.h"', "}"]
-    lines += [f"#undef {function}" for function in functions]
+    included = "".join(path.read_text() for path in header.includes)
+    renamed = {*functions, *re.findall(r"\bX\([^,()]+, (cud\w+),", included)}
+    lines += [f"#define {function} ours_{function}" for function in renamed]
+    lines += ["namespace ours {", '#include "ours.h"', "}"]
+    lines += [f"#undef {function}" for function in renamed]
     lines += [check(f"{macro} == real_{macro}", macro) for macro in sorted(macros)]
     lines += [check(f"int(ours::{word}) == int(::{word})", word) for word in sorted(words - macros)]
     for name in enums:
@@ -96,7 +104,8 @@ def comparison(header: Header, text: str) -> str:
     lines += [
         "#define AGREES(result, function, parameters) \\",
         '  static_assert(std::is_same_v<result parameters, decltype(::function)>, #function " differs");',
-        f"{header.functions}(AGREES)",
+        *(f"#if CUDNN_VERSION >= {since}\n{name}(AGREES)\n#endif" for name, since in lists if since),
+        *(f"{name}(AGREES)" for name, since in lists if not since),
     ]
     return "\n".join(lines) + "\n"
 
@@ -106,15 +115,16 @@ def compile_against(
 ) -> subprocess.CompletedProcess[str]:
     compiler = os.environ.get("CXX") or shutil.which("c++")
     assert compiler, "needs a C++ compiler: set CXX"
-    (folder / "abi.h").write_text(text)
+    (folder / "ours.h").write_text(text)
     source = folder / "comparison.cpp"
     source.write_text(comparison(header, text))
     includes = [option for path in real_headers for option in ("-isystem", str(path))]
-    command = [*compiler.split(), "-std=c++17", "-fsyntax-only", f"-I{folder}", *includes, str(source)]
+    command = [*compiler.split(), "-std=c++17", "-fsyntax-only", f"-I{folder}", f"-I{NATIVE}", *includes]
+    command.append(str(source))
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("header", [CUDNN, CUDART], ids=lambda header: header.real)
+@pytest.mark.parametrize("header", [CUDNN, BACKEND, CUDART], ids=lambda header: header.path.name)
 def test_every_declaration_agrees_with_the_real_header(
     header: Header, real_headers: list[Path], tmp_path: Path
 ) -> None:
@@ -138,6 +148,13 @@ def test_every_declaration_agrees_with_the_real_header(
         ),
         (CUDNN, "size_t, cudnnGetVersion", "int, cudnnGetVersion", "cudnnGetVersion differs"),
         (CUDNN, "CUDNN_FMA_MATH = 3", "CUDNN_FAST_MATH = 3", "CUDNN_FAST_MATH"),
+        (
+            BACKEND,
+            "CUDNN_ATTR_TENSOR_STRIDES = 903",
+            "CUDNN_ATTR_TENSOR_STRIDES = 902",
+            "TENSOR_STRIDES differs",
+        ),
+        (BACKEND, "int64_t requested,", "int32_t requested,", "cudnnBackendGetAttribute differs"),
         (
             CUDART,
             "cudaErrorMemoryAllocation, 2,",

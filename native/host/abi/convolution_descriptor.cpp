@@ -40,6 +40,7 @@ void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings
   }
   convolution->dims = dims;
   std::copy_n(paddings, dims, convolution->paddings.begin());
+  std::copy_n(paddings, dims, convolution->post_paddings.begin());
   std::copy_n(strides, dims, convolution->strides.begin());
   std::copy_n(dilations, dims, convolution->dilations.begin());
   convolution->mode = mode;

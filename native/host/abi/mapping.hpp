@@ -17,13 +17,21 @@ struct Descriptors {
   cudnnTensorDescriptor_t y;
 };
 
+// A filter as the packed tensor that it is.
+cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter);
+
 // The sizes of y, as many as the descriptors have dimensions. Throws Failure, BAD_PARAM, where the
 // descriptors do not agree or no output is left.
-std::array<int, CUDNN_DIM_MAX> output_sizes(cudnnConvolutionDescriptor_t convolution,
-                                            cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w);
+std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes(const cudnnConvolutionStruct& convolution,
+                                                     const cudnnTensorStruct& x, const cudnnTensorStruct& w);
+
+// Throws Failure, BAD_PARAM, where y does not have these sizes.
+void check_output(const cudnnTensorStruct& y, int dims, const std::array<std::int64_t, CUDNN_DIM_MAX>& sizes);
 
 // Throws Failure: BAD_PARAM where the descriptors do not agree, NOT_SUPPORTED where the host engine has no
-// such dimensions, types, mode or strides.
+// such dimensions, types, mode, paddings or strides.
+Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorStruct& x,
+                   const cudnnTensorStruct& w, const cudnnTensorStruct& y);
 Problem problem_of(const Descriptors& descriptors);
 
 // What each pass calls the engine's algorithms. The backward enumerations have no GEMM: implicit GEMM is
@@ -75,5 +83,9 @@ std::optional<Algorithm> engine_algorithm(typename Legacy<pass>::Algorithm algor
   if (algorithm == Legacy<pass>::kFft) return Algorithm::fft_tiling;
   return std::nullopt;
 }
+
+// The same for a pass known at run time; nothing for what is no enumerator.
+std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number);
+int algorithm_count(Pass pass);
 
 }  // namespace mucudnn::host

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "host/abi/cost.hpp"
 #include "host/abi/execution.hpp"
 
 namespace mucudnn::host {
@@ -30,24 +31,6 @@ struct Workspace {
   void* data;
   std::size_t size;
 };
-
-// A rough model, in multiplications: those of the method, and kTraffic for each number that goes through the
-// workspace, which is about what a core does in the time that memory takes to write and read it.
-double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem) {
-  constexpr double kTraffic = 50;
-  constexpr double kTileEdge = 16;  // of an FFT tile, half of whose spectrum is kept
-  double saving = 1;
-  if (algorithm == Algorithm::winograd_nonfused) {
-    saving = 4;
-  } else if (algorithm == Algorithm::fft_tiling) {
-    const auto height = static_cast<double>(problem.kernel[1]);
-    const auto width = static_cast<double>(problem.kernel[2]);
-    const double per_tile = height * width * (kTileEdge + 1 - height) * (kTileEdge + 1 - width);
-    saving = per_tile / (4 * kTileEdge * (kTileEdge / 2 + 1));
-  }
-  const auto moved = static_cast<double>(required_workspace(algorithm, pass, problem)) / sizeof(float);
-  return static_cast<double>(problem.flops()) / 2 / saving + kTraffic * moved;
-}
 
 template <Pass pass>
 double estimated_cost(const typename Legacy<pass>::Performance& result, const Problem& problem) {

@@ -19,8 +19,8 @@ struct cudnnContext {
 struct cudnnTensorStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   int dims = 0;
-  std::array<int, CUDNN_DIM_MAX> sizes{};
-  std::array<int, CUDNN_DIM_MAX> strides{};
+  std::array<std::int64_t, CUDNN_DIM_MAX> sizes{};
+  std::array<std::int64_t, CUDNN_DIM_MAX> strides{};
 };
 
 struct cudnnFilterStruct {
@@ -35,6 +35,7 @@ struct cudnnConvolutionStruct {
 
   int dims = 0;
   std::array<int, kMaxDims> paddings{};
+  std::array<int, kMaxDims> post_paddings{};  // the graph API's; the legacy API sets both the same
   std::array<int, kMaxDims> strides{};
   std::array<int, kMaxDims> dilations{};
   cudnnConvolutionMode_t mode = CUDNN_CONVOLUTION;

@@ -27,10 +27,10 @@ void check_format(cudnnTensorFormat_t format) {
 }
 
 // Elements from the first to the last, gaps included; NOT_SUPPORTED beyond cuDNN's limit.
-std::int64_t extent(int dims, const int* sizes, const int* strides) {
+std::int64_t extent(const cudnnTensorStruct& tensor) {
   std::int64_t elements = 1;
-  for (int axis = 0; axis < dims; ++axis) {
-    elements += std::int64_t{sizes[axis] - 1} * strides[axis];
+  for (int axis = 0; axis < tensor.dims; ++axis) {
+    elements += (tensor.sizes[axis] - 1) * tensor.strides[axis];
     if (elements > kMaxElements) not_supported("a tensor of more than 2147483647 elements");
   }
   return elements;
@@ -46,12 +46,12 @@ void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const i
     if (strides[axis] > 0 || sizes[axis] == 1) continue;
     bad_parameter("dimension " + std::to_string(axis) + " has stride " + std::to_string(strides[axis]));
   }
-  extent(dims, sizes, strides);
   cudnnTensorStruct next;
   next.type = type;
   next.dims = dims;
   std::copy_n(sizes, dims, next.sizes.begin());
   std::copy_n(strides, dims, next.strides.begin());
+  extent(next);
   *tensor = next;
 }
 
@@ -136,8 +136,8 @@ cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDa
     for (int axis = 0; axis < 4; ++axis) require({{"a size", sizes[axis]}, {"a stride", strides[axis]}});
     *type = tensor->type;
     for (int axis = 0; axis < 4; ++axis) {
-      *sizes[axis] = tensor->sizes[axis];
-      *strides[axis] = tensor->strides[axis];
+      *sizes[axis] = static_cast<int>(tensor->sizes[axis]);
+      *strides[axis] = static_cast<int>(tensor->strides[axis]);
     }
   });
 }
@@ -171,7 +171,7 @@ cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int req
 cudnnStatus_t cudnnGetTensorSizeInBytes(cudnnTensorDescriptor_t tensor, size_t* size) {
   return guarded([&] {
     require({{"the tensor descriptor", tensor}, {"size", size}});
-    const auto elements = mucudnn::host::extent(tensor->dims, tensor->sizes.data(), tensor->strides.data());
+    const auto elements = mucudnn::host::extent(*tensor);
     *size = tensor->dims == 0 ? 0 : static_cast<size_t>(elements) * mucudnn::host::size_of(tensor->type);
   });
 }

@@ -1,0 +1,84 @@
+// Descriptors of cuDNN's graph API.
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "cudnn/backend_abi.h"
+#include "cudnn/library.hpp"
+
+namespace mucudnn {
+
+// How the graph API calls the type of an attribute's values.
+template <typename Value>
+constexpr cudnnBackendAttributeType_t attribute_type() {
+  if constexpr (std::is_same_v<Value, std::int64_t>) return CUDNN_TYPE_INT64;
+  if constexpr (std::is_same_v<Value, float>) return CUDNN_TYPE_FLOAT;
+  if constexpr (std::is_same_v<Value, double>) return CUDNN_TYPE_DOUBLE;
+  if constexpr (std::is_same_v<Value, char>) return CUDNN_TYPE_CHAR;
+  if constexpr (std::is_same_v<Value, void*>) return CUDNN_TYPE_VOID_PTR;
+  if constexpr (std::is_same_v<Value, cudnnHandle_t>) return CUDNN_TYPE_HANDLE;
+  if constexpr (std::is_same_v<Value, cudnnDataType_t>) return CUDNN_TYPE_DATA_TYPE;
+  if constexpr (std::is_same_v<Value, cudnnConvolutionMode_t>) return CUDNN_TYPE_CONVOLUTION_MODE;
+  if constexpr (std::is_same_v<Value, cudnnBackendHeurMode_t>) return CUDNN_TYPE_HEUR_MODE;
+  if constexpr (std::is_same_v<Value, cudnnBackendKnobType_t>) return CUDNN_TYPE_KNOB_TYPE;
+  if constexpr (std::is_same_v<Value, cudnnBackendNumericalNote_t>) return CUDNN_TYPE_NUMERICAL_NOTE;
+  if constexpr (std::is_same_v<Value, cudnnBackendBehaviorNote_t>) return CUDNN_TYPE_BEHAVIOR_NOTE;
+}
+
+// One descriptor, destroyed with this. Every call throws CallFailed where the library refuses it.
+class Backend {
+ public:
+  Backend(const Library& library, cudnnBackendDescriptorType_t type);
+  ~Backend();
+  Backend(Backend&& other) noexcept;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  cudnnBackendDescriptor_t get() const { return descriptor_; }
+
+  template <typename Value>
+  void set(cudnnBackendAttributeName_t name, const std::vector<Value>& values) {
+    set(name, attribute_type<Value>(), static_cast<std::int64_t>(values.size()), values.data());
+  }
+  template <typename Value>
+  void set(cudnnBackendAttributeName_t name, Value value) {
+    set(name, attribute_type<Value>(), 1, &value);
+  }
+  void set(cudnnBackendAttributeName_t name, const Backend& value);
+  void set(cudnnBackendAttributeName_t name, const std::vector<Backend>& values);
+  void set(cudnnBackendAttributeName_t name, const std::string& text);
+
+  // `call` says in errors what it was.
+  void finalize(const char* call);
+
+  template <typename Value>
+  Value value(cudnnBackendAttributeName_t name) const {
+    Value found{};
+    get(name, attribute_type<Value>(), 1, &found);
+    return found;
+  }
+  // At most `most`: not every attribute says how many there are.
+  template <typename Value>
+  std::vector<Value> values(cudnnBackendAttributeName_t name, std::size_t most) const {
+    std::vector<Value> found(most);
+    found.resize(get(name, attribute_type<Value>(), static_cast<std::int64_t>(most), found.data()));
+    return found;
+  }
+  std::vector<Backend> descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
+                                   std::size_t most) const;
+  std::string text(cudnnBackendAttributeName_t name) const;
+
+ private:
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
+           const void* values);
+  // How many there are, which may be fewer than `most`.
+  std::size_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t most,
+                  void* values) const;
+
+  const Library* library_;
+  cudnnBackendDescriptor_t descriptor_ = nullptr;
+};
+
+}  // namespace mucudnn

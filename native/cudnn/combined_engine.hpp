@@ -1,0 +1,14 @@
+// The legacy algorithms and the graph API's engines of one library, in one list.
+#pragma once
+
+#include <memory>
+
+#include "cudnn/context.hpp"
+#include "cudnn/engine.hpp"
+
+namespace mucudnn {
+
+// The context has a handle; where that is somebody else's, kernels may live longer than it.
+std::unique_ptr<Engine> make_combined_engine(std::shared_ptr<const Context> context);
+
+}  // namespace mucudnn

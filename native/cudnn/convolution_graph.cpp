@@ -1,0 +1,229 @@
+#include "cudnn/convolution_graph.hpp"
+
+#include <algorithm>
+
+#include "cudnn/descriptors.hpp"
+#include "cudnn/engine.hpp"
+
+namespace mucudnn {
+namespace {
+
+constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
+constexpr std::int64_t kAlignment16 = 16;
+
+struct PassAttributes {
+  cudnnBackendDescriptorType_t operation;
+  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+};
+
+PassAttributes attributes_of(Pass pass) {
+  switch (pass) {
+    case Pass::backward_data:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case Pass::backward_filter:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+    case Pass::forward:
+      break;
+  }
+  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+}
+
+std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
+  return {sizes.end() - dims, sizes.end()};
+}
+
+std::vector<std::int64_t> tensor_sizes(std::int64_t first, std::int64_t channels, const Problem::Sizes& sizes,
+                                       int dims) {
+  std::vector<std::int64_t> all = of_dims(sizes, dims);
+  all.insert(all.begin(), {first, channels});
+  return all;
+}
+
+std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
+  std::vector<std::int64_t> strides(sizes.size());
+  std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;
+  for (std::size_t axis = sizes.size() - 1; axis >= 2; --axis) {
+    strides[axis] = step;
+    step *= sizes[axis];
+  }
+  strides[1] = layout == Layout::nhwc ? 1 : step;
+  strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
+  return strides;
+}
+
+// A slice of the mini-batch may begin at any sample, so it is as aligned as one sample's size.
+std::int64_t alignment_of(std::int64_t sample, DataType type) {
+  std::int64_t alignment = kAlignment16;
+  while (sample * static_cast<std::int64_t>(size_of(type)) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double value, DataType type) {
+  if (type == DataType::f64) return operation.set(name, value);
+  operation.set(name, static_cast<float>(value));
+}
+
+}  // namespace
+
+bool EngineNotes::has(cudnnBackendNumericalNote_t note) const {
+  return std::find(numerical.begin(), numerical.end(), note) != numerical.end();
+}
+
+bool EngineNotes::has(cudnnBackendBehaviorNote_t note) const {
+  return std::find(behavior.begin(), behavior.end(), note) != behavior.end();
+}
+
+std::string EngineNotes::text() const {
+  std::string text = has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ? "" : "deterministic";
+  const auto add = [&](bool is_so, const char* word) {
+    if (is_so) text.append(text.empty() ? "" : " ").append(word);
+  };
+  add(has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE), "tensor_op");
+  add(has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS), "down_convert");
+  add(has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION), "reduced_precision");
+  add(has(CUDNN_NUMERICAL_NOTE_FFT), "fft");
+  add(has(CUDNN_NUMERICAL_NOTE_WINOGRAD), "winograd");
+  add(has(CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP), "strict_nan");
+  add(has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION), "runtime_compilation");
+  add(has(CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY), "cublaslt");
+  return text;
+}
+
+ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass,
+                                   const Factors& factors)
+    : context_(context),
+      x_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
+      w_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
+      y_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
+      convolution_(context.library(), CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR),
+      operation_(context.library(), attributes_of(pass).operation),
+      graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+  const auto make_tensor = [&](Backend& tensor, Uid uid, const std::vector<std::int64_t>& sizes,
+                               std::int64_t alignment) {
+    tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(p.data_type));
+    tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
+    tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, p.layout));
+    tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::int64_t{uid});
+    tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
+    tensor.finalize("describing a tensor");
+  };
+  make_tensor(x_, kX, tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims),
+              alignment_of(p.x_sample(), p.data_type));
+  make_tensor(y_, kY, tensor_sizes(p.mini_batch, p.out_channels, p.output, p.dims),
+              alignment_of(p.y_sample(), p.data_type));
+  // How many groups there are follows from the channels of x and of w.
+  make_tensor(w_, kW, tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims), kAlignment16);
+
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{p.dims});
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
+                   p.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT);
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_dims(p.padding, p.dims));
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_dims(p.padding, p.dims));
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_dims(p.stride, p.dims));
+  convolution_.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_dims(p.dilation, p.dims));
+  convolution_.finalize("describing a convolution");
+
+  const PassAttributes attributes = attributes_of(pass);
+  operation_.set(attributes.x, x_);
+  operation_.set(attributes.w, w_);
+  operation_.set(attributes.y, y_);
+  operation_.set(attributes.convolution, convolution_);
+  set_factor(operation_, attributes.alpha, factors.alpha, p.data_type);
+  set_factor(operation_, attributes.beta, factors.beta, p.data_type);
+  operation_.finalize("describing an operation");
+
+  if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());
+  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation_);
+  graph_.finalize("describing an operation graph");
+}
+
+std::vector<EngineName> ConvolutionGraph::heuristics(cudnnBackendHeurMode_t mode) const {
+  std::vector<EngineName> names;
+  try {
+    Backend heuristics(context_.library(), CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
+    if (context_.device() != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *context_.device());
+    heuristics.finalize("asking the heuristics");
+    for (const Backend& config : heuristics.descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                        CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostConfigs)) {
+      const auto engines =
+          config.descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+      EngineName& name = names.emplace_back();
+      name.engine = engines.at(0).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+      for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                                      CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
+        name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
+            choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+      }
+    }
+  } catch (const CallFailed&) {
+    // Some modes know some problems only; the engines themselves are asked as well.
+  }
+  return names;
+}
+
+std::int64_t ConvolutionGraph::engine_count() const {
+  return graph_.value<std::int64_t>(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT);
+}
+
+Backend ConvolutionGraph::engine(std::int64_t number) const {
+  Backend engine(context_.library(), CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph_);
+  engine.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, number);
+  if (context_.device() != nullptr) engine.set(CUDNN_ATTR_ENGINE_DEVICEPROP, *context_.device());
+  engine.finalize("choosing an engine");
+  return engine;
+}
+
+Plan ConvolutionGraph::plan(const EngineName& name) const {
+  const Library& library = context_.library();
+  const Backend chosen = engine(name.engine);
+  Plan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, {}};
+  plan.notes.numerical =
+      chosen.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes);
+  plan.notes.behavior =
+      chosen.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes);
+  std::vector<Backend> choices;
+  for (const auto& [type, value] : name.knobs) {
+    Backend& choice = choices.emplace_back(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    choice.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, static_cast<cudnnBackendKnobType_t>(type));
+    choice.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
+    choice.finalize("choosing a knob");
+  }
+  Backend config(library, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  config.set(CUDNN_ATTR_ENGINECFG_ENGINE, chosen);
+  if (!choices.empty()) config.set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices);
+  config.finalize("configuring an engine");
+  if (context_.device() != nullptr) {
+    plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *context_.device());
+  } else {
+    plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, context_.handle());
+  }
+  plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  plan.descriptor.finalize("planning");
+  plan.workspace = static_cast<std::size_t>(std::max<std::int64_t>(
+      0, plan.descriptor.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)));
+  return plan;
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,23 @@
+#include "host/abi/cost.hpp"
+
+#include "host/abi/execution.hpp"
+
+namespace mucudnn::host {
+
+double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem) {
+  constexpr double kTraffic = 50;
+  constexpr double kTileEdge = 16;  // of an FFT tile, half of whose spectrum is kept
+  double saving = 1;
+  if (algorithm == Algorithm::winograd_nonfused) {
+    saving = 4;
+  } else if (algorithm == Algorithm::fft_tiling) {
+    const auto height = static_cast<double>(problem.kernel[1]);
+    const auto width = static_cast<double>(problem.kernel[2]);
+    const double per_tile = height * width * (kTileEdge + 1 - height) * (kTileEdge + 1 - width);
+    saving = per_tile / (4 * kTileEdge * (kTileEdge / 2 + 1));
+  }
+  const auto moved = static_cast<double>(required_workspace(algorithm, pass, problem)) / sizeof(float);
+  return static_cast<double>(problem.flops()) / 2 / saving + kTraffic * moved;
+}
+
+}  // namespace mucudnn::host

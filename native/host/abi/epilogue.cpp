@@ -1,0 +1,177 @@
+#include "host/abi/epilogue.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/half.hpp"
+#include "host/parallel.hpp"
+
+namespace mucudnn::host {
+namespace {
+
+constexpr std::int64_t kStretch =
+    256;  // values in fp64 that stay in the first cache while steps go over them
+
+double load(float value) { return value; }
+double load(double value) { return value; }
+double load(Half value) { return to_float(value); }
+double load(BFloat16 value) { return to_float(value); }
+
+void store(double value, float& to) { to = static_cast<float>(value); }
+void store(double value, double& to) { to = value; }
+void store(double value, Half& to) { to = to_half(static_cast<float>(value)); }
+void store(double value, BFloat16& to) { to = to_bfloat16(static_cast<float>(value)); }
+
+// Calls body with a value of the type that is stored.
+template <typename Body>
+void with_type(cudnnDataType_t type, const Body& body) {
+  switch (type) {
+    case CUDNN_DATA_FLOAT:
+      return body(float{});
+    case CUDNN_DATA_DOUBLE:
+      return body(double{});
+    case CUDNN_DATA_HALF:
+      return body(Half{});
+    case CUDNN_DATA_BFLOAT16:
+      return body(BFloat16{});
+    default:
+      not_supported("the host engine adds float, double, half and bfloat16 only");
+  }
+}
+
+// Some values of a row of the whole: where they lie in a tensor of the same dimensions.
+struct Stretch {
+  const cudnnTensorStruct& whole;
+  std::int64_t row, begin, count;
+
+  std::int64_t stride_in(const cudnnTensorStruct& tensor) const { return step(tensor, whole.dims - 1); }
+  std::int64_t offset_in(const cudnnTensorStruct& tensor) const {
+    std::int64_t offset = begin * stride_in(tensor), rest = row;
+    for (int axis = whole.dims - 2; axis >= 0; --axis) {
+      offset += rest % whole.sizes[axis] * step(tensor, axis);
+      rest /= whole.sizes[axis];
+    }
+    return offset;
+  }
+
+ private:
+  static std::int64_t step(const cudnnTensorStruct& tensor, int axis) {
+    return tensor.sizes[axis] == 1 ? 0 : tensor.strides[axis];
+  }
+};
+
+template <typename Body>
+void for_each_stretch(const cudnnTensorStruct& whole, std::int64_t begin, std::int64_t end,
+                      const Body& body) {
+  const std::int64_t width = whole.sizes[whole.dims - 1];
+  for (std::int64_t row = begin; row < end; ++row) {
+    for (std::int64_t at = 0; at < width; at += kStretch) {
+      body(Stretch{whole, row, at, std::min(kStretch, width - at)});
+    }
+  }
+}
+
+std::int64_t rows_of(const cudnnTensorStruct& tensor) {
+  std::int64_t rows = 1;
+  for (int axis = 0; axis < tensor.dims - 1; ++axis) rows *= tensor.sizes[axis];
+  return rows;
+}
+
+void apply(const Addition& add, const Stretch& stretch, double* values) {
+  const std::int64_t offset = stretch.offset_in(add.operand), stride = stretch.stride_in(add.operand);
+  with_type(add.operand.type, [&](auto stored) {
+    const auto* const from = static_cast<const decltype(stored)*>(add.data) + offset;
+    for (std::int64_t i = 0; i < stretch.count; ++i) {
+      const double addend = add.operand_scale * load(from[i * stride]);
+      values[i] = add.scale == 0 ? addend : add.scale * values[i] + addend;
+    }
+  });
+}
+
+void apply(const Rectifier& rectifier, const Stretch& stretch, double* values) {
+  const auto [lower, upper, slope, propagate_nan] = rectifier;
+  for (std::int64_t i = 0; i < stretch.count; ++i) {
+    const double value = values[i];
+    if (std::isnan(value)) {
+      values[i] = propagate_nan ? value : lower;
+    } else {
+      values[i] = value > lower ? std::min(value, upper)
+                  : slope == 0  ? lower
+                                : lower + slope * (value - lower);
+    }
+  }
+}
+
+}  // namespace
+
+void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
+  if (whole.dims == 0 || part.dims != whole.dims) {
+    bad_parameter("a tensor of " + std::to_string(part.dims) + " dimensions is added to one of " +
+                  std::to_string(whole.dims));
+  }
+  for (int axis = 0; axis < whole.dims; ++axis) {
+    if (part.sizes[axis] == 1 || part.sizes[axis] == whole.sizes[axis]) continue;
+    bad_parameter("dimension " + std::to_string(axis) + " of what is added has size " +
+                  std::to_string(part.sizes[axis]) + ", that of the tensor " +
+                  std::to_string(whole.sizes[axis]));
+  }
+}
+
+void check_addable(cudnnDataType_t type) {
+  with_type(type, [](auto) {});
+}
+
+void apply(const std::vector<Step>& steps, const cudnnTensorStruct& tensor, void* data) {
+  if (steps.empty()) return;
+  const auto* const first = std::get_if<Addition>(&steps.front());
+  const bool reads = first == nullptr || first->scale != 0;
+  with_type(tensor.type, [&](auto stored) {
+    parallel_for(rows_of(tensor), [&](std::int64_t begin, std::int64_t end) {
+      for_each_stretch(tensor, begin, end, [&](const Stretch& stretch) {
+        double values[kStretch];
+        auto* const at = static_cast<decltype(stored)*>(data) + stretch.offset_in(tensor);
+        const std::int64_t stride = stretch.stride_in(tensor);
+        for (std::int64_t i = 0; i < stretch.count; ++i) values[i] = reads ? load(at[i * stride]) : 0;
+        for (const Step& step : steps) {
+          std::visit([&](const auto& kind) { apply(kind, stretch, values); }, step);
+        }
+        for (std::int64_t i = 0; i < stretch.count; ++i) store(values[i], at[i * stride]);
+      });
+    });
+  });
+}
+
+void sum_channels(double scale, const cudnnTensorStruct& tensor, const void* from, double keep,
+                  std::int64_t to_stride, void* to) {
+  cudnnTensorStruct channel = tensor;
+  channel.sizes[1] = 1;
+  with_type(tensor.type, [&](auto stored) {
+    using Type = decltype(stored);
+    parallel_for(tensor.sizes[1], [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t c = begin; c < end; ++c) {
+        const Type* const values = static_cast<const Type*>(from) + c * tensor.strides[1];
+        Type& total = static_cast<Type*>(to)[c * to_stride];
+        double sum = 0;
+        for_each_stretch(channel, 0, rows_of(channel), [&](const Stretch& stretch) {
+          const std::int64_t offset = stretch.offset_in(channel), stride = stretch.stride_in(channel);
+          for (std::int64_t i = 0; i < stretch.count; ++i) sum += load(values[offset + i * stride]);
+        });
+        store(scale * sum + (keep == 0 ? 0 : keep * load(total)), total);
+      }
+    });
+  });
+}
+
+void convolve_forward(Algorithm algorithm, const Problem& problem, const Tensors& tensors, double alpha,
+                      const Residual& residual, const std::vector<Step>& steps, const cudnnTensorStruct& y,
+                      void* workspace) {
+  if (residual.scale != 0 && residual.data != tensors.y) {
+    std::memcpy(tensors.y, residual.data,
+                static_cast<std::size_t>(problem.mini_batch * problem.y_sample()) * size_of(y.type));
+  }
+  convolve(algorithm, Pass::forward, problem, tensors, alpha, residual.scale, workspace);
+  apply(steps, y, tensors.y);
+}
+
+}  // namespace mucudnn::host

@@ -1,0 +1,235 @@
+// One call of cudnnBackendSetAttribute or cudnnBackendGetAttribute, and the rules that it keeps.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "host/graph/descriptor.hpp"
+
+namespace mucudnn::host::graph {
+
+// alpha and beta of an operation, which read back in the type in which they were set.
+struct Scalar {
+  double value;
+  cudnnBackendAttributeType_t type = CUDNN_TYPE_FLOAT;
+};
+
+class Access {
+ public:
+  using Name = cudnnBackendAttributeName_t;
+  using Type = cudnnBackendAttributeType_t;
+  enum class Reads { yes, no };  // no: cuDNN answers NOT_SUPPORTED to GetAttribute
+
+  // elements is the caller's array, read when setting, else written.
+  Access(bool setting, Name name, Type type, std::int64_t count, std::int64_t* returned, void* elements)
+      : setting_(setting),
+        name_(name),
+        type_(type),
+        count_(count),
+        returned_(returned),
+        elements_(elements) {}
+
+  // False where no attribute of that name was offered.
+  bool served() const { return served_; }
+  bool about(Name name) const { return name == name_; }
+
+  // How the kind of descriptor that calls this answers to a wrong type.
+  void answer_wrong_types(cudnnStatus_t status) { wrong_type_ = status; }
+
+  // An attribute that cuDNN has and this library has no use for.
+  void refuse(Name name) const {
+    if (name == name_) not_supported("the host engine has no attribute " + std::to_string(name_));
+  }
+
+  template <typename T>
+  void value(Name name, Type type, T& member, Reads reads = Reads::yes) {
+    if (!serve(name, reads)) return;
+    check_type(type);
+    if (!setting_) return give(&member);
+    if (count_ != 1) bad_parameter(counted() + ", of which it takes one");
+    member = element<T>(0);
+  }
+
+  template <typename T>
+  void values(Name name, Type type, std::vector<T>& member, Reads reads = Reads::yes) {
+    if (!serve(name, reads)) return;
+    check_type(type);
+    if (!setting_) return give_some(member);
+    if (count_ < 1) bad_parameter(counted() + ", of which it takes one or more");
+    std::vector<T> taken(static_cast<std::size_t>(count_));
+    std::memcpy(taken.data(), elements_, taken.size() * sizeof(T));
+    member = std::move(taken);
+  }
+
+  void scalar(Name name, Scalar& member, Reads reads = Reads::yes) {
+    if (!serve(name, reads)) return;
+    const bool known = type_ == CUDNN_TYPE_FLOAT || type_ == CUDNN_TYPE_DOUBLE;
+    if (!known || (!setting_ && type_ != member.type)) bad_parameter(typed());
+    if (setting_ && count_ != 1) bad_parameter(counted() + ", of which it takes one");
+    if (setting_) {
+      member = {type_ == CUDNN_TYPE_FLOAT ? element<float>(0) : element<double>(0), type_};
+    } else if (type_ == CUDNN_TYPE_FLOAT) {
+      const auto value = static_cast<float>(member.value);
+      give(&value);
+    } else {
+      give(&member.value);
+    }
+  }
+
+  // A descriptor that is not finalized counts as none, as in cuDNN: finalizing complains.
+  template <typename Kind>
+  void descriptor(Name name, std::shared_ptr<Kind>& member, Reads reads = Reads::yes) {
+    if (!serve(name, reads)) return;
+    check_type(CUDNN_TYPE_BACKEND_DESCRIPTOR);
+    if (!setting_) {
+      if (count_ == 1 && elements_ != nullptr) lend(member, 0);
+      return give<void*>(nullptr);
+    }
+    if (count_ != 1) bad_parameter(counted() + ", of which it takes one");
+    auto* const handle = element<Handle*>(0);
+    if (handle == nullptr) bad_parameter("the descriptor is NULL");
+    member = handle->descriptor->finalized() ? finalized<Kind>(handle, CUDNN_STATUS_SUCCESS) : nullptr;
+  }
+
+  // `open` is the answer to one that is not finalized. With `null`, the answer to a NULL among them.
+  template <typename Kind>
+  void descriptors(Name name, std::vector<std::shared_ptr<Kind>>& member, cudnnStatus_t open,
+                   cudnnStatus_t null, Reads reads = Reads::yes) {
+    if (!serve(name, reads)) return;
+    check_type(CUDNN_TYPE_BACKEND_DESCRIPTOR);
+    if (!setting_) return lend_some(member);
+    if (count_ < 0) bad_parameter(counted());
+    std::vector<std::shared_ptr<Kind>> taken;
+    for (std::int64_t i = 0; i < count_; ++i) {
+      auto* const handle = element<Handle*>(i);
+      if (handle == nullptr) throw Failure(null, "a descriptor is NULL");
+      taken.push_back(finalized<Kind>(handle, open));
+    }
+    member = std::move(taken);
+  }
+
+  // What can be read only.
+  template <typename T>
+  void result(Name name, Type type, const T& value) {
+    if (!serve_result(name, type)) return;
+    give(&value);
+  }
+  template <typename T>
+  void results(Name name, Type type, const std::vector<T>& values) {
+    if (!serve_result(name, type)) return;
+    give_some(values);
+  }
+  template <typename Kind>
+  void descriptor_results(Name name, const std::vector<std::shared_ptr<Kind>>& values) {
+    if (!serve_result(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
+    lend_some(values);
+  }
+  // A text, which is given whole or not at all.
+  void text_result(Name name, const std::string& text) {
+    if (!serve_result(name, CUDNN_TYPE_CHAR)) return;
+    const auto size = static_cast<std::int64_t>(text.size());
+    if (elements_ != nullptr && count_ > 0 && count_ < size) {
+      throw Failure(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, counted() + " of " + std::to_string(size));
+    }
+    give_some(std::vector<char>(text.begin(), text.end()));
+  }
+
+ private:
+  bool serve(Name name, Reads reads) {
+    if (name != name_) return false;
+    served_ = true;
+    if (!setting_ && reads == Reads::no) {
+      not_supported("attribute " + std::to_string(name_) + " cannot be read");
+    }
+    return true;
+  }
+
+  bool serve_result(Name name, Type type) {
+    if (!serve(name, Reads::yes)) return false;
+    if (setting_) not_supported("attribute " + std::to_string(name_) + " cannot be set");
+    check_type(type);
+    return true;
+  }
+
+  void check_type(Type type) const {
+    if (type != type_) throw Failure(wrong_type_, typed() + ", not " + std::to_string(type));
+  }
+
+  std::string typed() const {
+    return "attribute " + std::to_string(name_) + " as type " + std::to_string(type_);
+  }
+  std::string counted() const {
+    return std::to_string(count_) + " elements for attribute " + std::to_string(name_);
+  }
+
+  template <typename T>
+  T element(std::int64_t index) const {
+    T read;
+    std::memcpy(&read, static_cast<const char*>(elements_) + index * std::int64_t{sizeof(T)}, sizeof(T));
+    return read;
+  }
+
+  void count(std::int64_t available) const {
+    if (returned_ != nullptr) *returned_ = available;
+  }
+
+  // One value: asked for by a count of 1, and just counted by less. A NULL value was written before.
+  template <typename T>
+  void give(const T* value) const {
+    if (count_ > 1) bad_parameter(counted() + ", of which there is one");
+    if (value != nullptr && count_ == 1 && elements_ != nullptr) std::memcpy(elements_, value, sizeof(T));
+    count(1);
+  }
+
+  template <typename T>
+  void give_some(const std::vector<T>& values) const {
+    const auto available = static_cast<std::int64_t>(values.size());
+    if (elements_ == nullptr || count_ < 1) return count(available);
+    const std::int64_t given = std::min(count_, available);
+    if (given > 0) std::memcpy(elements_, values.data(), static_cast<std::size_t>(given) * sizeof(T));
+    count(given);
+  }
+
+  // Makes a descriptor of the caller's show this one.
+  template <typename Kind>
+  void lend(const std::shared_ptr<Kind>& shown, std::int64_t index) const {
+    auto* const handle = element<Handle*>(index);
+    if (handle == nullptr) bad_parameter("the descriptor to show it in is NULL");
+    if (!std::dynamic_pointer_cast<Kind>(handle->descriptor)) {
+      bad_parameter("the descriptor to show it in is of another kind");
+    }
+    handle->descriptor = shown;
+  }
+
+  // As many as the caller brought descriptors of the kind for, up to the first that is none.
+  template <typename Kind>
+  void lend_some(const std::vector<std::shared_ptr<Kind>>& shown) const {
+    const auto available = static_cast<std::int64_t>(shown.size());
+    if (elements_ == nullptr) return count(available);
+    std::int64_t given = 0;
+    for (; given < std::min(count_, available); ++given) {
+      auto* const handle = element<Handle*>(given);
+      if (handle == nullptr || !std::dynamic_pointer_cast<Kind>(handle->descriptor)) break;
+      handle->descriptor = shown[static_cast<std::size_t>(given)];
+    }
+    count(given);
+  }
+
+  bool setting_;
+  Name name_;
+  Type type_;
+  std::int64_t count_;
+  std::int64_t* returned_;
+  void* elements_;
+  cudnnStatus_t wrong_type_ = CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
+  bool served_ = false;
+};
+
+// A bool of the caller's may hold any byte.
+template <>
+inline bool Access::element<bool>(std::int64_t index) const {
+  return element<unsigned char>(index) != 0;
+}
+
+}  // namespace mucudnn::host::graph

@@ -1,0 +1,108 @@
+#include "host/graph/engines.hpp"
+
+#include "host/abi/cost.hpp"
+#include "host/abi/execution.hpp"
+
+namespace mucudnn::host::graph {
+namespace {
+
+std::vector<cudnnBackendNumericalNote_t> notes_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::winograd_nonfused:
+      return {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4};
+    case Algorithm::fft_tiling:
+      return {CUDNN_NUMERICAL_NOTE_FFT};
+    default:
+      return {};
+  }
+}
+
+void check_processors(std::int32_t count) {
+  if (count < 0) bad_parameter("a target of " + std::to_string(count) + " multiprocessors");
+}
+
+}  // namespace
+
+void Engine::attributes(Access& access) {
+  access.descriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+  access.value(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index);
+  access.value(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, CUDNN_TYPE_INT32, processors_);
+  access.results(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes_of(algorithm_));
+  access.results<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, {});
+  access.descriptor_results<KnobInfo>(CUDNN_ATTR_ENGINE_KNOB_INFO, {});
+  access.descriptor_results<Descriptor>(CUDNN_ATTR_ENGINE_LAYOUT_INFO, {});
+  access.refuse(CUDNN_ATTR_ENGINE_DEVICEPROP);
+}
+
+void Engine::complete() {
+  if (!graph) throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "an engine needs its graph, finalized");
+  check_processors(processors_);
+  if (processors_ > 0) not_supported("the host engine has no multiprocessors to count");
+  const Fusion& fusion = graph->fusion();
+  const auto found = engine_algorithm(fusion.pass, index);
+  workspace_ = required_workspace(found, fusion.pass, fusion.problem);
+  algorithm_ = *found;
+}
+
+void KnobInfo::attributes(Access& access) {
+  access.result(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE, cudnnBackendKnobType_t{});
+  for (const auto name : {CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE,
+                          CUDNN_ATTR_KNOB_INFO_STRIDE}) {
+    access.result(name, CUDNN_TYPE_INT64, std::int64_t{0});
+  }
+}
+
+void KnobChoice::attributes(Access& access) {
+  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, type_);
+  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value_);
+}
+
+void EngineConfig::attributes(Access& access) {
+  access.descriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  access.refuse(CUDNN_ATTR_ENGINECFG_INTERMEDIATE_INFO);
+  access.refuse(CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED);
+  const std::size_t workspace = engine ? engine->workspace() : 0;
+  access.result(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, static_cast<std::int64_t>(workspace));
+  if (access.about(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
+  access.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices_, CUDNN_STATUS_NOT_INITIALIZED,
+                     CUDNN_STATUS_BAD_PARAM);
+}
+
+void EngineConfig::complete() {
+  if (!engine)
+    throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a configuration needs its engine, finalized");
+  if (!choices_.empty()) not_supported("the host engine has no knobs");
+}
+
+void Heuristics::attributes(Access& access) {
+  access.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
+  access.value(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode_);
+  access.value(CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET, CUDNN_TYPE_INT32, processors_);
+  access.descriptor_results(CUDNN_ATTR_ENGINEHEUR_RESULTS, results_);
+  access.refuse(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+}
+
+// The engines that can run, by their estimated cost; those of the fallback need no workspace.
+void Heuristics::complete() {
+  if (!graph_) bad_parameter("heuristics need their graph, finalized");
+  check_processors(processors_);
+  const Fusion& fusion = graph_->fusion();
+  if (mode_ >= CUDNN_HEUR_MODES_COUNT) return;
+  for (std::int64_t index = 0; index < algorithm_count(fusion.pass); ++index) {
+    const auto engine = std::make_shared<Engine>();
+    engine->graph = graph_;
+    engine->index = index;
+    if (guarded([&] { engine->finalize(); }) != CUDNN_STATUS_SUCCESS) continue;
+    if (mode_ == CUDNN_HEUR_MODE_FALLBACK && engine->workspace() > 0) continue;
+    const auto config = std::make_shared<EngineConfig>();
+    config->engine = engine;
+    results_.push_back(graph::complete(config));
+  }
+  const auto cost = [&](const std::shared_ptr<EngineConfig>& config) {
+    return estimated_cost(config->engine->algorithm(), fusion.pass, fusion.problem);
+  };
+  std::stable_sort(results_.begin(), results_.end(),
+                   [&](const auto& one, const auto& other) { return cost(one) < cost(other); });
+}
+
+}  // namespace mucudnn::host::graph

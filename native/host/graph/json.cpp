@@ -1,0 +1,148 @@
+#include "host/graph/json.hpp"
+
+#include <charconv>
+
+#include "host/abi/state.hpp"
+
+namespace mucudnn::host::graph {
+
+class JsonParser {
+ public:
+  explicit JsonParser(std::string_view text) : rest_(text) {}
+
+  Json document() {
+    Json result = value(0);
+    skip_space();
+    if (!rest_.empty()) fail();
+    return result;
+  }
+
+ private:
+  static constexpr int kMaxDepth = 16;
+
+  [[noreturn]] static void fail() { bad_parameter("the plan is not JSON"); }
+
+  void skip_space() {
+    const auto begin = rest_.find_first_not_of(std::string_view(" \t\r\n\0", 5));  // some end it as C does
+    rest_.remove_prefix(begin == std::string_view::npos ? rest_.size() : begin);
+  }
+
+  bool take(std::string_view token) {
+    skip_space();
+    if (rest_.substr(0, token.size()) != token) return false;
+    rest_.remove_prefix(token.size());
+    return true;
+  }
+
+  Json value(int depth) {
+    if (depth > kMaxDepth) fail();
+    Json result;
+    if (take("{")) {
+      result.value_ = members(depth);
+    } else if (take("[")) {
+      result.value_ = items(depth);
+    } else if (take("\"")) {
+      result.value_ = string();
+    } else if (take("true")) {
+      result.value_ = true;
+    } else if (take("false")) {
+      result.value_ = false;
+    } else if (!take("null")) {
+      result.value_ = number();
+    }
+    return result;
+  }
+
+  Json::Members members(int depth) {
+    Json::Members result;
+    if (take("}")) return result;
+    do {
+      if (!take("\"")) fail();
+      std::string key = string();
+      if (!take(":")) fail();
+      result.insert_or_assign(std::move(key), value(depth + 1));
+    } while (take(","));
+    if (!take("}")) fail();
+    return result;
+  }
+
+  std::vector<Json> items(int depth) {
+    std::vector<Json> result;
+    if (take("]")) return result;
+    do {
+      result.push_back(value(depth + 1));
+    } while (take(","));
+    if (!take("]")) fail();
+    return result;
+  }
+
+  // No text of a plan has an escape; one is kept as it is written.
+  std::string string() {
+    std::size_t end = 0;
+    while (end < rest_.size() && rest_[end] != '"') end += rest_[end] == '\\' ? 2 : 1;
+    if (end >= rest_.size()) fail();
+    std::string result(rest_.substr(0, end));
+    rest_.remove_prefix(end + 1);
+    return result;
+  }
+
+  Json::Number number() {
+    const auto end = rest_.find_first_not_of("0123456789+-.eE");
+    const Json::Number result{std::string(rest_.substr(0, end))};
+    double checked = 0;
+    const char* const last = result.text.data() + result.text.size();
+    const auto [stop, error] = std::from_chars(result.text.data(), last, checked);
+    if (error != std::errc() || stop != last) fail();
+    rest_.remove_prefix(result.text.size());
+    return result;
+  }
+
+  std::string_view rest_;
+};
+
+namespace {
+
+template <typename Kind, typename Value>
+const Kind& as(const Value& value) {
+  if (const auto* const found = std::get_if<Kind>(&value)) return *found;
+  bad_parameter("a value of the plan is of another kind");
+}
+
+template <typename To>
+To converted(const std::string& text) {
+  To value{};
+  const char* const last = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || stop != last) bad_parameter("\"" + text + "\" in the plan is no such number");
+  return value;
+}
+
+}  // namespace
+
+Json Json::parse(std::string_view text) { return JsonParser(text).document(); }
+
+const Json& Json::at(const std::string& key) const {
+  const auto& members = as<Members>(value_);
+  const auto found = members.find(key);
+  if (found == members.end()) bad_parameter("the plan has no \"" + key + "\"");
+  return found->second;
+}
+
+const std::vector<Json>& Json::items() const { return as<std::vector<Json>>(value_); }
+const std::string& Json::text() const { return as<std::string>(value_); }
+bool Json::truth() const { return as<bool>(value_); }
+bool Json::empty() const { return as<Members>(value_).empty(); }
+double Json::number() const { return converted<double>(as<Number>(value_).text); }
+
+std::int64_t Json::integer() const {
+  const auto* const text = std::get_if<std::string>(&value_);
+  return converted<std::int64_t>(text != nullptr ? *text : as<Number>(value_).text);
+}
+
+std::vector<std::int64_t> Json::integers() const {
+  std::vector<std::int64_t> result;
+  for (const Json& item : items()) result.push_back(item.integer());
+  return result;
+}
+
+}  // namespace mucudnn::host::graph

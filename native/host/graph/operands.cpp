@@ -1,0 +1,127 @@
+#include "host/graph/operands.hpp"
+
+namespace mucudnn::host::graph {
+namespace {
+
+constexpr std::int64_t kMaxSize = std::numeric_limits<int>::max();
+
+bool has_size(cudnnDataType_t type) { return type <= CUDNN_DATA_INT32 || type == CUDNN_DATA_BFLOAT16; }
+
+template <typename To>
+void copy_all(const std::vector<std::int64_t>& from, To& to) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i] > kMaxSize) not_supported("a convolution by " + std::to_string(from[i]));
+    to[i] = static_cast<int>(from[i]);
+  }
+}
+
+}  // namespace
+
+void Tensor::attributes(Access& access) {
+  access.value(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
+  access.values(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, sizes);
+  access.values(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides);
+  access.value(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, uid);
+  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment, Access::Reads::no);
+  access.value(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual);
+  access.value(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, is_by_value);
+  access.value(CUDNN_ATTR_TENSOR_VECTOR_COUNT, CUDNN_TYPE_INT64, vector_count);
+  access.value(CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION, CUDNN_TYPE_INT64, vectorized_dimension);
+  access.value(CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, reordering);
+}
+
+void Tensor::complete() {
+  if (sizes.empty() || sizes.size() != strides.size()) {
+    bad_parameter("a tensor with " + std::to_string(sizes.size()) + " dimensions and " +
+                  std::to_string(strides.size()) + " strides");
+  }
+  const auto below_zero = [](std::int64_t value) { return value < 0; };
+  if (std::any_of(sizes.begin(), sizes.end(), below_zero)) bad_parameter("a size below 0");
+  if (std::any_of(strides.begin(), strides.end(), below_zero)) bad_parameter("a stride below 0");
+  if (alignment < 1 || (has_size(type) && alignment % static_cast<std::int64_t>(size_of(type)) != 0)) {
+    bad_parameter("an alignment of " + std::to_string(alignment) +
+                  " bytes: a multiple of the data type's size");
+  }
+  if (is_by_value && sizes.size() > 1) bad_parameter("a tensor by value has one dimension");
+  if (vectorized_dimension > static_cast<std::int64_t>(sizes.size())) {
+    bad_parameter("there is no dimension " + std::to_string(vectorized_dimension) + " to vectorize");
+  }
+}
+
+cudnnTensorStruct Tensor::shape() const {
+  if (sizes.size() > CUDNN_DIM_MAX) not_supported(std::to_string(sizes.size()) + " dimensions: at most 8");
+  if (is_by_value || vector_count != 1 || reordering != CUDNN_TENSOR_REORDERING_NONE) {
+    not_supported("the host engine has no tensors by value, vectorized or reordered");
+  }
+  const auto too_large = [](std::int64_t size) { return size > kMaxSize; };
+  if (std::any_of(sizes.begin(), sizes.end(), too_large)) not_supported("a dimension above 2147483647");
+  cudnnTensorStruct tensor;
+  tensor.type = type;
+  tensor.dims = static_cast<int>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), tensor.sizes.begin());
+  std::copy(strides.begin(), strides.end(), tensor.strides.begin());
+  return tensor;
+}
+
+void Convolution::attributes(Access& access) {
+  access.value(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, dims);
+  access.value(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, compute_type);
+  access.value(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, mode);
+  access.values(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, paddings);
+  access.values(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, post_paddings);
+  access.values(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dilations);
+  access.values(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides);
+}
+
+void Convolution::complete() {
+  if (dims < 1) bad_parameter(std::to_string(dims) + " spatial dimensions");
+  const auto check = [&](const char* what, std::int64_t least, const std::vector<std::int64_t>& values) {
+    const bool in_range =
+        std::all_of(values.begin(), values.end(), [&](std::int64_t value) { return value >= least; });
+    if (in_range && static_cast<std::int64_t>(values.size()) == dims) return;
+    bad_parameter(std::string("the ") + what + " must be " + std::to_string(dims) + ", of at least " +
+                  std::to_string(least));
+  };
+  if (paddings.empty())
+    paddings.resize(static_cast<std::size_t>(std::min<std::int64_t>(dims, CUDNN_DIM_MAX)));
+  if (post_paddings.empty()) post_paddings.resize(paddings.size());
+  check("paddings before", 0, paddings);
+  check("paddings after", 0, post_paddings);
+  check("strides", 1, strides);
+  check("dilations, counted from 1,", 1, dilations);
+}
+
+cudnnConvolutionStruct Convolution::shape() const {
+  if (dims > cudnnConvolutionStruct::kMaxDims) {
+    not_supported(std::to_string(dims) + " spatial dimensions: at most 6");
+  }
+  cudnnConvolutionStruct convolution;
+  convolution.dims = static_cast<int>(dims);
+  convolution.mode = mode;
+  convolution.compute_type = compute_type;
+  copy_all(paddings, convolution.paddings);
+  copy_all(post_paddings, convolution.post_paddings);
+  copy_all(strides, convolution.strides);
+  copy_all(dilations, convolution.dilations);
+  return convolution;
+}
+
+void Pointwise::attributes(Access& access) {
+  constexpr auto no = Access::Reads::no;
+  access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
+  access.value(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode, no);
+  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute_type, no);
+  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, nan, no);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, CUDNN_TYPE_DOUBLE, lower, no);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, CUDNN_TYPE_DOUBLE, upper, no);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, slope, no);
+  double unused = 0;  // of functions that the host engine does not have
+  for (const auto name : {CUDNN_ATTR_POINTWISE_ELU_ALPHA, CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA,
+                          CUDNN_ATTR_POINTWISE_SWISH_BETA}) {
+    access.value(name, CUDNN_TYPE_DOUBLE, unused, no);
+  }
+  std::int64_t axis = 0;
+  access.value(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis, no);
+}
+
+}  // namespace mucudnn::host::graph

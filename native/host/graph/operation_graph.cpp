@@ -1,0 +1,166 @@
+#include "host/graph/operation_graph.hpp"
+
+#include <set>
+
+#include "host/abi/mapping.hpp"
+
+namespace mucudnn::host::graph {
+namespace {
+
+// The pointwise operations that follow a forward convolution, one after the other.
+std::vector<const PointwiseOperation*> chain_of(const std::vector<std::shared_ptr<Operation>>& operations,
+                                                const ConvolutionOperation*& convolution) {
+  std::vector<const PointwiseOperation*> rest, chain;
+  for (const auto& operation : operations) {
+    if (const auto* pointwise = dynamic_cast<const PointwiseOperation*>(operation.get())) {
+      rest.push_back(pointwise);
+    } else if (convolution != nullptr) {
+      not_supported("the host engine runs graphs of one convolution");
+    } else {
+      convolution = static_cast<const ConvolutionOperation*>(operation.get());
+    }
+  }
+  if (convolution == nullptr) not_supported("the host engine runs no graphs without a convolution");
+  const Tensor* last = convolution->output().get();
+  while (!rest.empty()) {
+    const auto reads_last = [&](const PointwiseOperation* next) {
+      return (next->x && next->x->uid == last->uid) || (next->b && next->b->uid == last->uid);
+    };
+    const auto next = std::find_if(rest.begin(), rest.end(), reads_last);
+    if (next == rest.end() || !last->is_virtual || !(*next)->y) {
+      not_supported("the pointwise operations must follow the convolution in a chain of virtual tensors");
+    }
+    last = (*next)->y.get();
+    chain.push_back(*next);
+    rest.erase(next);
+  }
+  if (last->is_virtual) not_supported("the graph's last tensor is virtual");
+  return chain;
+}
+
+bool same_layout(const cudnnTensorStruct& one, const cudnnTensorStruct& other) {
+  bool same = one.type == other.type && one.dims == other.dims;
+  for (int axis = 0; same && axis < one.dims; ++axis) {
+    same = one.sizes[axis] == other.sizes[axis] &&
+           (one.sizes[axis] == 1 || one.strides[axis] == other.strides[axis]);
+  }
+  return same;
+}
+
+void require_real(const Tensor& tensor) {
+  if (tensor.is_virtual) not_supported("a virtual tensor that no operation of the graph writes");
+}
+
+Addition addition_of(const PointwiseOperation& operation, std::int64_t last, const cudnnTensorStruct& output,
+                     std::int64_t& operand) {
+  const bool swapped = operation.x->uid != last;
+  const Tensor& added = swapped ? *operation.x : *operation.b;
+  if (added.uid == last) not_supported("a tensor added to itself");
+  require_real(added);
+  Addition addition;
+  addition.scale = (swapped ? operation.alpha2 : operation.alpha1).value;
+  addition.operand_scale = (swapped ? operation.alpha1 : operation.alpha2).value;
+  addition.operand = added.shape();
+  check_addable(addition.operand.type);
+  check_stretches(addition.operand, output);
+  operand = added.uid;
+  return addition;
+}
+
+Rectifier rectifier_of(const PointwiseOperation& operation) {
+  if (operation.alpha1.value != 1) not_supported("the host engine has no scaled RELU");
+  const Pointwise& function = *operation.pointwise;
+  return {function.lower, function.upper, function.slope, function.nan == CUDNN_PROPAGATE_NAN};
+}
+
+// A tensor like the output that is added first is what the convolution adds to, by its beta: then it may be
+// the output itself, as in the legacy API.
+void fold_residual(Fusion& fusion) {
+  const auto* const first = fusion.steps.empty() ? nullptr : std::get_if<Addition>(&fusion.steps.front());
+  if (first == nullptr || !same_layout(first->operand, fusion.output)) return;
+  fusion.alpha *= first->scale;
+  fusion.beta = first->operand_scale;
+  fusion.residual = fusion.operands.front();
+  fusion.operands.erase(fusion.operands.begin());
+  fusion.steps.erase(fusion.steps.begin());
+}
+
+Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
+  const ConvolutionOperation* convolution = nullptr;
+  const auto chain = chain_of(operations, convolution);
+  if (convolution->pass != Pass::forward && !chain.empty()) {
+    not_supported("the host engine has pointwise operations after forward convolutions only");
+  }
+  std::shared_ptr<Tensor> x = convolution->x, w = convolution->w, y = convolution->y;
+  if (!chain.empty()) y = chain.back()->y;
+  for (const auto& tensor : {x, w, y}) require_real(*tensor);
+
+  Fusion fusion;
+  fusion.pass = convolution->pass;
+  fusion.problem = problem_of(convolution->grouped(), x->shape(), w->shape(), y->shape());
+  fusion.x = x->uid;
+  fusion.w = w->uid;
+  fusion.y = y->uid;
+  fusion.output = y->shape();
+  fusion.alpha = convolution->alpha.value;
+  fusion.beta = convolution->beta.value;
+  fusion.residual = fusion.y;
+  if (chain.empty()) return fusion;
+  if (fusion.beta != 0) not_supported("a convolution with a beta, followed by pointwise operations");
+
+  const Tensor* last = convolution->y.get();
+  for (const PointwiseOperation* operation : chain) {
+    if (last->sizes != y->sizes) not_supported("a virtual tensor of other sizes than the output");
+    if (operation->pointwise->mode == CUDNN_POINTWISE_ADD) {
+      std::int64_t operand = 0;
+      fusion.steps.emplace_back(addition_of(*operation, last->uid, fusion.output, operand));
+      fusion.operands.push_back(operand);
+    } else if (operation->pointwise->mode == CUDNN_POINTWISE_RELU_FWD) {
+      fusion.steps.emplace_back(rectifier_of(*operation));
+    } else {
+      not_supported("the host engine has the pointwise functions ADD and RELU_FWD only");
+    }
+    last = operation->y.get();
+  }
+  fold_residual(fusion);
+  return fusion;
+}
+
+}  // namespace
+
+const Fusion& OperationGraph::fusion() const {
+  if (!fusion_) not_supported(reason_);
+  return *fusion_;
+}
+
+void OperationGraph::attributes(Access& access) {
+  constexpr auto no = Access::Reads::no;
+  access.descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
+                     CUDNN_STATUS_BAD_PARAM_NULL_POINTER, no);
+  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle_, no);
+  access.value(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, CUDNN_TYPE_BOOLEAN, dynamic_shapes_);
+  access.result(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64,
+                std::int64_t{fusion_ ? algorithm_count(fusion_->pass) : 0});
+}
+
+// Any graph that is one is finalized, as in cuDNN; whether an engine runs it is asked later.
+void OperationGraph::complete() {
+  if (operations.empty()) bad_parameter("a graph without operations");
+  std::set<std::int64_t> written;
+  for (const auto& operation : operations) {
+    const auto output = operation->output();
+    if (output && !written.insert(output->uid).second) {
+      bad_parameter("two operations write tensor " + std::to_string(output->uid));
+    }
+  }
+  try {
+    if (dynamic_shapes_) not_supported("the host engine has no dynamic shapes");
+    fusion_ = fuse(operations);
+  } catch (const Failure& failure) {
+    reason_ = failure.what();
+  } catch (const std::invalid_argument& error) {
+    reason_ = error.what();
+  }
+}
+
+}  // namespace mucudnn::host::graph

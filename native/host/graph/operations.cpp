@@ -1,0 +1,98 @@
+#include "host/graph/operations.hpp"
+
+#include "host/abi/mapping.hpp"
+
+namespace mucudnn::host::graph {
+namespace {
+
+struct Names {
+  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+};
+
+constexpr Names names_of(Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      break;
+    case Pass::backward_data:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case Pass::backward_filter:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+  }
+  return {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+}
+
+void check_same_dims(const std::shared_ptr<Tensor>& one, const std::shared_ptr<Tensor>& other) {
+  if (one && other && one->sizes.size() == other->sizes.size()) return;
+  bad_parameter("a pointwise operation needs its tensors, finalized, all of the same dimensions");
+}
+
+}  // namespace
+
+std::shared_ptr<Tensor> ConvolutionOperation::output() const {
+  return pass == Pass::forward ? y : pass == Pass::backward_data ? x : w;
+}
+
+cudnnConvolutionStruct ConvolutionOperation::grouped() const {
+  cudnnConvolutionStruct result = convolution->shape();
+  const std::int64_t channels = x->sizes.size() > 1 ? x->sizes[1] : 0;
+  const std::int64_t taken = w->sizes.size() > 1 ? w->sizes[1] : 0;
+  if (taken < 1 || channels < 1 || channels % taken != 0 || w->sizes[0] % (channels / taken) != 0) {
+    bad_parameter("x has " + std::to_string(channels) + " channels, w takes " + std::to_string(taken));
+  }
+  if (channels > std::numeric_limits<int>::max()) not_supported("a dimension above 2147483647");
+  result.groups = static_cast<int>(channels / taken);
+  return result;
+}
+
+void ConvolutionOperation::attributes(Access& access) {
+  const Names names = names_of(pass);
+  access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
+  access.descriptor(names.x, x);
+  access.descriptor(names.w, w);
+  access.descriptor(names.y, y);
+  access.descriptor(names.convolution, convolution);
+  access.scalar(names.alpha, alpha);
+  access.scalar(names.beta, beta);
+}
+
+void ConvolutionOperation::complete() {
+  if (!x || !w || !y || !convolution) bad_parameter("x, w, y and the convolution must be set, finalized");
+  const cudnnTensorStruct x_shape = x->shape();
+  check_output(y->shape(), x_shape.dims, output_sizes(grouped(), x_shape, w->shape()));
+}
+
+void PointwiseOperation::attributes(Access& access) {
+  constexpr auto no = Access::Reads::no;
+  access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy, no);
+  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, alpha1, no);
+  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, alpha2, no);
+}
+
+// Functions that the host engine does not have are not checked: no graph with them runs.
+void PointwiseOperation::complete() {
+  if (!pointwise) pointwise = graph::complete(std::make_shared<Pointwise>());
+  const bool adds = pointwise->mode == CUDNN_POINTWISE_ADD;
+  if (adds || pointwise->mode == CUDNN_POINTWISE_RELU_FWD) check_same_dims(x, y);
+  if (adds) check_same_dims(x, b);
+}
+
+}  // namespace mucudnn::host::graph

@@ -1,0 +1,84 @@
+#include "host/graph/plans.hpp"
+
+#include "host/abi/execution.hpp"
+#include "host/graph/plan_text.hpp"
+
+namespace mucudnn::host::graph {
+
+void* VariantPack::address_of(std::int64_t uid, cudnnDataType_t type) const {
+  const auto found = std::find(uids_.begin(), uids_.end(), uid);
+  void* const address =
+      found == uids_.end() ? nullptr : pointers_[static_cast<std::size_t>(found - uids_.begin())];
+  if (address == nullptr) bad_parameter("the variant pack has no address for tensor " + std::to_string(uid));
+  if (reinterpret_cast<std::uintptr_t>(address) % size_of(type) != 0) {
+    throw Failure(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
+                  "the address of tensor " + std::to_string(uid) + " does not suit its data type");
+  }
+  return address;
+}
+
+void VariantPack::attributes(Access& access) {
+  access.answer_wrong_types(CUDNN_STATUS_NOT_SUPPORTED);
+  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, uids_, Access::Reads::no);
+  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers_, Access::Reads::no);
+  access.value(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
+  access.refuse(CUDNN_ATTR_VARIANT_PACK_INTERMEDIATES);
+}
+
+void VariantPack::complete() {
+  if (uids_.size() == pointers_.size()) return;
+  bad_parameter(std::to_string(uids_.size()) + " unique ids for " + std::to_string(pointers_.size()) +
+                " addresses");
+}
+
+void ExecutionPlan::attributes(Access& access) {
+  access.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle_);
+  access.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
+  access.refuse(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+  if (access.about(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
+    if (finalized()) {
+      access.text_result(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, to_json(*config_));
+    } else {
+      access.values(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json_);
+    }
+  }
+  access.result(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                static_cast<std::int64_t>(config_ ? workspace() : 0));
+}
+
+void ExecutionPlan::complete() {
+  if (!json_.empty()) {
+    if (config_) bad_parameter("a plan is made from an engine configuration or from JSON, not from both");
+    config_ = config_from_json({json_.data(), json_.size()});
+  }
+  if (!config_) {
+    throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a plan needs its engine configuration, finalized");
+  }
+}
+
+void ExecutionPlan::execute(const VariantPack& pack) const {
+  const Engine& engine = *config_->engine;
+  const Fusion& fusion = engine.graph->fusion();
+  const cudnnDataType_t type = fusion.output.type;
+  const Tensors tensors{pack.address_of(fusion.x, type), pack.address_of(fusion.w, type),
+                        pack.address_of(fusion.y, type)};
+  void* const scratch =
+      usable_workspace(engine.algorithm(), fusion.pass, fusion.problem, pack.workspace, engine.workspace());
+  if (fusion.pass != Pass::forward) {
+    return convolve(engine.algorithm(), fusion.pass, fusion.problem, tensors, fusion.alpha, fusion.beta,
+                    scratch);
+  }
+  std::vector<Step> steps = fusion.steps;
+  auto operand = fusion.operands.begin();
+  for (Step& step : steps) {
+    auto* const addition = std::get_if<Addition>(&step);
+    if (addition == nullptr) continue;
+    addition->data = pack.address_of(*operand++, addition->operand.type);
+    if (addition->data == tensors.y) not_supported("a tensor that is added late is the output itself");
+  }
+  const Residual residual{fusion.beta, pack.address_of(fusion.residual, type)};
+  convolve_forward(engine.algorithm(), fusion.problem, tensors, fusion.alpha, residual, steps, fusion.output,
+                   scratch);
+}
+
+}  // namespace mucudnn::host::graph

@@ -1,0 +1,251 @@
+"""Graphs, engines, heuristics, plans and variant packs, right ones and wrong ones: see graph_calls.
+
+NVIDIA's library plans with the description of a device, which the host engine does not take.
+"""
+
+from __future__ import annotations
+
+import json
+
+from graph_calls import (
+    ADD,
+    DESCRIPTOR,
+    FORWARD,
+    OPERATIONS,
+    PX,
+    PY,
+    RELU,
+    Attributes,
+    Pointer,
+    Y,
+    convolution,
+    integers,
+    library,
+    make,
+    refers,
+    say,
+    shaped,
+    show,
+    tell,
+    tell_each_missing,
+    tell_values,
+    w,
+    x,
+    y,
+)
+from shim_graph_client import H100
+
+# --- graphs ---
+
+
+def convolve(output: Pointer) -> Pointer:
+    prefix, names = OPERATIONS[FORWARD]
+    operation, statuses = make(
+        FORWARD,
+        {
+            **{prefix + name: refers(tensor) for name, tensor in zip(names, (x, w, output), strict=True)},
+            prefix + "CONV_DESC": refers(convolution),
+        },
+    )
+    assert not any(statuses)
+    return operation
+
+
+def graph(*operations: Pointer | None) -> Attributes:
+    return {"OPERATIONGRAPH_OPS": refers(*operations)}
+
+
+forward = convolve(y)
+between, last = shaped(10, *Y, virtual=True), shaped(11, *Y, virtual=True)
+fused = [
+    convolve(between),
+    make("OPERATION_POINTWISE", ADD, **{PX: refers(between), PY: refers(last)})[0],
+    make("OPERATION_POINTWISE", RELU, **{PX: refers(last)})[0],
+]
+_, open_operation = library.create("OPERATION_POINTWISE")
+for label, operations in {
+    "one convolution": [forward],
+    "none": [],
+    "what follows a convolution": fused,
+    "in another order": fused[::-1],
+    "an end that is virtual": fused[:1],
+    "pointwise alone": fused[2:],
+    "an operation twice": [forward, forward],
+    "an open operation": [open_operation],
+    "no operation": [None],
+}.items():
+    tell(label, "OPERATIONGRAPH", graph(*operations))
+tell("nothing set", "OPERATIONGRAPH", {})
+tell("a wrong type", "OPERATIONGRAPH", {"OPERATIONGRAPH_OPS": integers(1)})
+tell(
+    "dynamic shapes",
+    "OPERATIONGRAPH",
+    graph(forward),
+    OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED=("BOOLEAN", [True]),
+)
+tell_values(
+    "OPERATIONGRAPH",
+    graph(forward),
+    [
+        ("OPERATIONGRAPH_OPS", DESCRIPTOR, 1),
+        ("OPERATIONGRAPH_HANDLE", "HANDLE", 1),
+        ("OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN", 1),
+    ],
+)
+
+# --- engines, heuristics and plans ---
+
+device: dict[str, Attributes] = {kind: {} for kind in ("ENGINE", "ENGINEHEUR", "EXECUTION_PLAN")}
+status, described = library.create("DEVICEPROP")
+if status == 0:
+    text = json.dumps(H100).encode() + b"\0"
+    characters = [text[i : i + 1] for i in range(len(text))]
+    library.set(described, "DEVICEPROP_JSON_REPRESENTATION", "CHAR", characters)
+    assert library.finalize(described) == 0, library.last_error()
+    device = {kind: {f"{kind}_DEVICEPROP": refers(described)} for kind in device}
+
+
+def with_device(kind: str, attributes: Attributes) -> Attributes:
+    return {**device[kind], **attributes}
+
+
+def tell_planning(label: str, kind: str, attributes: Attributes) -> None:
+    statuses = make(kind, with_device(kind, attributes))[1]
+    say(f"{kind} {label}", statuses[len(device[kind]) :])
+
+
+planned, _ = make("OPERATIONGRAPH", graph(forward))
+_, open_graph = library.create("OPERATIONGRAPH")
+ENGINE: Attributes = {"ENGINE_OPERATION_GRAPH": refers(planned), "ENGINE_GLOBAL_INDEX": integers(0)}
+for label, change in {
+    "complete": {},
+    "an index below 0": {"ENGINE_GLOBAL_INDEX": integers(-1)},
+    "an index beyond": {"ENGINE_GLOBAL_INDEX": integers(9999)},
+    "an open graph": {"ENGINE_OPERATION_GRAPH": refers(open_graph)},
+    "a target below 0": {"ENGINE_SM_COUNT_TARGET": ("INT32", [-1])},
+    "a wrong type of target": {"ENGINE_SM_COUNT_TARGET": integers(0)},
+    "notes set": {"ENGINE_NUMERICAL_NOTE": ("NUMERICAL_NOTE", [0])},
+}.items():
+    tell_planning(label, "ENGINE", {**ENGINE, **change})
+tell_planning("without an index", "ENGINE", {"ENGINE_OPERATION_GRAPH": refers(planned)})
+engine, _ = make("ENGINE", with_device("ENGINE", ENGINE))
+for name, type_, requested in (
+    ("ENGINE_GLOBAL_INDEX", "INT64", 1),
+    ("ENGINE_NUMERICAL_NOTE", "INT64", 10),
+    ("ENGINE_BEHAVIOR_NOTE", "INT64", 10),
+    ("ENGINE_LAYOUT_INFO", DESCRIPTOR, 0),
+    ("ENGINE_SM_COUNT_TARGET", "INT32", 1),
+):
+    say(f"ENGINE read {name} {type_}", library.get(engine, name, type_, requested))
+say("ENGINE show its graph", show(engine, "ENGINE_OPERATION_GRAPH", ["OPERATIONGRAPH"])[:2])
+
+CHOICE: Attributes = {"KNOB_CHOICE_KNOB_TYPE": ("KNOB_TYPE", [2]), "KNOB_CHOICE_KNOB_VALUE": integers(1)}
+tell_each_missing("KNOB_CHOICE", CHOICE)
+tell("a wrong type", "KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_TYPE=integers(1))
+tell("a wrong type of value", "KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_VALUE=("INT32", [1]))
+tell_values("KNOB_CHOICE", CHOICE, [(name, type_, 1) for name, (type_, _) in CHOICE.items()])
+tell("nothing set", "KNOB_INFO", {})
+tell("a type set", "KNOB_INFO", {"KNOB_INFO_TYPE": ("KNOB_TYPE", [2])})
+
+CONFIG: Attributes = {"ENGINECFG_ENGINE": refers(engine)}
+_, open_engine = library.create("ENGINE")  # complete, but for being finalized
+for name, given in with_device("ENGINE", ENGINE).items():
+    library.set(open_engine, name, *given)
+_, open_choice = library.create("KNOB_CHOICE")
+foreign_choice, _ = make("KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_TYPE=("KNOB_TYPE", [43]))
+for label, change in {
+    "complete": {},
+    "no choices": {"ENGINECFG_KNOB_CHOICES": refers()},
+    "a knob that the engine has not": {"ENGINECFG_KNOB_CHOICES": refers(foreign_choice)},
+    "an open choice": {"ENGINECFG_KNOB_CHOICES": refers(open_choice)},
+    "choices of a wrong type": {"ENGINECFG_KNOB_CHOICES": integers(1)},
+}.items():
+    tell(label, "ENGINECFG", CONFIG, **change)
+tell("an open engine", "ENGINECFG", {"ENGINECFG_ENGINE": refers(open_engine)})
+config, _ = make("ENGINECFG", CONFIG)
+say("ENGINECFG show its engine", show(config, "ENGINECFG_ENGINE", ["ENGINE"])[:2])
+say("ENGINECFG show its engine elsewhere", show(config, "ENGINECFG_ENGINE", ["TENSOR"])[:2])
+shown = show(config, "ENGINECFG_ENGINE", ["ENGINE"])[2][0]
+say("ENGINECFG its engine's index", library.get(shown, "ENGINE_GLOBAL_INDEX", "INT64", 1))
+say("ENGINECFG finalize what was shown", library.finalize(shown))
+for name, type_, requested in (
+    ("ENGINECFG_SHARED_MEMORY_USED", "INT32", 1),
+    ("ENGINECFG_KNOB_CHOICES", DESCRIPTOR, 0),
+    ("ENGINECFG_INTERMEDIATE_INFO", DESCRIPTOR, 0),
+    ("ENGINECFG_WORKSPACE_SIZE", "INT32", 1),
+):
+    say(f"ENGINECFG read {name} {type_}", library.get(config, name, type_, requested))
+
+for mode in range(4):
+    heuristics: Attributes = {
+        "ENGINEHEUR_OPERATION_GRAPH": refers(planned),
+        "ENGINEHEUR_MODE": ("HEUR_MODE", [mode]),
+    }
+    tell_planning(f"mode {mode}", "ENGINEHEUR", heuristics)
+tell_planning("without a mode", "ENGINEHEUR", {"ENGINEHEUR_OPERATION_GRAPH": refers(planned)})
+tell_planning("without a graph", "ENGINEHEUR", {"ENGINEHEUR_MODE": ("HEUR_MODE", [0])})
+tell_planning("a wrong type of mode", "ENGINEHEUR", {"ENGINEHEUR_MODE": integers(0)})
+tell_planning("a wrong type of graph", "ENGINEHEUR", {"ENGINEHEUR_OPERATION_GRAPH": integers(0)})
+for mode in (4, 0):
+    asked, _ = make(
+        "ENGINEHEUR", with_device("ENGINEHEUR", {**heuristics, "ENGINEHEUR_MODE": ("HEUR_MODE", [mode])})
+    )
+    say(
+        f"ENGINEHEUR has results in mode {mode}",
+        library.get(asked, "ENGINEHEUR_RESULTS", DESCRIPTOR, 0)[1] > 0,
+    )
+status, count, results = show(asked, "ENGINEHEUR_RESULTS", ["ENGINECFG", "ENGINECFG"])
+say("ENGINEHEUR two results", (status, count, [library.finalize(result) for result in results]))
+
+PLAN = "EXECUTION_PLAN_ENGINE_CONFIG"
+JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
+_, open_config = library.create("ENGINECFG")
+library.set(open_config, "ENGINECFG_ENGINE", *CONFIG["ENGINECFG_ENGINE"])
+for label, attributes in {
+    "complete": {PLAN: refers(config)},
+    "an open configuration": {PLAN: refers(open_config)},
+    "a wrong type": {PLAN: integers(1), JSON: ("CHAR", [b"x"])},
+    "no object in the JSON": {JSON: ("CHAR", [b"x"])},
+    "an empty object in the JSON": {JSON: ("CHAR", [b"{", b"}"])},
+    "a configuration and JSON": {PLAN: refers(config), JSON: ("CHAR", [b"x"])},
+}.items():
+    tell_planning(label, "EXECUTION_PLAN", attributes)
+plan, _ = make("EXECUTION_PLAN", with_device("EXECUTION_PLAN", {PLAN: refers(config)}))
+say("EXECUTION_PLAN show its configuration", show(plan, PLAN, ["ENGINECFG"])[:2])
+size = library.get(plan, JSON, "CHAR", 0)[1]
+status, count, characters = library.get(plan, JSON, "CHAR", size)
+say("EXECUTION_PLAN its JSON", (status, count == size, b"".join(characters)[:14]))
+say("EXECUTION_PLAN its JSON cut short", library.get(plan, JSON, "CHAR", 10)[0])
+tell_planning("its own JSON", "EXECUTION_PLAN", {JSON: ("CHAR", characters)})
+say("EXECUTION_PLAN read its handle", library.get(plan, "EXECUTION_PLAN_HANDLE", "HANDLE", 1))
+say("EXECUTION_PLAN workspace as INT32", library.get(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT32", 1)[0])
+say("ENGINECFG an engine of a wrong type", library.set(open_config, "ENGINECFG_ENGINE", "INT64", [1]))
+
+# --- variant packs ---
+
+PACK: Attributes = {
+    "VARIANT_PACK_UNIQUE_IDS": integers(1, 2, 3),
+    "VARIANT_PACK_DATA_POINTERS": ("VOID_PTR", [16, 32, 48]),
+    "VARIANT_PACK_WORKSPACE": ("VOID_PTR", [64]),
+}
+tell_each_missing("VARIANT_PACK", PACK)
+for label, change in {
+    "two addresses": {"VARIANT_PACK_DATA_POINTERS": ("VOID_PTR", [16, 32])},
+    "an id twice": {"VARIANT_PACK_UNIQUE_IDS": integers(1, 1, 3)},
+    "an address that is NULL": {"VARIANT_PACK_DATA_POINTERS": ("VOID_PTR", [16, None, 48])},
+    "two workspaces": {"VARIANT_PACK_WORKSPACE": ("VOID_PTR", [None, None])},
+    "a workspace of a wrong type": {"VARIANT_PACK_WORKSPACE": integers(64)},
+    "ids of a wrong type": {"VARIANT_PACK_UNIQUE_IDS": ("INT32", [1, 2, 3])},
+    "addresses of a wrong type": {"VARIANT_PACK_DATA_POINTERS": integers(1, 2, 3)},
+    "no ids given": {"VARIANT_PACK_UNIQUE_IDS": integers()},
+    "intermediates": {"VARIANT_PACK_INTERMEDIATES": refers()},
+}.items():
+    tell(label, "VARIANT_PACK", PACK, **change)
+tell_values(
+    "VARIANT_PACK",
+    PACK,
+    [(name, type_, requested) for name, (type_, _) in PACK.items() for requested in (1, 3)],
+)
+pack, _ = make("VARIANT_PACK", PACK)
+for label, arguments in {"no handle": (None, plan, pack), "nothing": (None, None, None)}.items():
+    say(f"execute with {label}", library.dll.cudnnBackendExecute(*arguments))

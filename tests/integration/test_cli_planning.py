@@ -1,0 +1,165 @@
+"""`mucudnn benchmark --device-properties`: workspaces without a GPU, never taken for measurements."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from programs import run
+from test_shim_nvidia import cudnn, stubs
+
+from mucudnn.cache import Cache
+from mucudnn.planner import bundled_devices, read_properties
+
+__all__ = ["cudnn", "stubs"]  # fixtures
+
+KERNEL = "f16:mb16_ic64ih56_oc64_kh3_ph1"
+Mucudnn = Callable[..., CompletedProcess[str]]
+
+
+def mucudnn(*arguments: str, **environment: str) -> CompletedProcess[str]:
+    return run(sys.executable, "-m", "mucudnn", *arguments, LD_PRELOAD="", **environment)
+
+
+@pytest.fixture
+def on_nvidia(cudnn: Path, stubs: Path, tmp_path: Path) -> Mucudnn:
+    """The command, with NVIDIA's library and a cache of its own."""
+    environment = {"LD_LIBRARY_PATH": f"{cudnn}:{stubs}", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
+
+    def on_nvidia(*arguments: str) -> CompletedProcess[str]:
+        return mucudnn(*arguments, **environment)
+
+    return on_nvidia
+
+
+def test_it_prints_workspaces_and_keeps_them_under_a_status_of_their_own(
+    on_nvidia: Mucudnn, tmp_path: Path
+) -> None:
+    ran = on_nvidia("benchmark", KERNEL, "--device-properties", "h200", "--passes", "all")
+    assert ran.returncode == 0, ran.stderr
+    assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, described, cuDNN 9." in ran.stdout
+    assert "cuDNN plans its legacy algorithms on a GPU only" in ran.stdout
+    with Cache.read_only(tmp_path / "cache.sqlite") as cache:
+        rows = cache.query("SELECT engine, pass, micro_batch, status, median_ms FROM measurements")
+    assert {row[0] for row in rows} == {"planned"}
+    assert {row[1] for row in rows} == {"forward", "backward_data", "backward_filter"}
+    assert {row[2] for row in rows} == {1, 2, 4, 8, 16}
+    assert "MUCUDNN_STATUS_PLANNED" in {row[3] for row in rows}
+    assert "CUDNN_STATUS_SUCCESS" not in {row[3] for row in rows}
+    assert {row[4] for row in rows} == {None}
+
+
+def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
+    command = ("benchmark", KERNEL, "--device-properties", "a100")
+    first, second = on_nvidia(*command), on_nvidia(*command)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert "\n0 new rows of NVIDIA A100" in second.stdout
+    assert "\n0 new rows" not in first.stdout
+    table = second.stdout.split("\n\n")[0]
+    assert first.stdout.startswith(table)
+
+
+def test_nothing_is_decided_from_what_was_planned(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+    assert on_nvidia("benchmark", KERNEL, "--device-properties", "h200").returncode == 0
+    replayed = on_nvidia("optimize", KERNEL, "--replay", str(tmp_path / "cache.sqlite"))
+    assert (replayed.returncode, replayed.stdout) == (1, "")
+    assert replayed.stderr.strip().endswith("cache.sqlite has no measurements")
+    info = on_nvidia("cache", "info").stdout
+    (numbers,) = [line.split()[-5:] for line in info.splitlines() if line.startswith("NVIDIA H200")]
+    threads, measurements, planned, failures, comparisons = map(int, numbers)
+    assert (threads, measurements, comparisons) == (1, 0, 0)
+    assert planned > failures > 0
+
+
+def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+    assert on_nvidia("benchmark", KERNEL, "--device-properties", "h200").returncode == 0
+    exported = tmp_path / "planned.jsonl"
+    assert on_nvidia("cache", "export", "--output", str(exported)).returncode == 0
+    other = str(tmp_path / "other.sqlite")
+    imported = mucudnn("cache", "import", str(exported), MUCUDNN_CACHE=other)
+    assert imported.returncode == 0, imported.stderr
+    with Cache.read_only(Path(other)) as cache:
+        (machine,) = cache.machines()
+    assert machine.device.endswith(", described")
+
+
+def test_a_device_may_be_described_by_a_file(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+    described = {**json.loads(read_properties("h200")), "deviceName": "My GPU", "multiProcessorCount": 66}
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(described))
+    ran = on_nvidia("benchmark", KERNEL, "--device-properties", str(file))
+    assert ran.returncode == 0, ran.stderr
+    assert "My GPU, compute capability 9.0, 66 multiprocessors, described" in ran.stdout
+
+
+def test_properties_that_cudnn_does_not_take_are_one_line(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+    described = json.loads(read_properties("h200"))
+    del described["l2CacheSize"]
+    file = tmp_path / "less.json"
+    file.write_text(json.dumps(described))
+    ran = on_nvidia("benchmark", KERNEL, "--device-properties", str(file))
+    assert (ran.returncode, ran.stdout) == (4, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("mucudnn: cannot plan without a GPU: reading the device's properties failed with")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"deviceName": "x", "deviceVer": "nine"}'])
+def test_a_file_that_describes_no_device_is_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "none.json"
+    file.write_text(text)
+    ran = mucudnn("benchmark", KERNEL, "--device-properties", str(file))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("mucudnn: no device's properties: ")
+
+
+@pytest.mark.parametrize(
+    ("properties", "more", "code", "text"),
+    [
+        ("h300", (), 2, "'h300' is no file and no device that is described: a100, h100, h200"),
+        ("h200", ("--engine", "host"), 4, "the host engine plans for this machine alone"),
+        ("h200", ("--engine", "/nowhere.so"), 4, "cannot load '/nowhere.so'"),
+        ("h200", ("--devices", "0"), 2, "not allowed with argument"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(
+    properties: str, more: tuple[str, ...], code: int, text: str
+) -> None:
+    ran = mucudnn("benchmark", KERNEL, "--device-properties", properties, *more)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert text in ran.stderr.splitlines()[-1]
+
+
+def test_a_missing_cublas_is_named_with_the_package_that_has_it(cudnn: Path) -> None:
+    """Without one, cuDNN ends the process. Installed packages are kept out of sight: one may hold cuBLAS."""
+    program = f"""
+import sys
+from mucudnn import planner
+from mucudnn.cli import main
+planner.installed = lambda path: []
+sys.exit(main(["benchmark", "{KERNEL}", "--device-properties", "h200"]))
+"""
+    ran = run(sys.executable, "-c", program, LD_LIBRARY_PATH=str(cudnn), LD_PRELOAD="")
+    assert (ran.returncode, ran.stdout) == (4, "")
+    line = ran.stderr.splitlines()[-1]
+    assert line.startswith("mucudnn: ")
+    # cuDNN's newer versions miss the driver's library before.
+    assert "pip install nvidia-cublas" in line or "libcuda.so.1 of NVIDIA's driver" in line
+
+
+def test_a_doctor_without_a_gpu_writes_no_properties(tmp_path: Path) -> None:
+    file = tmp_path / "device.json"
+    ran = mucudnn("doctor", "--write-device-properties", str(file), MUCUDNN_LIBRARY="/nowhere.so")
+    assert (ran.returncode, ran.stdout) == (4, "")
+    assert ran.stderr.startswith("mucudnn: no cuDNN device: ")
+    assert not file.exists()
+
+
+def test_every_bundled_device_is_described_in_full() -> None:
+    keys = [sorted(json.loads(read_properties(name))) for name in bundled_devices()]
+    assert {"a100", "h100", "h200"} <= set(bundled_devices())
+    assert all(of == keys[0] for of in keys)

@@ -1,0 +1,158 @@
+"""The graph API's engines, measured, decided on and run like the legacy algorithms, and beside them.
+
+The library is the host engine, whose engine n is its legacy algorithm n, on CUDA's memory and streams as
+`--engine cudnn` uses them; in processes of their own, because each settles once which CUDA runtime it uses.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from programs import host_engine_folders
+from test_cudnn_engine import check, mucudnn, on_stand_in
+
+PROBLEM = "mb12_ic8ih14_oc8_kh3_ph1"
+PASSES = ("forward", "backward_data", "backward_filter")
+LEGACY = {
+    "forward": ["IMPLICIT_GEMM", "GEMM", "FFT_TILING", "WINOGRAD_NONFUSED"],
+    "backward_data": ["ALGO_1", "ALGO_0", "FFT_TILING", "WINOGRAD_NONFUSED"],
+    "backward_filter": ["ALGO_1", "ALGO_0", "FFT_TILING", "WINOGRAD_NONFUSED"],
+}
+ENGINES = {
+    "forward": ["eng0", "eng2", "eng5", "eng7"],
+    "backward_data": ["eng1", "eng0", "eng3", "eng5"],
+    "backward_filter": ["eng1", "eng0", "eng6", "eng5"],
+}
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_both_are_in_one_list_with_the_same_workspaces(pass_: str) -> None:
+    check(f"""
+problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(15, 14), kernel=(3, 3), padding=1)
+found = {{c.algorithm: c for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"}}
+assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]}), sorted(found)
+for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
+    assert found[legacy].workspace == found[engine].workspace, engine
+notes = [found[engine].notes for engine in {ENGINES[pass_]}]
+assert notes == ["deterministic", "deterministic", "deterministic fft", "deterministic winograd"], notes
+assert not [c for c in host.enumerate(problem, "{pass_}") if c.algorithm.startswith("eng")]
+""")
+
+
+@pytest.mark.parametrize("factors", [(1.0, 0.0), (1.0, 1.0), (0.5, -2.0)])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_divided_or_not_they_give_what_legacy_algorithms_give(
+    pass_: str, factors: tuple[float, float]
+) -> None:
+    alpha, beta = factors
+    check(f"""
+problems = [
+    Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1),
+    Problem(mini_batch=7, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), stride=2, groups=2),
+    Problem(mini_batch=7, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), layout="nhwc"),
+    Problem(mini_batch=7, in_channels=3, out_channels=4, input=(5, 6, 7), kernel=(3, 2, 2), dilation=2),
+    Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(1, 1), data_type="f64"),
+]
+for problem in problems:
+    able = [c.algorithm for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"]
+    for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
+        assert (legacy in able) == (engine in able), (problem, engine)
+        if engine not in able:
+            continue
+        def divided(algorithm):
+            def execute(engine, problem, pass_, x, w, y, workspace):
+                parts = [(4, algorithm), (3, algorithm)]
+                engine.execute(problem, pass_, parts, x, w, y, workspace, alpha={alpha}, beta={beta})
+            return run(cuda, problem, "{pass_}", execute)
+        for mine, theirs in zip(divided(engine), divided(legacy)):
+            assert np.array_equal(mine, theirs), (problem, engine)
+""")
+
+
+def test_a_division_may_mix_both_and_overwrites_what_is_no_number() -> None:
+    check("""
+problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
+def mixed(parts):
+    def execute(engine, problem, pass_, x, w, y, workspace):
+        w.fill(problem.data_type, problem.w_elements, float("nan"))
+        engine.execute(problem, pass_, parts, x, w, y, workspace)
+    return run(cuda, problem, "backward_filter", execute)[1]
+both, legacy = mixed([(3, "eng0"), (2, "ALGO_1")]), mixed([(3, "ALGO_0"), (2, "ALGO_1")])
+assert np.isfinite(both).all()
+assert np.array_equal(both, legacy)
+""")
+
+
+def test_many_threads_run_one_prepared_engine() -> None:
+    check("""
+from concurrent.futures import ThreadPoolExecutor
+import ctypes
+problem = Problem(mini_batch=8, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
+division = cuda.prepare(problem, "forward", [(4, "eng5"), (4, "eng7")])
+def convolve(seed):
+    arrays = [np.random.default_rng(seed).random(n, dtype=np.float32)
+              for n in (problem.x_elements, problem.w_elements, problem.y_elements)]
+    for repeat in range(20):
+        beta = repeat % 3 / 2
+        division.run(*(a.ctypes.data for a in arrays), cuda.allocate(division.workspace), 1.0, beta)
+    return arrays[2]
+alone = [convolve(seed) for seed in range(4)]
+with ThreadPoolExecutor(4) as pool:
+    together = list(pool.map(convolve, range(4)))
+assert all(np.array_equal(a, b) for a, b in zip(alone, together))
+""")
+
+
+@pytest.mark.parametrize("name", ["eng", "eng5_", "eng05", "eng5_k2", "eng4", "eng99", "eng0_k2=1"])
+def test_a_name_that_no_engine_has_is_refused(name: str) -> None:
+    check(f"""
+problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
+try:
+    cuda.prepare(problem, "forward", [(5, "{name}")])
+except EngineError as error:
+    pass
+else:
+    raise SystemExit("it was taken")
+""")
+
+
+def test_a_device_that_the_library_does_not_describe_is_an_error() -> None:
+    check("""
+try:
+    cuda.device_properties()
+except EngineError as error:
+    assert "NOT_SUPPORTED" in str(error)
+else:
+    raise SystemExit("it was described")
+""")
+
+
+def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(tmp_path: Path) -> None:
+    cache, plan = tmp_path / "cache.sqlite", str(tmp_path / "net.plan")
+    env = on_stand_in(MUCUDNN_CACHE=str(cache))
+    env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
+    measured = mucudnn("benchmark", PROBLEM, "--engine", "cudnn", env=env)
+    assert measured.returncode == 0, measured.stderr
+    assert " eng7 " in measured.stdout
+    assert " WINOGRAD_NONFUSED " in measured.stdout
+
+    with sqlite3.connect(cache) as rows:  # so that only engines are left to choose from
+        rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%'")
+    command = ("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
+    decided = mucudnn(*command, env=env)
+    assert decided.returncode == 0, decided.stderr
+    (kernel,) = json.loads(decided.stdout)["kernels"]
+    assert all(part["algorithm"].startswith("eng") for part in kernel["divided"]["parts"])
+    assert kernel["divided"]["workspace"] <= 64 * 2**10
+    assert kernel["measured"]["error"] < 1e-5
+    again = json.loads(mucudnn(*command, env=env).stdout)
+    assert again["new_measurements"] == 0
+
+    shown = mucudnn("plan", "show", plan, env=env)
+    assert shown.returncode == 0, shown.stderr
+    assert "eng" in shown.stdout
+    verified = mucudnn("plan", "verify", plan, env=env)
+    assert verified.returncode == 0, verified.stdout + verified.stderr

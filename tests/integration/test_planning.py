@@ -1,0 +1,209 @@
+"""Planning on NVIDIA's own cuDNN for GPUs that are described: engines, true workspaces, micro-plans.
+
+Of each bundled network the three kernels with the largest x and y are planned, where workspace matters most.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from programs import run
+from shim_clients import HERE
+from test_shim_nvidia import cudnn, stubs
+
+from mucudnn._native import NOT_ALLOWED, Problem, parse_descriptor
+from mucudnn.kernels import PASSES, Flags, bundled_networks, read_network
+from mucudnn.planner import bundled_devices, read_properties
+from mucudnn.records import SUCCESS
+from mucudnn.solver import MicroConfiguration, desirable_set
+
+__all__ = ["cudnn", "stubs"]  # fixtures
+
+MIB = 2**20
+LIMIT = 64 * MIB
+MINI_BATCH = 64
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+HEADLINE = "f16:mb{}_ic64ih56_oc64_kh3_ph1"  # 3x3, 64 to 64 channels, 56 by 56
+
+Kernel = tuple[Problem, str]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is printed of a candidate; `again` is its workspace when planned from its name alone."""
+
+    algorithm: str
+    status: str
+    workspace: int
+    notes: str
+    again: int | None
+
+    @property
+    def runs(self) -> bool:
+        return self.status == SUCCESS
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        return "tensor_op" in self.notes.split()
+
+
+Plan = Callable[..., list[list[Planned]]]
+
+
+@pytest.fixture
+def plan(cudnn: Path, stubs: Path) -> Plan:
+    def plan(kernels: Iterable[Kernel], device: str = "h200") -> list[list[Planned]]:
+        wanted = {"device": read_properties(device), "kernels": [(str(p), pass_) for p, pass_ in kernels]}
+        program = (sys.executable, HERE / "planning_program.py")
+        ran = run(*program, stdin=json.dumps(wanted), LD_LIBRARY_PATH=f"{cudnn}:{stubs}", LD_PRELOAD="")
+        assert ran.returncode == 0, ran.stderr
+        return [[Planned(*candidate) for candidate in answer] for answer in json.loads(ran.stdout)]
+
+    return plan
+
+
+def described(text: str) -> Problem:
+    return parse_descriptor(text)[0]
+
+
+def largest_kernels(network: str) -> list[Problem]:
+    kernels = read_network(network, Flags(MINI_BATCH, "f16", "nchw", None), ("forward",))
+    problems = [kernel.problem for kernel in kernels]
+    return sorted(problems, key=lambda p: p.x_elements + p.y_elements)[-3:]
+
+
+@pytest.mark.parametrize("network", bundled_networks())
+def test_every_engine_of_a_networks_kernels_is_planned_again_from_its_name(network: str, plan: Plan) -> None:
+    problems = largest_kernels(network)
+    kernels = [(p.replace(mini_batch=n), pass_) for p in problems for pass_ in PASSES for n in (64, 16, 1)]
+    for kernel, candidates in zip(kernels, plan(kernels), strict=True):
+        assert any(candidate.runs for candidate in candidates), kernel
+        assert len({candidate.algorithm for candidate in candidates}) == len(candidates)
+        for candidate in candidates:
+            assert candidate.again == (candidate.workspace if candidate.runs else None), (kernel, candidate)
+
+
+@pytest.mark.parametrize("network", bundled_networks())
+def test_every_part_of_the_configurations_within_a_limit_is_finalized(network: str, plan: Plan) -> None:
+    """Without times, tensor cores count as ten times as fast, and every call costs as much as a sample."""
+    problem = largest_kernels(network)[-1]
+    for pass_ in PASSES:
+        kernels = [(problem.replace(mini_batch=n), pass_) for n in SIZES]
+        planned = dict(zip(SIZES, plan(kernels), strict=True))
+        measured = [
+            MicroConfiguration(n, c.algorithm, 1 + n * (1 if c.on_tensor_cores else 10), c.workspace)
+            for n, candidates in planned.items()
+            for c in candidates
+            if c.runs
+        ]
+        configurations = desirable_set(measured, MINI_BATCH, limit=LIMIT)
+        assert configurations, pass_
+        for part in {part for configuration in configurations for part in configuration.parts}:
+            (made,) = [c for c in planned[part.micro_batch] if c.algorithm == part.algorithm]
+            assert made.again == part.workspace <= LIMIT
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("device", ["h100", "h200"])
+def test_undivided_in_nchw_tensor_cores_take_memory_that_micro_batches_do_not(
+    device: str, pass_: str, plan: Plan
+) -> None:
+    sizes = (256, 16)
+    whole, small = plan([(described(HEADLINE.format(n)), pass_) for n in sizes], device)
+    fast, fast_small = (
+        [c.workspace for c in found if c.runs and c.on_tensor_cores] for found in (whole, small)
+    )
+    assert min(fast) >= 100 * MIB
+    assert min(fast_small) <= 16 * MIB
+    assert min(c.workspace for c in whole if c.runs and not c.on_tensor_cores) < MIB
+
+
+@pytest.mark.parametrize("device", bundled_devices())
+def test_every_bundled_device_is_one_that_cudnn_takes(device: str, plan: Plan) -> None:
+    (candidates,) = plan([(described(HEADLINE.format(64)), "forward")], device)
+    assert any(candidate.runs and candidate.on_tensor_cores for candidate in candidates)
+
+
+def test_engines_depend_on_the_device(plan: Plan) -> None:
+    kernel = (described(HEADLINE.format(64)), "forward")
+    (a100,), (h200,) = (plan([kernel], device) for device in ("a100", "h200"))
+    assert {c.algorithm for c in a100} != {c.algorithm for c in h200}
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_tensor_cores_compute_fp32_only_where_tf32_is_asked_for(pass_: str, plan: Plan) -> None:
+    texts = [f"f32:{math}:mb16_ic64ih56_oc64_kh3_ph1" for math in ("default", "strict", "tf32")]
+    plain, strict, tf32 = plan([(described(text), pass_) for text in texts])
+    for candidates in (plain, strict):
+        assert not any(c.runs and c.on_tensor_cores for c in candidates)
+        assert {c.status for c in candidates if c.on_tensor_cores} == {NOT_ALLOWED}
+    assert any(c.runs and c.on_tensor_cores for c in tf32)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("data_type", ["f32:tf32", "f16", "bf16"])
+def test_nothing_converts_its_inputs_or_sums_with_less_precision(
+    data_type: str, pass_: str, plan: Plan
+) -> None:
+    (candidates,) = plan([(described(f"{data_type}:mb16_ic64ih56_oc64_kh3_ph1"), pass_)])
+    less = [c for c in candidates if {"down_convert", "reduced_precision"} & set(c.notes.split())]
+    assert {c.status for c in less} <= {NOT_ALLOWED}
+    assert not any(c.runs for c in less)
+
+
+def test_16_bit_data_stay_off_tensor_cores_where_arithmetic_is_strict(plan: Plan) -> None:
+    (candidates,) = plan([(described("f16:strict:mb16_ic64ih56_oc64_kh3_ph1"), "forward")])
+    assert any(c.runs for c in candidates)
+    assert not any(c.runs and c.on_tensor_cores for c in candidates)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f16:mb4_ic16id12ih12iw12_oc16_kd3kh3kw3_pd1ph1pw1",
+        "f16:nhwc:mb4_ic16ih28_oc32_kh3_sh2_ph1",
+        "bf16:g4mb4_ic16ih28_oc32_kh3_ph2_dh1",
+        "f64:mb4_ic3ih28_oc5_kh3_ph1",
+    ],
+)
+def test_problems_of_every_kind_have_engines(text: str, plan: Plan) -> None:
+    answers = plan([(described(text), pass_) for pass_ in PASSES])
+    for candidates in answers:
+        assert any(candidate.runs for candidate in candidates)
+
+
+NAMES: Sequence[str] = (
+    "IMPLICIT_GEMM",
+    "eng",
+    "eng-1",
+    "eng01",
+    "eng9999",
+    "eng1_k2",
+    "eng1_k2=",
+    "eng1_k2=1_",
+    "",
+)
+
+
+def test_a_name_that_is_no_engines_is_refused(cudnn: Path, stubs: Path) -> None:
+    program = f"""
+from mucudnn._native import EngineError, Planner, parse_descriptor
+from mucudnn.planner import read_properties
+planner = Planner("libcudnn.so.9", read_properties("h200"))
+problem = parse_descriptor("{HEADLINE.format(4)}")[0]
+for name in {NAMES!r}:
+    try:
+        print(name, planner.workspace(problem, "forward", name))
+    except EngineError as error:
+        print("refused", error)
+"""
+    ran = run(sys.executable, "-c", program, LD_LIBRARY_PATH=f"{cudnn}:{stubs}", LD_PRELOAD="")
+    lines = ran.stdout.splitlines()
+    assert (ran.returncode, len(lines)) == (0, len(NAMES)), ran.stderr
+    assert all(line.startswith("refused") for line in lines)
+    assert "the legacy API plans on a GPU alone" in lines[0]

@@ -1,0 +1,294 @@
+"""A client of the graph API that builds whole graphs and expects each call to succeed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from graph_abi import CONSTANTS, Library
+
+from mucudnn._native import Problem
+
+Bytes = npt.NDArray[np.uint8]
+Array = npt.NDArray[np.float64]
+Descriptor = ctypes.c_void_p
+UIDS = {"x": 120, "w": 119, "y": 121}  # the letters, as PyTorch numbers them
+TYPES = {"f32": "FLOAT", "f64": "DOUBLE", "f16": "HALF", "bf16": "BFLOAT16"}
+# For each pass: its operation, and the attributes of x, w and y.
+OPERATIONS = {
+    "forward": ("FORWARD", "FORWARD", ("X", "W", "Y")),
+    "backward_data": ("BACKWARD_DATA", "BWD_DATA", ("DX", "W", "DY")),
+    "backward_filter": ("BACKWARD_FILTER", "BWD_FILTER", ("X", "DW", "DY")),
+}
+
+
+def data_type(name: str) -> int:
+    return {"FLOAT": 0, "DOUBLE": 1, "HALF": 2, "BFLOAT16": 9}[TYPES[name]]
+
+
+def packed(sizes: Sequence[int], layout: str) -> list[int]:
+    order = [*range(len(sizes))] if layout == "nchw" else [0, *range(2, len(sizes)), 1]
+    strides, step = [0] * len(sizes), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * sizes[axis]
+    return strides
+
+
+def stored(values: Array, type_: str, layout: str) -> Bytes:
+    """The bytes of a tensor, given channels first, as a program keeps it in memory."""
+    ordered = np.ascontiguousarray(values if layout == "nchw" else np.moveaxis(values, 1, -1))
+    if type_ == "bf16":
+        bits = ordered.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).view(np.uint8).ravel()
+    dtype = {"f32": np.float32, "f64": np.float64, "f16": np.float16}[type_]
+    return ordered.astype(dtype).ravel().view(np.uint8)
+
+
+def loaded(data: Bytes, shape: Sequence[int], type_: str, layout: str) -> Array:
+    if type_ == "bf16":
+        flat = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        flat = data.view({"f32": np.float32, "f64": np.float64, "f16": np.float16}[type_])
+    flat = flat.astype(np.float64)
+    if layout == "nchw":
+        return flat.reshape(shape)
+    return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+
+
+@dataclass
+class Client:
+    library: Library
+    handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
+
+    def __post_init__(self) -> None:
+        self.check(self.library.dll.cudnnCreate(ctypes.byref(self.handle)))
+
+    def check(self, status: int) -> None:
+        assert status == 0, f"{status}: {self.library.last_error()}"
+
+    def make(self, type_: str, attributes: Iterable[tuple[str, str, Sequence[object]]]) -> Descriptor:
+        """A finalized descriptor; attributes are (name, type, values)."""
+        status, descriptor = self.library.create(type_)
+        self.check(status)
+        for name, attribute_type, values in attributes:
+            self.check(self.library.set(descriptor, name, attribute_type, values))
+        self.check(self.library.finalize(descriptor))
+        return descriptor
+
+    def tensor(
+        self, uid: int, sizes: Sequence[int], strides: Sequence[int], type_: str, *, virtual: bool = False
+    ) -> Descriptor:
+        return self.make(
+            "TENSOR",
+            [
+                ("TENSOR_DATA_TYPE", "DATA_TYPE", [data_type(type_)]),
+                ("TENSOR_DIMENSIONS", "INT64", sizes),
+                ("TENSOR_STRIDES", "INT64", strides),
+                ("TENSOR_UNIQUE_ID", "INT64", [uid]),
+                ("TENSOR_BYTE_ALIGNMENT", "INT64", [16]),
+                ("TENSOR_IS_VIRTUAL", "BOOLEAN", [virtual]),
+            ],
+        )
+
+    def convolution(self, problem: Problem) -> Descriptor:
+        compute = "f64" if problem.data_type == "f64" else "f32"
+        return self.make(
+            "CONVOLUTION",
+            [
+                ("CONVOLUTION_SPATIAL_DIMS", "INT64", [problem.dims]),
+                ("CONVOLUTION_COMP_TYPE", "DATA_TYPE", [data_type(compute)]),
+                ("CONVOLUTION_CONV_MODE", "CONVOLUTION_MODE", [1]),
+                ("CONVOLUTION_PRE_PADDINGS", "INT64", problem.padding),
+                ("CONVOLUTION_POST_PADDINGS", "INT64", problem.padding),
+                ("CONVOLUTION_DILATIONS", "INT64", problem.dilation),
+                ("CONVOLUTION_FILTER_STRIDES", "INT64", problem.stride),
+            ],
+        )
+
+    def operation(
+        self,
+        problem: Problem,
+        pass_: str,
+        *,
+        alpha: float = 1,
+        beta: float = 0,
+        y: Descriptor | None = None,
+    ) -> Descriptor:
+        tensors = {
+            name: self.tensor(UIDS[name], shape, packed(shape, problem.layout), problem.data_type)
+            for name, shape in shapes(problem).items()
+        }
+        if y is not None:
+            tensors["y"] = y
+        kind, prefix, names = OPERATIONS[pass_]
+        scale = "DOUBLE" if problem.data_type == "f64" else "FLOAT"
+        attribute = f"OPERATION_CONVOLUTION_{prefix}_"
+        return self.make(
+            f"OPERATION_CONVOLUTION_{kind}",
+            [
+                *(
+                    (attribute + name, "BACKEND_DESCRIPTOR", [tensor])
+                    for name, tensor in zip(names, tensors.values(), strict=True)
+                ),
+                (attribute + "CONV_DESC", "BACKEND_DESCRIPTOR", [self.convolution(problem)]),
+                (attribute + "ALPHA", scale, [alpha]),
+                (attribute + "BETA", scale, [beta]),
+            ],
+        )
+
+    def pointwise(
+        self,
+        mode: str,
+        x: Descriptor,
+        y: Descriptor,
+        b: Descriptor | None = None,
+        *,
+        alphas: tuple[float, float] = (1, 1),
+        settings: Sequence[tuple[str, str, Sequence[object]]] = (),
+    ) -> Descriptor:
+        function = self.make(
+            "POINTWISE",
+            [
+                ("POINTWISE_MODE", "POINTWISE_MODE", [CONSTANTS[f"POINTWISE_{mode}"]]),
+                ("POINTWISE_MATH_PREC", "DATA_TYPE", [0]),
+                *settings,
+            ],
+        )
+        attribute = "OPERATION_POINTWISE_"
+        return self.make(
+            "OPERATION_POINTWISE",
+            [
+                (attribute + "PW_DESCRIPTOR", "BACKEND_DESCRIPTOR", [function]),
+                (attribute + "XDESC", "BACKEND_DESCRIPTOR", [x]),
+                *([(attribute + "BDESC", "BACKEND_DESCRIPTOR", [b])] if b else []),
+                (attribute + "YDESC", "BACKEND_DESCRIPTOR", [y]),
+                (attribute + "ALPHA1", "FLOAT", [alphas[0]]),
+                (attribute + "ALPHA2", "FLOAT", [alphas[1]]),
+            ],
+        )
+
+    def graph(self, operations: Sequence[Descriptor]) -> Descriptor:
+        return self.make(
+            "OPERATIONGRAPH",
+            [
+                ("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", operations),
+                ("OPERATIONGRAPH_HANDLE", "HANDLE", [self.handle]),
+            ],
+        )
+
+    def read(self, descriptor: Descriptor, name: str, type_: str) -> object:
+        status, count, values = self.library.get(descriptor, name, type_, 1)
+        self.check(status)
+        assert count == 1
+        return values[0]
+
+    def show(self, descriptor: Descriptor, name: str, kind: str) -> Descriptor:
+        """Another descriptor that an attribute refers to."""
+        status, shown = self.library.create(kind)
+        self.check(status)
+        self.check(
+            self.library.dll.cudnnBackendGetAttribute(
+                *(descriptor, CONSTANTS[f"ATTR_{name}"], CONSTANTS["TYPE_BACKEND_DESCRIPTOR"]),
+                *(ctypes.c_int64(1), None, ctypes.byref(shown)),
+            )
+        )
+        return shown
+
+    def heuristics(self, graph: Descriptor, mode: str = "INSTANT") -> list[Descriptor]:
+        """Engine configurations, the best first."""
+        heuristics = self.make(
+            "ENGINEHEUR",
+            [
+                ("ENGINEHEUR_OPERATION_GRAPH", "BACKEND_DESCRIPTOR", [graph]),
+                ("ENGINEHEUR_MODE", "HEUR_MODE", [CONSTANTS[f"HEUR_MODE_{mode}"]]),
+            ],
+        )
+        status, count, _ = self.library.get(heuristics, "ENGINEHEUR_RESULTS", "BACKEND_DESCRIPTOR", 0)
+        self.check(status)
+        configs = [self.library.create("ENGINECFG")[1] for _ in range(count)]
+        array = (ctypes.c_void_p * max(count, 1))(*configs)
+        got = ctypes.c_int64()
+        self.check(
+            self.library.dll.cudnnBackendGetAttribute(
+                *(heuristics, CONSTANTS["ATTR_ENGINEHEUR_RESULTS"], CONSTANTS["TYPE_BACKEND_DESCRIPTOR"]),
+                *(ctypes.c_int64(count), ctypes.byref(got), array),
+            )
+        )
+        assert got.value == count
+        return configs
+
+    def engine_index(self, config: Descriptor) -> int:
+        engine = self.show(config, "ENGINECFG_ENGINE", "ENGINE")
+        index = self.read(engine, "ENGINE_GLOBAL_INDEX", "INT64")
+        assert isinstance(index, int)
+        return index
+
+    def config(self, graph: Descriptor, index: int) -> Descriptor:
+        engine = self.make(
+            "ENGINE",
+            [
+                ("ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR", [graph]),
+                ("ENGINE_GLOBAL_INDEX", "INT64", [index]),
+            ],
+        )
+        return self.make("ENGINECFG", [("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR", [engine])])
+
+    def plan(self, config: Descriptor) -> Descriptor:
+        return self.make(
+            "EXECUTION_PLAN",
+            [
+                ("EXECUTION_PLAN_HANDLE", "HANDLE", [self.handle]),
+                ("EXECUTION_PLAN_ENGINE_CONFIG", "BACKEND_DESCRIPTOR", [config]),
+            ],
+        )
+
+    def json(self, plan: Descriptor) -> bytes:
+        name = "EXECUTION_PLAN_JSON_REPRESENTATION"
+        status, size, _ = self.library.get(plan, name, "CHAR", 0)
+        self.check(status)
+        status, count, text = self.library.get(plan, name, "CHAR", size)
+        self.check(status)
+        assert count == size
+        return b"".join(text)
+
+    def plan_from_json(self, text: bytes) -> Descriptor:
+        characters = [text[i : i + 1] for i in range(len(text))]
+        return self.make(
+            "EXECUTION_PLAN",
+            [
+                ("EXECUTION_PLAN_HANDLE", "HANDLE", [self.handle]),
+                ("EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", characters),
+            ],
+        )
+
+    def workspace(self, plan: Descriptor) -> Bytes:
+        size = self.read(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT64")
+        assert isinstance(size, int)
+        return np.zeros(size, np.uint8)
+
+    def pack(self, memory: dict[int, Bytes], workspace: Bytes | None) -> Descriptor:
+        pointers = [data.ctypes.data for data in memory.values()]
+        scratch = None if workspace is None or workspace.size == 0 else workspace.ctypes.data
+        return self.make(
+            "VARIANT_PACK",
+            [
+                ("VARIANT_PACK_DATA_POINTERS", "VOID_PTR", pointers),
+                ("VARIANT_PACK_UNIQUE_IDS", "INT64", list(memory)),
+                ("VARIANT_PACK_WORKSPACE", "VOID_PTR", [scratch]),
+            ],
+        )
+
+    def execute(self, plan: Descriptor, memory: dict[int, Bytes]) -> None:
+        workspace = self.workspace(plan)
+        self.check(self.library.dll.cudnnBackendExecute(self.handle, plan, self.pack(memory, workspace)))
+
+
+def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    return {
+        "x": (problem.mini_batch, problem.in_channels, *problem.input),
+        "w": (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel),
+        "y": (problem.mini_batch, problem.out_channels, *problem.output),
+    }

@@ -1,0 +1,149 @@
+"""Convolutions through the graph API: every pass, layout, type, engine and beta against fp64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graph_abi import Library
+from graph_client import UIDS, Client, loaded, stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import OUTPUT, PASSES, Array, Bench, problems
+from test_convolutions import ALL_TYPES, assert_each_algorithm_is_right
+
+from mucudnn import _native
+from mucudnn._native import Engine, Problem
+
+PLAIN = Problem(mini_batch=3, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=(1, 1))
+LEGACY_NUMBERS = {
+    "forward": {"IMPLICIT_GEMM": 0, "GEMM": 2, "FFT_TILING": 5, "WINOGRAD_NONFUSED": 7},
+    "backward_data": {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 3, "WINOGRAD_NONFUSED": 5},
+    "backward_filter": {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 6, "WINOGRAD_NONFUSED": 5},
+}
+MODES = ("INSTANT", "A", "B", "FALLBACK")
+
+client = Client(Library(_native.host_library()))
+each_pass = pytest.mark.parametrize("pass_", PASSES)
+
+
+class GraphBench(Bench):
+    """Runs undivided configurations through the graph API."""
+
+    def run(
+        self,
+        parts: list[tuple[int, str]],
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        over: float | None = None,
+    ) -> Array:
+        ((_, algorithm),) = parts
+        problem, name = self.problem, OUTPUT[self.pass_]
+        graph = client.graph([client.operation(problem, self.pass_, alpha=alpha, beta=beta)])
+        plan = client.plan(client.config(graph, LEGACY_NUMBERS[self.pass_][algorithm]))
+        values = dict(self.values)
+        if over is not None:
+            values[name] = np.full(self.shapes[name], over)
+        memory = {
+            UIDS[tensor]: stored(value, problem.data_type, problem.layout) for tensor, value in values.items()
+        }
+        client.execute(plan, memory)
+        return loaded(memory[UIDS[name]], self.shapes[name], problem.data_type, problem.layout)
+
+
+@settings(max_examples=100)
+@given(
+    problem=problems(data_types=ALL_TYPES),
+    pass_=st.sampled_from(PASSES),
+    alpha=st.sampled_from([1.0, -0.5]),
+    beta=st.sampled_from([0.0, 1.0, 0.5]),
+)
+def test_every_engine_agrees_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    assert_each_algorithm_is_right(GraphBench(engine, problem, pass_), alpha, beta)
+
+
+@settings(max_examples=40)
+@given(
+    problem=st.tuples(st.integers(1, 5), st.integers(1, 5)).flatmap(lambda k: problems(kernel=k, plain=True)),
+    pass_=st.sampled_from(PASSES),
+    beta=st.sampled_from([0.0, 1.0]),
+)
+def test_transforms_agree_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, beta: float
+) -> None:
+    assert_each_algorithm_is_right(GraphBench(engine, problem, pass_), 1.0, beta)
+
+
+@each_pass
+def test_an_engine_gives_the_bytes_of_the_legacy_algorithm_of_its_number(engine: Engine, pass_: str) -> None:
+    legacy, graph = Bench(engine, PLAIN, pass_), GraphBench(engine, PLAIN, pass_)
+    assert set(legacy.runnable(3)) == set(LEGACY_NUMBERS[pass_])
+    for algorithm in LEGACY_NUMBERS[pass_]:
+        one, other = (bench.run([(3, algorithm)], alpha=0.5, beta=2) for bench in (legacy, graph))
+        assert (one == other).all(), algorithm
+
+
+@each_pass
+def test_with_beta_zero_an_output_full_of_nan_is_not_read(engine: Engine, pass_: str) -> None:
+    bench = GraphBench(engine, PLAIN, pass_)
+    for algorithm in LEGACY_NUMBERS[pass_]:
+        assert np.isfinite(bench.run([(3, algorithm)], over=np.nan)).all()
+
+
+@each_pass
+def test_workspaces_are_those_of_the_legacy_api(engine: Engine, pass_: str) -> None:
+    graph = client.graph([client.operation(PLAIN, pass_)])
+    for candidate in engine.enumerate(PLAIN, pass_):
+        if candidate.status != "CUDNN_STATUS_SUCCESS":
+            continue
+        config = client.config(graph, LEGACY_NUMBERS[pass_][candidate.algorithm])
+        assert client.read(config, "ENGINECFG_WORKSPACE_SIZE", "INT64") == candidate.workspace
+        assert client.workspace(client.plan(config)).size == candidate.workspace
+
+
+# --- enumeration ---
+
+
+@each_pass
+@pytest.mark.parametrize("mode", MODES)
+def test_heuristics_list_the_engines_that_run_and_the_fallback_needs_no_workspace(
+    pass_: str, mode: str
+) -> None:
+    graph = client.graph([client.operation(PLAIN, pass_)])
+    configs = client.heuristics(graph, mode)
+    indices = [client.engine_index(config) for config in configs]
+    if mode == "FALLBACK":
+        assert indices == [next(iter(LEGACY_NUMBERS[pass_].values()))]
+    else:
+        assert sorted(indices) == sorted(LEGACY_NUMBERS[pass_].values())
+        assert mode == "INSTANT" or indices == [
+            client.engine_index(config) for config in client.heuristics(graph)
+        ]
+
+
+@each_pass
+def test_every_engine_number_below_the_count_runs_or_is_not_supported(pass_: str) -> None:
+    graph = client.graph([client.operation(PLAIN, pass_)])
+    count = client.read(graph, "OPERATIONGRAPH_ENGINE_GLOBAL_COUNT", "INT64")
+    assert isinstance(count, int)
+    for index in range(-1, count + 1):
+        _, engine = client.library.create("ENGINE")
+        client.check(client.library.set(engine, "ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR", [graph]))
+        client.check(client.library.set(engine, "ENGINE_GLOBAL_INDEX", "INT64", [index]))
+        expected = 0 if index in LEGACY_NUMBERS[pass_].values() else 3000
+        assert client.library.finalize(engine) == expected
+
+
+def test_engines_say_what_they_compute_by() -> None:
+    graph = client.graph([client.operation(PLAIN, "forward")])
+    notes = {}
+    for config in client.heuristics(graph):
+        engine = client.show(config, "ENGINECFG_ENGINE", "ENGINE")
+        status, count, values = client.library.get(engine, "ENGINE_NUMERICAL_NOTE", "NUMERICAL_NOTE", 10)
+        assert (status, count) == (0, len(values))
+        notes[client.engine_index(config)] = values
+        assert client.library.get(engine, "ENGINE_KNOB_INFO", "BACKEND_DESCRIPTOR", 0)[:2] == (0, 0)
+        assert client.library.get(engine, "ENGINE_BEHAVIOR_NOTE", "BEHAVIOR_NOTE", 5)[:2] == (0, 0)
+    assert notes == {0: [], 2: [], 5: [3], 7: [5, 6]}
