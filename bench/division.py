@@ -85,10 +85,11 @@ def _run_whole(
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(max(c.workspace for c in configurations))
-    parts = [[(p.micro_batch, p.algorithm) for p in c.parts] for c in configurations]
-    times = engine.compare(
-        problem, kernel.pass_, parts, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS
-    )
+    divisions = [
+        engine.prepare(problem, kernel.pass_, [(p.micro_batch, p.algorithm) for p in c.parts])
+        for c in configurations
+    ]
+    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
     return {c: statistics.median(t) for c, t in zip(configurations, times, strict=True)}
 
 
@@ -133,14 +134,13 @@ def _in_turns_with_torch(engine: Engine, kernel: Kernel, divided: Configuration)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(divided.workspace)
     parts = [(p.micro_batch, p.algorithm) for p in divided.parts]
+    divisions = [engine.prepare(problem, kernel.pass_, parts)]
     x = torch.rand(problem.mini_batch, problem.in_channels, *problem.input)
     w = torch.rand(problem.out_channels, problem.in_channels, *problem.kernel)
     ours, theirs = [], []
     with torch.inference_mode():
         for _ in range(ROUNDS + 1):
-            (times,) = engine.compare(
-                problem, kernel.pass_, [parts], tensors.x, tensors.w, tensors.y, workspace, rounds=1
-            )
+            (times,) = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=1)
             ours += times
             torch.nn.functional.conv2d(x, w, padding=problem.padding)
             start = time.perf_counter()

@@ -26,12 +26,12 @@ def run(engine: Engine) -> list[Record]:
 
 def _compare(engine: Engine, blas: OpenBlas, problem: Problem, pass_: str, name: str) -> Record:
     tensors = Tensors.random(engine, problem, extent(problem))
-    whole = [(problem.mini_batch, ALGORITHM[pass_])]
+    whole = engine.prepare(problem, pass_, [(problem.mini_batch, ALGORITHM[pass_])])
     a, b, c, transpose_a, transpose_b = _operands(problem, pass_)
     sgemm, implicit = [], []
     for _ in range(ROUNDS + 1):
         sgemm.append(blas.sgemm_ms(a, b, c, transpose_a=transpose_a, transpose_b=transpose_b))
-        (times,) = engine.compare(problem, pass_, [whole], tensors.x, tensors.w, tensors.y, None, rounds=1)
+        (times,) = engine.compare([whole], tensors.x, tensors.w, tensors.y, None, rounds=1)
         implicit += times
     ratio = statistics.median(g / i for g, i in zip(sgemm[1:], implicit[1:], strict=True))
     details = {

@@ -26,7 +26,7 @@ from mucudnn.dispatch import Call, prepared
 
 THEMES = ("overhead", "resnet18", "unet3d")
 LIMITS = ("8MiB", "64MiB")
-CALLS, REPEATS = 500, 40
+CALLS, REPEATS = 50, 500
 
 
 def overhead() -> list[Record]:

@@ -17,6 +17,7 @@ from mucudnn.libraries import shim_path
 
 ROUNDS = 101
 SLICES = 64
+PROBLEM = Problem(mini_batch=SLICES, in_channels=1, out_channels=1, input=(4, 4), kernel=(3, 3), padding=1)
 
 
 def run() -> list[Record]:
@@ -26,6 +27,8 @@ def run() -> list[Record]:
         headers = Path(__file__).parents[1] / "native" / "cudnn"
         compile_c(Path(__file__).with_name("hook_timing.c"), timing, f"-I{headers}")
         plan.write_text(_plan())
+        cache = Path(folder) / "cache.sqlite"
+        cache.with_name(f"{cache.name}.journal").write_text(_journal())
 
         def cost(case: str, metric: str, samples: int, **environment: str) -> Record:
             command = (timing, str(ROUNDS), str(samples), host_library(), str(shim_path()))
@@ -33,23 +36,40 @@ def run() -> list[Record]:
 
         hooked = "a hooked call, a convolution of one sample"
         recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": str(Path(folder) / "record")}
+        online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(cache)}
         planned = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
         return [
             cost(f"{hooked}, mode off", "pass-through cost", 1, MUCUDNN_MODE="off"),
             cost(f"{hooked}, mode record", "pass-through cost", 1, **recording),
+            cost(f"{hooked}, mode online, left undivided", "pass-through cost", 1, **online),
             cost(f"{SLICES} slices against a loop of our own", "cost of a slice", SLICES, **planned),
         ]
 
 
 def _plan() -> str:
     """Each sample by itself, by the algorithm of the loop."""
-    engine = Engine(host_library(), threads=1)
-    problem = Problem(
-        mini_batch=SLICES, in_channels=1, out_channels=1, input=(4, 4), kernel=(3, 3), padding=1
-    )
-    header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     parts = [(1, "IMPLICIT_GEMM", 1.0, 0)] * SLICES
-    return format_plan(header, [(problem, "forward", 1, parts, [])])
+    return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [])])
+
+
+def _journal() -> str:
+    """Measurements of one sample by which the algorithm of the loop is the fastest."""
+    engine, problem = _engine(), PROBLEM.replace(mini_batch=1)
+    options = [
+        [(1, found.algorithm, 1.0 if found.algorithm == "IMPLICIT_GEMM" else 2.0, found.workspace)]
+        for found in engine.enumerate(problem, "forward")
+        if found.status == "CUDNN_STATUS_SUCCESS"
+    ]
+    header = {**_identity(engine), "threads": "1"}
+    return format_plan(header, [(problem, "forward", 1, options[0], options)])
+
+
+def _engine() -> Engine:
+    return Engine(host_library(), threads=1)
+
+
+def _identity(engine: Engine) -> dict[str, str]:
+    return {"engine": engine.kind, "device": engine.device, "library": engine.library}
 
 
 if __name__ == "__main__":

@@ -209,9 +209,7 @@ class Engine:
         """One configuration made ready. Raises EngineError, ValueError where the parts do not add up."""
     def compare(
         self,
-        problem: Problem,
-        pass_: str,
-        configurations: Sequence[Sequence[tuple[int, str]]],
+        divisions: Sequence[Division],
         x: Memory,
         w: Memory,
         y: Memory,
@@ -219,7 +217,7 @@ class Engine:
         *,
         rounds: int,
     ) -> list[list[float]]:
-        """Times in ms of each configuration run whole, `rounds` times, interleaved."""
+        """Times in ms of each, all of one problem, run whole, `rounds` times, interleaved."""
 
 class Planner:
     """A library that plans for a device which need not be there, with its graph API alone."""

@@ -32,16 +32,8 @@ def compare(
     workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
-    times = engine.compare(
-        problem,
-        pass_,
-        [_parts(c) for c in configurations],
-        tensors.x,
-        tensors.w,
-        tensors.y,
-        workspace,
-        rounds=rounds,
-    )
+    divisions = [engine.prepare(problem, pass_, _parts(c)) for c in configurations]
+    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     workspace = None
     errors = _Errors(engine, kernel, tensors, cap)
     return Comparison(

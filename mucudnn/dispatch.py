@@ -23,6 +23,7 @@ from mucudnn.plan import Plan, PlanKernel, read_plan
 from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration
+from mucudnn.tiles import are_faster, are_worth_a_try, fastest_tiles
 
 PlanOrPath = Plan | str | os.PathLike[str]
 
@@ -139,14 +140,14 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
     if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)
-        configuration = _within(planned, limit)
+        configuration, tiles = _within(planned, limit), False
     elif plan is not None and only_plan:
         raise _not_in(known_plan(plan), problem, call.pass_)
     else:
-        configuration = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
+        configuration, tiles = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
     parts = [(part.micro_batch, part.algorithm) for part in configuration.parts]
     try:
-        division = device.engine.prepare(problem, call.pass_, parts)
+        division = device.engine.prepare(problem, call.pass_, parts, tiles=tiles)
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, it was made for another engine: {error}" if plan else str(error)
@@ -154,12 +155,24 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 
-def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> Configuration:
+def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> tuple[Configuration, bool]:
+    """The configuration, and whether it is of tiles. Raises NothingFitsError."""
     kernel, listener, policy = Kernel(problem, pass_), LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
         benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
         measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
-    return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
+        if limit is None or not are_worth_a_try(engine, problem, pass_, limit):
+            return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen, False
+        tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)
+        try:
+            divided = decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
+        except NothingFitsError:
+            if tiles is None:
+                raise
+            return tiles, True
+        if tiles is not None and are_faster(engine, cache, problem, pass_, tiles, divided):
+            return tiles, True
+        return divided, False
 
 
 def _within(planned: PlanKernel, limit: int | None) -> Configuration:

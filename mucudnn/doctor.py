@@ -111,6 +111,10 @@ def _examine_program(subject: str, path: Path) -> Finding:
             first = bytes(data[:256]).split(b"\n")[0].decode(errors="replace")
         if first.startswith("#!"):
             return _examine_script(subject, first[2:].split())
+        if not first.startswith("\x7fELF"):
+            return Finding(
+                subject, None, "is neither a program nor a script with #!: name what runs it, such as python"
+            )
         return _examine_file(subject, path, read_elf(path), program=".so" not in path.name)
     except NotElfError as error:
         return Finding(subject, None, str(error))

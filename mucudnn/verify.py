@@ -81,7 +81,6 @@ def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
     parts = [(part.micro_batch, part.algorithm) for part in kernel.chosen.parts]
-    (times,) = engine.compare(
-        problem, kernel.pass_, [parts], tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS
-    )
+    divisions = [engine.prepare(problem, kernel.pass_, parts)]
+    (times,) = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
     return statistics.median(times)

@@ -26,6 +26,11 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, **changes}
 
 
+def preload(*libraries: Path) -> str:
+    """LD_PRELOAD with these behind what is there: a sanitizer must come first."""
+    return " ".join(filter(None, [os.environ.get("LD_PRELOAD", ""), *map(str, libraries)]))
+
+
 def run(*command: str | Path, stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,

@@ -147,29 +147,16 @@ class PyEngine {
     const auto configuration = made_ready(problem, pass, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
-    configuration->run(engine_->handle(), {region.tensors, alpha, beta}, to_scratch(workspace));
+    configuration->run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
+                       to_scratch(workspace));
   }
 
   std::unique_ptr<PyDivision> prepare(const Problem& problem, const std::string& pass, const Parts& parts,
                                       bool tiles) const;
 
-  std::vector<std::vector<double>> compare(const Problem& problem, const std::string& pass,
-                                           const std::vector<Parts>& configurations, const Memory& x,
+  std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
-                                           int rounds) const {
-    const Pass which = pass_named(pass);
-    const Region region = to_region(x, w, y);
-    check_sizes(problem, region);
-    const py::gil_scoped_release release;
-    use_threads();
-    std::vector<std::unique_ptr<Division>> divisions;
-    std::vector<const Division*> pointers;
-    for (const Parts& parts : configurations) {
-      divisions.push_back(std::make_unique<Division>(*engine_, *device_, problem, which, to_slices(parts)));
-      pointers.push_back(divisions.back().get());
-    }
-    return mucudnn::compare(*engine_, *device_, pointers, region.tensors, to_scratch(workspace), rounds);
-  }
+                                           int rounds) const;
 
  private:
   friend class PyDivision;
@@ -198,9 +185,12 @@ class PyEngine {
 // A division made ready once, run on addresses that the caller answers for. Its engine outlives it.
 class PyDivision {
  public:
-  PyDivision(const PyEngine& engine, std::unique_ptr<PreparedConfiguration> configuration)
-      : engine_(engine), configuration_(std::move(configuration)) {}
+  PyDivision(const PyEngine& engine, const Problem& problem,
+             std::unique_ptr<PreparedConfiguration> configuration)
+      : engine_(engine), problem_(problem), configuration_(std::move(configuration)) {}
 
+  const Problem& problem() const { return problem_; }
+  const PreparedConfiguration& configuration() const { return *configuration_; }
   std::size_t workspace() const { return configuration_->workspace(); }
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
@@ -209,18 +199,34 @@ class PyDivision {
     const py::gil_scoped_release release;
     engine_.use_threads();
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
-      configuration_->run(handle, {tensors, alpha, beta}, to_scratch(workspace));
+      configuration_->run(handle, {tensors, alpha, beta, {}, reinterpret_cast<cudaStream_t>(stream)},
+                          to_scratch(workspace));
     });
   }
 
  private:
   const PyEngine& engine_;
+  const Problem problem_;
   const std::unique_ptr<PreparedConfiguration> configuration_;
 };
 
 std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std::string& pass,
                                               const Parts& parts, bool tiles) const {
-  return std::make_unique<PyDivision>(*this, made_ready(problem, pass, parts, tiles));
+  return std::make_unique<PyDivision>(*this, problem, made_ready(problem, pass, parts, tiles));
+}
+
+std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
+                                                   const Memory& x, const Memory& w, const Memory& y,
+                                                   const Memory* workspace, int rounds) const {
+  const Region region = to_region(x, w, y);
+  std::vector<const PreparedConfiguration*> configurations;
+  for (const PyDivision* division : divisions) {
+    check_sizes(division->problem(), region);
+    configurations.push_back(&division->configuration());
+  }
+  const py::gil_scoped_release release;
+  use_threads();
+  return mucudnn::compare(*engine_, *device_, configurations, region.tensors, to_scratch(workspace), rounds);
 }
 
 // The path of a library that is installed with the extension.
@@ -264,9 +270,8 @@ void bind_engine(py::module_& module) {
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false)
       .def("prepare", &PyEngine::prepare, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::kw_only(), py::arg("tiles") = false, py::keep_alive<0, 1>())
-      .def("compare", &PyEngine::compare, py::arg("problem"), py::arg("pass_"), py::arg("configurations"),
-           py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("rounds"));
+      .def("compare", &PyEngine::compare, py::arg("divisions"), py::arg("x"), py::arg("w"), py::arg("y"),
+           py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"));
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)

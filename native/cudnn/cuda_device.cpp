@@ -81,13 +81,14 @@ class CudaDevice final : public Device {
   }
 
   void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                   std::size_t width, std::size_t count) override {
+                   std::size_t width, std::size_t count, cudaStream_t stream) override {
     runtime_.check(runtime_.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, count,
-                                              cudaMemcpyDeviceToDevice, stream_),
+                                              cudaMemcpyDeviceToDevice, stream),
                    "cudaMemcpy2DAsync");
   }
-  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) override {
-    runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream_), "cudaMemset2DAsync");
+  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
+                    cudaStream_t stream) override {
+    runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream), "cudaMemset2DAsync");
   }
 
   double time_ms(const std::function<void()>& work) override {

@@ -50,10 +50,11 @@ class Device {
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
 
-  // `count` pieces of `width` bytes, a pitch apart.
+  // `count` pieces of `width` bytes, a pitch apart; in the order of the other work on the stream.
   virtual void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                           std::size_t width, std::size_t count) = 0;
-  virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) = 0;
+                           std::size_t width, std::size_t count, CUstream_st* stream) = 0;
+  virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
+                            CUstream_st* stream) = 0;
 
   // Milliseconds from the call until its work is done.
   virtual double time_ms(const std::function<void()>& work) = 0;

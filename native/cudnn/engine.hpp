@@ -62,6 +62,7 @@ struct Arguments {
   double alpha = 1;
   double beta = 0;
   std::optional<Fusion> fusion{};
+  cudaStream_t stream = nullptr;  // the handle's, for copies between the calls of the library
 };
 
 // One algorithm of a kernel, as the library describes it.

@@ -56,14 +56,15 @@ class HostDevice final : public Device, private Accumulator {
   void copy_to_host(void* to, const void* from, std::size_t size) override { std::memcpy(to, from, size); }
 
   void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                   std::size_t width, std::size_t count) override {
+                   std::size_t width, std::size_t count, CUstream_st*) override {
     for (std::size_t i = 0; i < count; ++i) {
       std::memcpy(static_cast<char*>(to) + i * to_pitch, static_cast<const char*>(from) + i * from_pitch,
                   width);
     }
   }
 
-  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count) override {
+  void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
+                    CUstream_st*) override {
     for (std::size_t i = 0; i < count; ++i) std::memset(static_cast<char*>(to) + i * pitch, 0, width);
   }
 

@@ -62,12 +62,13 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
 }
 
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
-                                         const std::vector<const Division*>& divisions,
+                                         const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds) {
-  std::vector<std::vector<double>> times(divisions.size());
+  std::vector<std::vector<double>> times(configurations.size());
   for (int round = -1; round < rounds; ++round) {
-    for (std::size_t i = 0; i < divisions.size(); ++i) {
-      const double time = device.time_ms([&] { divisions[i]->run(engine.handle(), {tensors}, workspace); });
+    for (std::size_t i = 0; i < configurations.size(); ++i) {
+      const double time = device.time_ms(
+          [&] { configurations[i]->run(engine.handle(), {tensors, 1, 0, {}, device.stream()}, workspace); });
       if (round >= 0) times[i].push_back(time);
     }
   }

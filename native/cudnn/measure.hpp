@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
-#include "cudnn/division.hpp"
 #include "cudnn/engine.hpp"
 
 namespace mucudnn {
@@ -28,9 +28,9 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
                             int repeats, double budget_ms);
 
-// Times in ms of each division run whole, `rounds` times in turns, after one turn that is not counted.
+// Times in ms of each configuration run whole, `rounds` times in turns, after one turn that is not counted.
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
-                                         const std::vector<const Division*>& divisions,
+                                         const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds);
 
 }  // namespace mucudnn

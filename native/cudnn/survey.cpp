@@ -60,17 +60,33 @@ Extent measuring_extent(const Problem& problem, std::size_t cap) {
   return wide.total() <= cap ? wide : extent_of(problem, mini_batch);
 }
 
+struct Needs {
+  Extent tensors;
+  std::size_t workspace;
+};
+
+// Within half of what is free; a task that needs more is left out. Throws std::bad_alloc where nothing fits.
+Needs needs_of(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
+  const std::size_t cap = device.available() / 2;
+  Needs needs{measuring_extent(problem, cap), 0};
+  if (needs.tensors.total() > cap) throw std::bad_alloc();
+  for (const Task& task : tasks) {
+    if (task.workspace <= cap - needs.tensors.total())
+      needs.workspace = std::max(needs.workspace, task.workspace);
+  }
+  return needs;
+}
+
 }  // namespace
+
+std::size_t memory_to_measure(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
+  const Needs needs = needs_of(device, problem, tasks);
+  return needs.tensors.total() + needs.workspace;
+}
 
 std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
                                             const std::vector<Task>& tasks) {
-  const std::size_t cap = device.available() / 2;
-  const Extent extent = measuring_extent(problem, cap);
-  if (extent.total() > cap) throw std::bad_alloc();
-  std::size_t most = 0;
-  for (const Task& task : tasks) {
-    if (task.workspace <= cap - extent.total()) most = std::max(most, task.workspace);
-  }
+  const auto [extent, most] = needs_of(device, problem, tasks);
   Memory x(device, extent.x);
   Memory w(device, extent.w);
   Memory y(device, extent.y);

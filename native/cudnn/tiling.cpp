@@ -63,25 +63,27 @@ char* at(char* tensor, const Rows& rows, std::int64_t row) {
 
 // The rows from `begin` on into a tile, zeros where there are none.
 void copy_in(Device& device, char* tile, const Rows& tile_rows, char* sample, const Rows& rows,
-             std::int64_t begin) {
+             std::int64_t begin, cudaStream_t stream) {
   const std::int64_t from = std::clamp<std::int64_t>(-begin, 0, tile_rows.count);
   const std::int64_t to = std::clamp<std::int64_t>(rows.count - begin, from, tile_rows.count);
   const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * rows.size; };
-  if (from > 0) device.clear_pieces(tile, tile_rows.pitch(), bytes(from), rows.planes);
+  if (from > 0) device.clear_pieces(tile, tile_rows.pitch(), bytes(from), rows.planes, stream);
   if (to > from) {
     device.copy_pieces(at(tile, tile_rows, from), tile_rows.pitch(), at(sample, rows, begin + from),
-                       rows.pitch(), bytes(to - from), rows.planes);
+                       rows.pitch(), bytes(to - from), rows.planes, stream);
   }
   if (to < tile_rows.count) {
-    device.clear_pieces(at(tile, tile_rows, to), tile_rows.pitch(), bytes(tile_rows.count - to), rows.planes);
+    device.clear_pieces(at(tile, tile_rows, to), tile_rows.pitch(), bytes(tile_rows.count - to), rows.planes,
+                        stream);
   }
 }
 
 // Rows of a tile whose first is the row `begin`: those from `first` up to `last`.
 void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const Rows& tile_rows,
-              std::int64_t begin, std::int64_t first, std::int64_t last) {
+              std::int64_t begin, std::int64_t first, std::int64_t last, cudaStream_t stream) {
   device.copy_pieces(at(sample, rows, first), rows.pitch(), at(tile, tile_rows, first - begin),
-                     tile_rows.pitch(), static_cast<std::size_t>(last - first) * rows.size, rows.planes);
+                     tile_rows.pitch(), static_cast<std::size_t>(last - first) * rows.size, rows.planes,
+                     stream);
 }
 
 // Where in the scratch memory a tile's x, y and its algorithm's workspace lie.
@@ -183,16 +185,17 @@ void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Arguments& s
   const std::int64_t y_begin = step.begin + first_row(axis, pass_);
   const std::int64_t x_begin = y_begin * axis.stride - axis.padding;
   if (pass_ != Pass::backward_data || sample.beta != 0)
-    copy_in(device_, tile.tensors.x, x_tile, sample.tensors.x, x, x_begin);
+    copy_in(device_, tile.tensors.x, x_tile, sample.tensors.x, x, x_begin, sample.stream);
   if (pass_ != Pass::forward || sample.beta != 0)
-    copy_in(device_, tile.tensors.y, y_tile, sample.tensors.y, y, y_begin);
+    copy_in(device_, tile.tensors.y, y_tile, sample.tensors.y, y, y_begin, sample.stream);
   step.kernel->execute(handle, tile, {scratch + copies.size, step.kernel->workspace()});
   if (pass_ == Pass::forward) {
-    copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, y_begin, y_begin, y_begin + y_tile.count);
+    copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, y_begin, y_begin, y_begin + y_tile.count,
+             sample.stream);
   } else if (pass_ == Pass::backward_data) {
     const std::int64_t first = step.begin * axis.stride;
     const std::int64_t last = std::min(x.count, first + step.count * axis.stride);
-    copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, x_begin, first, last);
+    copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, x_begin, first, last, sample.stream);
   }
 }
 

@@ -23,7 +23,9 @@ const Candidate* find(const std::vector<Candidate>& candidates, const std::strin
 }
 
 std::vector<Configuration> desirable_configurations(const std::vector<MicroConfiguration>& measured,
-                                                    std::int64_t mini_batch, bool can_sum) {
+                                                    std::int64_t mini_batch,
+                                                    std::optional<std::size_t> accumulator) {
+  if (accumulator == 0) return desirable_set(measured, mini_batch);
   // Slices too many to be summed in place need an accumulator (filter_sum.hpp): those few enough are a family
   // of their own.
   std::vector<MicroConfiguration> in_place;
@@ -31,7 +33,7 @@ std::vector<Configuration> desirable_configurations(const std::vector<MicroConfi
     return part.micro_batch * static_cast<std::int64_t>(kMostSlicesInPlace) >= mini_batch;
   });
   std::vector<Configuration> all;
-  if (can_sum) all = desirable_set(measured, mini_batch);
+  if (accumulator) all = desirable_set(measured, mini_batch);
   for (Configuration& configuration : desirable_set(std::move(in_place), mini_batch)) {
     if (std::find(all.begin(), all.end(), configuration) == all.end())
       all.push_back(std::move(configuration));
@@ -109,14 +111,14 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const P
   if (plan != nullptr) return make_known(*engine, problem, pass, candidates, configurations, &plan->chosen);
   const auto known = measured(problem, pass, candidates, may_measure && !is_capturing(handle));
   if (!known) return nullptr;
-  const bool can_sum = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1).has_value();
-  configurations = desirable_configurations(*known, problem.mini_batch, can_sum);
+  const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
+  configurations = desirable_configurations(*known, problem.mini_batch, accumulator);
   std::vector<MicroConfiguration> deterministic;
   std::copy_if(known->begin(), known->end(), std::back_inserter(deterministic), [&](const auto& part) {
     return is_deterministic(*find(candidates[part.micro_batch], part.algorithm));
   });
   if (deterministic.size() < known->size()) {
-    const auto more = desirable_configurations(deterministic, problem.mini_batch, can_sum);
+    const auto more = desirable_configurations(deterministic, problem.mini_batch, accumulator);
     configurations.insert(configurations.end(), more.begin(), more.end());
   }
   return make_known(*engine, problem, pass, candidates, configurations, nullptr);
@@ -151,6 +153,10 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
   if (!may_measure) return std::nullopt;
   if (measuring_ == nullptr)
     measuring_ = make_legacy_engine(std::make_shared<const Context>(library_, device_->stream()));
+  log(LogLevel::info, "measuring " + std::to_string(missing.size()) + " times for " + to_text(problem) + " " +
+                          name_of(pass) + ", in about " +
+                          std::to_string((memory_to_measure(*device_, problem, missing) >> 20) + 1) +
+                          " MiB of memory");
   const auto fresh = measure_all(*measuring_, *device_, problem, pass, missing);
   log(LogLevel::debug,
       "measured " + std::to_string(fresh.size()) + " times for " + to_text(problem) + " " + name_of(pass));
@@ -195,6 +201,13 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
   }
   if (!failures.empty()) {
     log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " + failures);
+  }
+  const bool any_fits = std::any_of(points.begin(), points.end(), [&](const Point& point) {
+    return point.workspace <= options_.workspace_limit.value_or(kNoLimit);
+  });
+  if (!points.empty() && !any_fits) {
+    log(LogLevel::warning, "nothing fits the workspace limit, the program's own calls are made: " +
+                               to_text(problem) + " " + name_of(pass));
   }
   KnownKernel::Permissions permissions;
   const std::vector<Candidate>& whole = candidates.at(problem.mini_batch);

@@ -7,7 +7,7 @@
 namespace mucudnn::shim {
 namespace {
 
-// The shim declares what it only reads as the interface of engines does, which has one type for all tensors.
+// Tensors have one type for all passes, whichever of them a pass only reads.
 char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(tensor)); }
 
 bool passes() noexcept { return passing.load(std::memory_order_relaxed); }
@@ -28,7 +28,8 @@ cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const CallerDes
                      std::int64_t workspace = kNoLimit) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
-  if (const Point* point = select(*state, handle, descriptors, pass, results[0].algo, workspace)) {
+  if (const Point* point =
+          select(*state, handle, descriptors, pass, Question::which_algorithm, results[0].algo, workspace)) {
     put_first(*point, math_of(*state, descriptors), requested, returned, results);
   }
   return status;
@@ -39,7 +40,8 @@ cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const Call
                           Pass pass, unsigned algorithm, size_t* size) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
-  if (const Point* point = select(*state, handle, descriptors, pass, algorithm, kNoLimit)) {
+  if (const Point* point =
+          select(*state, handle, descriptors, pass, Question::workspace_size, algorithm, kNoLimit)) {
     *size = static_cast<size_t>(point->workspace);
   }
   return status;

@@ -1,5 +1,7 @@
 #include "shim/known_kernel.hpp"
 
+#include <cstdio>
+
 namespace mucudnn::shim {
 
 KnownKernel::KnownKernel(Pass pass, std::vector<Point> points, const Permissions& permissions, int preferred)
@@ -28,10 +30,13 @@ std::string KnownKernel::text() const {
   std::string text;
   for (std::size_t i = 0; i < points_.size(); ++i) {
     if (preferred_ >= 0 && i != static_cast<std::size_t>(preferred_)) continue;
-    text += (text.empty() ? "" : " or ") + describe(points_[i].configuration) + " with " +
+    char time[32];
+    std::snprintf(time, sizeof time, "%.4g", points_[i].time_ms);
+    text += (text.empty() ? "" : " or ") + describe(points_[i].configuration) + " in " + time + " ms with " +
             std::to_string(points_[i].workspace) + " bytes";
   }
-  return text.empty() ? "nothing can run it" : text;
+  if (text.empty()) return "nothing can run it";
+  return (is_planned() ? "as planned: " : "the fastest that fits: ") + text;
 }
 
 bool KnownKernel::permits(const Permission& permission, const Point& point,

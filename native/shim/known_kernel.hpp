@@ -34,6 +34,8 @@ class KnownKernel {
   // `preferred` is the index of the point to take wherever it may be taken; -1: the fastest.
   KnownKernel(Pass pass, std::vector<Point> points, const Permissions& permissions, int preferred);
 
+  bool is_planned() const noexcept { return preferred_ >= 0; }
+
   // What a call with this algorithm and so many bytes of workspace runs by; null where nothing is permitted
   // and fits.
   const Point* choose(unsigned algorithm, std::int64_t workspace) const noexcept;

@@ -14,12 +14,14 @@ const void* base_of(const void* symbol) {
   return dladdr(symbol, &info) == 0 ? nullptr : info.dli_fbase;
 }
 
-std::string folder_of_the_shim() {
+// The package's, which ends in a slash; the shim lies one below.
+std::string folder_above_the_shim() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&folder_of_the_shim), &info) == 0) return {};
+  if (dladdr(reinterpret_cast<const void*>(&folder_above_the_shim), &info) == 0) return {};
   const std::unique_ptr<char, void (*)(void*)> path(realpath(info.dli_fname, nullptr), free);
   const std::string text = path ? path.get() : "";
-  return text.substr(0, text.rfind('/') + 1);
+  const std::string folder = text.substr(0, text.rfind('/'));
+  return folder.substr(0, folder.rfind('/') + 1);
 }
 
 RealLibrary open(const std::string& path) {
@@ -43,7 +45,7 @@ RealLibrary open(const std::string& path) {
 }  // namespace
 
 RealLibrary open_real_library(const Options& options) {
-  if (options.library == "host") return open(folder_of_the_shim() + "../libmucudnn_host.so");
+  if (options.library == "host") return open(folder_above_the_shim() + "libmucudnn_host.so");
   if (!options.library.empty()) return open(options.library);
   RealLibrary first_failure;
   for (const std::string& path : find_libraries()) {

@@ -7,10 +7,12 @@
 
 namespace mucudnn::shim {
 
-// What an execution with this algorithm and at most so many bytes of workspace will run by; null where that
-// is the caller's own call. A kernel seen for the first time is measured here, as far as the mode allows.
+enum class Question { which_algorithm, workspace_size };
+
+// What an execution with this algorithm and at most so many bytes of workspace will run by; null where the
+// library's own answer stands. A kernel seen for the first time is measured here, as far as the mode allows.
 const Point* select(State& state, cudnnHandle_t handle, const CallerDescriptors& descriptors, Pass pass,
-                    unsigned algorithm, std::int64_t workspace) noexcept;
+                    Question question, unsigned algorithm, std::int64_t workspace) noexcept;
 
 cudnnMathType_t math_of(const State& state, const CallerDescriptors& descriptors) noexcept;
 

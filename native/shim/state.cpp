@@ -103,7 +103,12 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   if (decider_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
     return nullptr;
-  const std::lock_guard<std::mutex> lock(deciding_);
+  std::unique_lock<std::mutex> lock(deciding_, std::defer_lock);
+  if (may_measure || options_.mode == Mode::plan) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return nullptr;  // another thread may be measuring, which no execution waits for
+  }
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure);
   kernel.looked_up.store(true, std::memory_order_release);

@@ -21,6 +21,7 @@ class State {
 
   const Library& library() const { return *library_; }
   Tally& tally() { return tally_; }
+  bool has_limit() const { return options_.workspace_limit.has_value(); }
 
   // The kernel of these descriptors; null, with the reason in `obstacle`, where no problem describes them.
   SeenKernel* see(const CallerDescriptors& descriptors, Pass pass, const char*& obstacle);

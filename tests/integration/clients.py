@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,16 +148,19 @@ class Programs:
         environment: Mapping[str, str],
         *,
         algorithm: int | None = None,
+        under: Sequence[str | Path] = (),
     ) -> Ran:
         """Run one in `environment`, which is added to ours; `scratch` is where its output may lie.
 
-        `algorithm` is for those that do not ask which; without it they take implicit GEMM.
+        `algorithm` is for those that do not ask which; without it they take implicit GEMM. `under` is the
+        command that runs it, such as `mucudnn run`.
         """
         output = scratch / "output"
         for file in scratch.glob("output*"):
             file.unlink()
         number = IMPLICIT_GEMM[case.pass_] if algorithm is None else algorithm
-        command = [str(self.folder / name), *case.arguments(), f"algorithm={number}", f"output={output}"]
+        arguments = (*case.arguments(), f"algorithm={number}", f"output={output}")
+        command = [*under, self.folder / name, *arguments]
         ran = subprocess.run(
             command,
             input=b"".join(encoded(values, case.problem) for values in case.values().values()),
@@ -177,7 +180,9 @@ def compile_client(source: Path, program: Path, *more: str | Path) -> None:
     assert compiler, f"needs a compiler: set {variable}"
     options = (f"-std={standard}", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
     command = [*compiler.split(), *options, source, *more, "-o", program]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    # A preloaded sanitizer is for the programs, not for the compiler.
+    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 

@@ -190,6 +190,13 @@ for kind, (prefix, names) in OPERATIONS.items():
     tell_values(
         kind, operation, [(ALPHA, "FLOAT", 1), (ALPHA, "DOUBLE", 1), (BETA, "FLOAT", 1), (BETA, "FLOAT", 0)]
     )
+    _, late = library.create("TENSOR")
+    for name, given in TENSOR.items():
+        library.set(late, name, *given)
+    _, early = library.create(kind)
+    statuses = [library.set(early, name, *given) for name, given in {**operation, X: refers(late)}.items()]
+    finalized = library.finalize(late), library.finalize(early)
+    say(f"{kind} a tensor that is finalized later", (statuses, finalized))
     if kind != FORWARD:  # NVIDIA's answers to what follows are others in each pass
         continue
     tell_values(kind, {**operation, ALPHA: ("DOUBLE", [2.5])}, [(ALPHA, "FLOAT", 1), (ALPHA, "DOUBLE", 1)])

@@ -19,7 +19,7 @@ FUNCTIONS: list[str] = [
     function for header in HEADERS for function in re.findall(r"X\([^,()]+, (cudnn\w+),", header.read_text())
 ]
 
-SUCCESS, BAD_PARAM, NOT_SUPPORTED, ALLOC_FAILED = 0, 2000, 3000, 4003
+SUCCESS, BAD_PARAM, BAD_PARAM_NULL_POINTER, NOT_SUPPORTED, ALLOC_FAILED = 0, 2000, 2002, 3000, 4003
 FLOAT, DOUBLE, HALF, INT8, BFLOAT16 = 0, 1, 2, 3, 9
 NCHW, NHWC, NCHW_VECT_C = 0, 1, 2
 CONVOLUTION, CROSS_CORRELATION = 0, 1

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import shim_client
 from host_abi import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
-from programs import SHIM, SONAME, run
+from programs import SHIM, SONAME, preload, run
 from reference import EPSILON, OUTPUT, convolve
 
 from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
@@ -73,7 +73,7 @@ def run_alone(cases: list[dict[str, Any]], folder: Path) -> Ran:
 def run_under_shim(cases: list[dict[str, Any]], folder: Path, **environment: str) -> Ran:
     """On the host engine, with a line of what was done unless `environment` says otherwise."""
     defaults = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
-    return run_cases(cases, folder, SONAME, LD_PRELOAD=str(SHIM), **{**defaults, **environment})
+    return run_cases(cases, folder, SONAME, LD_PRELOAD=preload(SHIM), **{**defaults, **environment})
 
 
 def identity(engine: Engine) -> dict[str, str]:

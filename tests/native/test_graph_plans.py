@@ -161,7 +161,9 @@ def test_a_fused_plan_from_json_gives_the_same_bytes() -> None:
     )
     plan = plan_of(Fused(PLAIN, alphas=(1, 0.25), relu=relu).operations())
     outputs = []
-    for prepared in (plan, client.plan_from_json(client.json(plan))):
+    again = client.plan_from_json(client.json(plan))
+    assert client.json(again) == client.json(plan)
+    for prepared in (plan, again):
         memory = memory_of(PLAIN)
         memory[RESIDUAL] = memory_of(PLAIN, 2)[UIDS["y"]]
         memory[BIAS] = np.linspace(-1, 1, 6, dtype=np.float32).view(np.uint8)

@@ -12,7 +12,7 @@ SOURCE = """
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include "abi.h"
+#include "cudnn/backend_abi.h"
 
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";
@@ -49,9 +49,12 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
 """
 
 
+EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
+
+
 def wrapper(result: str, name: str, parameters: str) -> str:
     names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
-    fails = f'if (fails("{name}", {int(name.startswith("cudnnConvolution"))})) return 4000;'
+    fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
     body = f"{'' if result == 'void' else 'return '}real({names});"
     if name == "cudnnGetConvolutionBackwardFilterAlgorithm_v7":
         body = (
@@ -72,10 +75,11 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0; with `-DNO_HOST` it does not tell
     that it is no NVIDIA's.
     """
-    text = re.sub(r"\s*\\\n\s*", " ", host_abi.ABI.read_text())
+    headers = "".join(header.read_text() for header in host_abi.HEADERS)
+    text = re.sub(r"\s*\\\n\s*", " ", headers)
     declared = re.findall(r"X\(([^,()]+), (cudnn\w+), \(([^()]*)\)\)", text)
     assert {name for _, name, _ in declared} == set(host_abi.FUNCTIONS)
     source, library = folder / "wrapper.c", folder / "wrapper.so"
     source.write_text(SOURCE + "".join(wrapper(*one) for one in declared))
-    compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parent}", *options, source, "-o", library, "-ldl")
+    compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parents[1]}", *options, source, "-o", library, "-ldl")
     return library

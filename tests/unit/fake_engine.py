@@ -102,9 +102,10 @@ class FakeEngine:
         result *= 1 + max(self.algorithms[algorithm].error for _, algorithm in parts)
         tensors[2].write(problem.data_type, result)
 
-    def compare(
-        self, problem, pass_, configurations: Sequence, x, w, y, workspace, *, rounds
-    ) -> list[list[float]]:
+    def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> Sequence:
+        return parts
+
+    def compare(self, divisions: Sequence, x, w, y, workspace, *, rounds) -> list[list[float]]:
         self.calls["compare"] += 1
         return [
             [
@@ -112,5 +113,5 @@ class FakeEngine:
                 * (self.division_factor if len(parts) > 1 else 1.0)
             ]
             * rounds
-            for parts in configurations
+            for parts in divisions
         ]

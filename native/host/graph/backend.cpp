@@ -61,8 +61,10 @@ std::shared_ptr<ExecutionPlan> plan_of(cudnnHandle_t handle, cudnnBackendDescrip
   return finalized<ExecutionPlan>(plan, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
 }
 
-cudnnStatus_t no_cuda_graphs() {
-  return guarded([] {
+cudnnStatus_t refuse_cuda_graph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                cudnnBackendDescriptor_t pack) {
+  return guarded([&] {
+    plan_of(handle, plan, pack);
     throw Failure(CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API, "the host engine has no CUDA graphs");
   });
 }
@@ -136,14 +138,14 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   });
 }
 
-cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t,
-                                            cudaGraph_t) {
-  return graph::no_cuda_graphs();
+cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                            cudnnBackendDescriptor_t variant_pack, cudaGraph_t) {
+  return graph::refuse_cuda_graph(handle, plan, variant_pack);
 }
 
-cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t,
-                                          cudaGraph_t) {
-  return graph::no_cuda_graphs();
+cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                          cudnnBackendDescriptor_t variant_pack, cudaGraph_t) {
+  return graph::refuse_cuda_graph(handle, plan, variant_pack);
 }
 
 }  // extern "C"

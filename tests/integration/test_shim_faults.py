@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shim_cases
-from programs import SHIM, compile_c, run
+from programs import SHIM, compile_c, preload, run
 from reference import PASSES
 from shim_cases import CLIENT, case
 from wrapped_library import build_wrapper
@@ -38,10 +38,11 @@ def attempts(
 ) -> list[dict[str, Any]]:
     """What each attempt came to, the first without a fault."""
     (folder / "cases.json").write_text(json.dumps(cases))
-    script = CLIENT.with_name("shim_faults.py")
+    script = Path(__file__).with_name("shim_faults.py")
     result = run(
         sys.executable, script, folder / "cases.json", fault, kind,
-        **{"LD_PRELOAD": str(SHIM), "HOST_ENGINE": host_library(), **environment},
+        PYTHONPATH=str(CLIENT.parent), HOST_ENGINE=host_library(),
+        **{"LD_PRELOAD": preload(SHIM), **environment},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     first, *others = [json.loads(line) for line in result.stdout.splitlines()]
@@ -55,7 +56,7 @@ def check_output(told: dict[str, Any], expected: dict[str, Any], what: str) -> N
         np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=1e-4, err_msg=what)
 
 
-HABITS = [("forward", False), ("forward", True), ("backward_data", False), ("backward_filter", False)]
+HABITS = [("forward", False), ("forward", True), ("backward_filter", False), ("backward_data", False)]
 
 
 @pytest.mark.parametrize(("pass_", "fused"), HABITS)
@@ -77,7 +78,23 @@ def test_any_one_call_of_the_library_may_fail(
     assert {"cudnnGetConvolutionNdDescriptor"} < {told["failed"] for told in others if not told["error"]}
 
 
-@pytest.mark.parametrize(("pass_", "fused"), HABITS)
+def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(
+    failing_library: Path, plan: Path, engine: Engine, tmp_path: Path
+) -> None:
+    candidates = engine.enumerate(shim_cases.problem_of(case(SMALL, "")).replace(mini_batch=2), "forward")
+    told = next(c.workspace for c in candidates if c.algorithm == "WINOGRAD_NONFUSED")
+    cases = [case(SMALL, "forward", "fixed", algorithm=7, workspace=told, beta=0.5)]
+    first, *others = attempts(
+        cases, tmp_path, failing_library, "once",
+        MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
+    )  # fmt: skip
+    executing = [one for one in others if one["failed"] == "cudnnConvolutionForward"]
+    assert len(executing) == 3
+    for one in executing:
+        check_output(one, first, f"call {one['number']} fails")
+
+
+@pytest.mark.parametrize(("pass_", "fused"), HABITS[1:3])
 def test_a_library_that_executes_nothing_any_more_gives_its_own_status(
     pass_: str, fused: bool, failing_library: Path, plan: Path, tmp_path: Path
 ) -> None:
@@ -98,9 +115,9 @@ def test_a_library_that_executes_nothing_any_more_gives_its_own_status(
 )
 def test_any_one_allocation_in_the_shim_may_fail(mode: str, pass_: str, plan: Path, tmp_path: Path) -> None:
     library = tmp_path / "failing_malloc.so"
-    compile_c("-shared", "-fPIC", CLIENT.with_name("failing_malloc.c"), "-o", library, "-ldl")
+    compile_c("-shared", "-fPIC", Path(__file__).with_name("failing_malloc.c"), "-o", library, "-ldl")
     first, *others = attempts(
-        [case(SMALL, pass_, "get", beta=0.5)], tmp_path, library, "memory", LD_PRELOAD=f"{library} {SHIM}",
+        [case(SMALL, pass_, "get", beta=0.5)], tmp_path, library, "memory", LD_PRELOAD=preload(library, SHIM),
         MUCUDNN_LIBRARY="host", MUCUDNN_MODE=mode, MUCUDNN_PLAN=str(plan) if mode == "plan" else "",
         MUCUDNN_LOG="off", MUCUDNN_RECORD=str(tmp_path / "record.txt"), MUCUDNN_CACHE="",
         MUCUDNN_BATCH_POLICY="undivided",

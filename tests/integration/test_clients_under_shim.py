@@ -1,0 +1,135 @@
+"""Programs that were never changed divide their convolutions under `mucudnn run`, and compute the same."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import shim_cases
+from clients import HABITS, Case
+from desk import PART, Desk, measurements, points, summary, workspace_at, write_journal, write_plan
+from reference import PASSES
+from shim_cases import ENUMERATORS, ROOMY, algorithms
+from test_clients import PROBLEMS, problem
+
+from mucudnn._native import Engine
+from mucudnn.kernels import Flags, read_network
+
+ASKING = ("caffe", "pytorch")  # the habits that ask before they convolve
+
+
+def turned(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Another first one for each number, so that every habit meets every pass."""
+    return habits[number % 3 :] + habits[: number % 3]
+
+
+@pytest.mark.parametrize(("number", "kind"), list(enumerate(PROBLEMS)))
+def test_clients_follow_a_plan_for_every_kind_of_problem(
+    number: int, kind: str, engine: Engine, desk: Desk
+) -> None:
+    for pass_, habit, beta in zip(PASSES, turned(HABITS, number), (0.5, 0.0, 1.0), strict=True):
+        case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
+        rest = case.problem.mini_batch - 1
+        plan, used = write_plan(engine, desk, case, (rest - rest // 2, rest // 2, 1))
+        ran = desk.under(habit, case, "--plan", plan)
+        assert summary(ran) == "1 of 1 convolutions divided"
+        desk.check(case, ran.output, used)
+        [(_, workspace)] = points(ran)
+        assert habit == "fixed" or ran.choice[1] == workspace
+
+
+@pytest.mark.parametrize(("number", "kind"), list(enumerate(PROBLEMS)))
+def test_clients_are_divided_within_the_limit_by_what_was_measured(
+    number: int, kind: str, engine: Engine, desk: Desk
+) -> None:
+    habits = turned(("caffe", "pytorch", "caffe"), number)
+    for pass_, habit, beta in zip(PASSES, habits, (0.0, 1.0, 0.5), strict=True):
+        case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
+        write_journal(engine, desk, case)
+        limit = workspace_at(engine, case, 1) + engine.accumulator_size(case.problem, pass_, 7)
+        ran = desk.under(habit, case, "--workspace", str(limit))
+        assert (summary(ran), measurements(ran)) == ("1 of 1 convolutions divided", 0)
+        chosen = [text for text, workspace in points(ran) if workspace == ran.choice[1]]
+        assert ran.choice[1] <= limit
+        desk.check(case, ran.output, set(re.findall(PART, " ".join(chosen))))
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_bias_and_activation_are_divided_with_the_convolution(kind: str, engine: Engine, desk: Desk) -> None:
+    case = Case(problem(PROBLEMS[kind]), alpha=0.75, beta=0.5, limit=ROOMY)
+    for sizes in ((1,) * case.problem.mini_batch, (case.problem.mini_batch - 1, 1)):
+        plan, used = write_plan(engine, desk, case, sizes)
+        ran = desk.under("bias_activation", case, "--plan", plan)
+        assert summary(ran) == "1 of 1 convolutions divided"
+        desk.check(case, ran.output, used, fused=True)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("habit", ASKING)
+def test_a_second_process_measures_nothing_and_does_the_same(habit: str, pass_: str, desk: Desk) -> None:
+    case = Case(problem("mb6_ic4ih10_oc6_kh3_ph1"), pass_, beta=0.5, limit=ROOMY)
+    first = desk.under(habit, case, "--workspace", "200KiB")
+    journal = desk.journal.read_bytes()
+    second = desk.under(habit, case, "--workspace", "200KiB")
+    assert (measurements(first) > 0, measurements(second)) == (True, 0)
+    assert points(first) == points(second)
+    assert (second.choice[1], second.output) == (first.choice[1], first.output)
+    assert desk.journal.read_bytes() == journal
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("own_limit", [0, 3 * 2**20, ROOMY])
+def test_without_a_limit_no_program_allocates_more_than_it_does_alone(
+    own_limit: int, pass_: str, engine: Engine, desk: Desk
+) -> None:
+    case = Case(problem("mb4_ic64ih28_oc64_kh3_ph1"), pass_, limit=own_limit)
+    write_journal(engine, desk, case)
+    alone, under = desk.alone("caffe", case), desk.under("caffe", case)
+    assert under.choice[0] == alone.choice[0]
+    assert under.choice[1] <= alone.choice[1]
+    found = desk.under("pytorch", case)  # which algorithm it takes is a matter of time
+    names = {number: name for name, number in ENUMERATORS[pass_].items()}
+    own = {c.algorithm: c.workspace for c in engine.enumerate(case.problem, pass_)}
+    assert found.choice[1] <= own[names[found.choice[0]]] <= own_limit
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_what_fails_alone_for_want_of_workspace_runs_when_it_is_divided(
+    pass_: str, engine: Engine, desk: Desk
+) -> None:
+    name = {"forward": "GEMM", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}[pass_]
+    case = Case(problem("mb8_ic16ih14_oc16_kh3_ph1"), pass_)
+    case = replace(case, limit=workspace_at(engine, case, 1))
+    kernels = {(str(case.problem), pass_): [[(1, name)] * 8]}
+    plan = shim_cases.write_plan(engine, desk.folder / "network.plan", kernels)
+    number = ENUMERATORS[pass_][name]
+    assert "CUDNN_STATUS_BAD_PARAM" in desk.alone("fixed", case, algorithm=number).stderr
+    ran = desk.under("fixed", case, "--plan", plan, algorithm=number)
+    desk.check(case, ran.output, {name})
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_where_the_same_algorithm_runs_undivided_the_result_is_the_same_to_the_bit(
+    pass_: str, engine: Engine, desk: Desk
+) -> None:
+    case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, beta=0.5, limit=ROOMY)
+    for name in algorithms(engine, case.problem, pass_):
+        kernels = {(str(case.problem), pass_): [[(7, name)]]}
+        plan = shim_cases.write_plan(engine, desk.folder / "network.plan", kernels)
+        number = ENUMERATORS[pass_][name]
+        alone = desk.alone("fixed", case, algorithm=number)
+        assert desk.under("fixed", case, "--plan", plan, algorithm=number).output == alone.output
+        assert desk.under("caffe", case, "--plan", plan).output == alone.output
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("habit", [*ASKING, "fixed"])
+def test_the_record_holds_what_a_client_convolved(habit: str, pass_: str, desk: Desk) -> None:
+    case = Case(problem(PROBLEMS["stride"]), pass_)
+    file = desk.folder / "network.txt"
+    for times in (1, 2):
+        ran = desk.under(habit, case, "--output", file, command="record")
+        assert ran.code == 0, ran.stderr
+        [kernel] = read_network(str(file), Flags(), [pass_])
+        assert (kernel.problem, kernel.count) == (case.problem, times)

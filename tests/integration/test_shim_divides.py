@@ -1,0 +1,108 @@
+"""Programs written for cuDNN, unchanged, are divided under the shim and compute what they should."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clients import HABITS, Case, Programs, Ran, decoded
+from programs import SHIM, preload
+from reference import OUTPUT, PASSES
+from test_clients import PROBLEMS, check
+
+from mucudnn._native import Engine, format_plan, parse_descriptor
+
+KINDS = ("odd mini-batch", "groups", "stride", "3-D", "3-D, channels last", "fp64")
+
+
+def planned(engine: Engine, case: Case, folder: Path) -> dict[str, str]:
+    """The environment in which the case is divided into single samples, by the GEMMs in turns."""
+    names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
+    if case.problem.data_type == "f64":
+        names = (names[0],) * 2  # explicit GEMM is not there
+    parts = [(1, names[sample % 2], 1.0, 0) for sample in range(case.problem.mini_batch)]
+    header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
+    plan = folder / "single.plan"
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [])]))
+    return {
+        "LD_PRELOAD": preload(SHIM),
+        "MUCUDNN_LIBRARY": "host",
+        "MUCUDNN_MODE": "plan",
+        "MUCUDNN_PLAN": str(plan),
+        "MUCUDNN_LOG": "info",
+    }
+
+
+def all_divided(ran: Ran) -> list[int]:
+    """How many convolutions each of the program's processes made, all of them divided."""
+    counts = re.findall(r"(\d+) of (\d+) convolutions divided\n", ran.stderr)
+    assert all(divided == made for divided, made in counts), ran.stderr
+    return sorted(int(made) for _, made in counts)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_client_of_each_habit_is_divided(
+    habit: str, kind: str, pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    case = Case(parse_descriptor(PROBLEMS[kind])[0], pass_, alpha=0.75, beta=0.5)
+    ran = programs.run(habit, case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    check(case, ran.output)
+    assert len(all_divided(ran)) == 1
+
+
+@pytest.mark.parametrize("kind", ["odd mini-batch", "channels last", "3-D"])
+def test_bias_and_activation_are_divided_with_the_convolution(
+    kind: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor(PROBLEMS[kind])[0], alpha=0.75, beta=0.5)
+    ran = programs.run("bias_activation", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    bias = case.values()["bias"].reshape(-1, *[1] * case.problem.dims)
+    result = decoded(ran.output, case.shapes()[OUTPUT["forward"]], case.problem)
+    assert np.linalg.norm(result - np.maximum(case.exact() + bias, 0)) <= case.tolerance()
+    assert all_divided(ran) == [1]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_eight_threads_are_divided_and_do_not_disturb_each_other(
+    pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_)
+    ran = programs.run("threads", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    size = len(ran.output) // 8
+    for thread in range(8):
+        check(case, ran.output[thread * size : (thread + 1) * size], times=thread + 1)
+    assert all_divided(ran) == [80]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_client_that_forks_is_divided_on_both_sides_and_each_counts_its_own(
+    pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_, beta=0.5)
+    ran = programs.run("forks", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    check(case, ran.output)
+    assert ran.files[".child"] == ran.output
+    assert all_divided(ran) == [1, 2]
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_online_a_client_finds_what_another_measured(
+    habit: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor("mb6_ic4ih10_oc6_kh3_ph1")[0], limit=2**22)
+    online = {
+        **host_engine, "LD_PRELOAD": preload(SHIM), "MUCUDNN_LIBRARY": "host", "MUCUDNN_MODE": "online",
+        "MUCUDNN_WORKSPACE_LIMIT": "4MiB", "MUCUDNN_LOG": "debug",
+        "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"),
+    }  # fmt: skip
+    first = programs.run("caffe", case, tmp_path, online)
+    second = programs.run(habit, case, tmp_path, online)
+    assert ("measured" in first.stderr, "measured" in second.stderr) == (True, False)
+    assert "first seen" not in second.stderr
+    result = decoded(second.output, case.shapes()["y"], case.problem)
+    np.testing.assert_allclose(result, case.exact(), rtol=0, atol=1e-4)

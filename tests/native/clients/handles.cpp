@@ -1,0 +1,38 @@
+// Two thousand handles, one after another: each is created by one thread, convolves on a second, and is
+// destroyed by the first. The last output is written; stdout says by how many bytes of memory the process
+// has grown since the first handles were gone.
+#include <unistd.h>
+
+#include <thread>
+
+#include "caffe_habit.h"
+
+static long resident_bytes() {
+  long total = 0, resident = 0;
+  FILE* file = fopen("/proc/self/statm", "r");
+  if (file == nullptr || fscanf(file, "%ld %ld", &total, &resident) != 2) fail("statm", "cannot be read");
+  fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+int main(int count, char** arguments) {
+  constexpr int kFirst = 200, kHandles = 2200;
+  const Options options = read_options(count, arguments);
+  Client client = open_client(&options);
+  char* values = read_values(&client, 0);
+  long before = 0;
+  for (int number = 0; number < kHandles; ++number) {
+    close_client(&client);
+    if (number == kFirst) before = resident_bytes();
+    client = open_client(&options);
+    upload(&client, values);
+    std::thread([&] {
+      const Selection selection = select(client, options.limit);
+      convolve_within(&client, selection.algorithm, selection.workspace);
+    }).join();
+  }
+  write_output(&client, options.output);
+  close_client(&client);
+  free(values);
+  printf("grew by %ld bytes\n", resident_bytes() - before);
+}

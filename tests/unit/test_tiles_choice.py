@@ -1,0 +1,114 @@
+"""When tiles are chosen: where an algorithm does not fit one sample, and they are faster run whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mucudnn
+from mucudnn import dispatch, tiles
+from mucudnn._native import Engine, parse_descriptor, tile_copies, tile_steps
+from mucudnn.cache import Cache
+from mucudnn.errors import NothingFitsError
+from mucudnn.listener import Listener
+from mucudnn.sizes import parse_limit
+from mucudnn.solver import Configuration, MicroConfiguration
+
+PROBLEM = parse_descriptor("ic16ih48_oc16_kh3_ph1")[0]
+PASSES = ("forward", "backward_data", "backward_filter")
+
+
+@pytest.fixture(autouse=True)
+def cache_file(fresh_decisions: Path) -> Path:
+    return fresh_decisions
+
+
+def fastest(engine: Engine, limit: str, pass_: str = "forward") -> Configuration | None:
+    with Cache.in_memory(Path("none")) as cache:
+        size = parse_limit(limit)
+        assert size is not None
+        return tiles.fastest_tiles(engine, cache, PROBLEM, pass_, "power_of_two", size, Listener())
+
+
+def compared(cache: Cache) -> int:
+    ((rows,),) = cache.query("SELECT count(*) FROM comparisons WHERE divided LIKE 'tiles %'")
+    return int(rows)
+
+
+def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine: Engine) -> None:
+    largest = max(c.workspace for c in engine.enumerate(PROBLEM, "forward"))
+    assert tiles.are_worth_a_try(engine, PROBLEM, "forward", largest - 1)
+    assert not tiles.are_worth_a_try(engine, PROBLEM, "forward", largest)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_fastest_tiles_add_up_and_stay_within_the_limit(engine: Engine, pass_: str) -> None:
+    found = fastest(engine, "512KiB", pass_)
+    assert found is not None
+    assert sum(part.micro_batch for part in found.parts) == tile_steps(PROBLEM, pass_)
+    assert found.workspace <= 512 * 1024
+    parts = [(part.micro_batch, part.algorithm) for part in found.parts]
+    assert engine.prepare(PROBLEM, pass_, parts, tiles=True).workspace == found.workspace
+
+
+def test_no_tiles_fit_less_than_the_copies_of_the_smallest(engine: Engine) -> None:
+    least = tile_copies(PROBLEM, "forward", 1)
+    assert fastest(engine, str(least - 1)) is None
+    assert fastest(engine, str(least)) is not None
+
+
+def test_the_comparison_with_a_division_is_kept(engine: Engine, cache_file: Path) -> None:
+    found = fastest(engine, "512KiB")
+    assert found is not None
+    slow = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e9, 0),))
+    with Cache.open(cache_file) as cache:
+        first = tiles.are_faster(engine, cache, PROBLEM, "forward", found, slow)
+        assert tiles.are_faster(engine, cache, PROBLEM, "forward", found, slow) is first
+        assert compared(cache) == 1
+
+
+def test_tiles_that_are_predicted_to_be_slower_are_not_run(engine: Engine, cache_file: Path) -> None:
+    found = fastest(engine, "512KiB")
+    assert found is not None
+    fast = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e-9, 0),))
+    with Cache.open(cache_file) as cache:
+        assert not tiles.are_faster(engine, cache, PROBLEM, "forward", found, fast)
+        assert compared(cache) == 0
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_an_array_convolved_in_tiles_gives_what_it_gives_whole(
+    pass_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(1)
+    x = generator.random((2, 16, 48, 48), np.float32)
+    w = generator.random((16, 16, 3, 3), np.float32)
+    calls = {
+        "forward": lambda limit: mucudnn.convolution_forward(x, w, padding=1, workspace=limit),
+        "backward_data": lambda limit: mucudnn.convolution_backward_data(
+            x, w, x.shape, padding=1, workspace=limit
+        ),
+        "backward_filter": lambda limit: mucudnn.convolution_backward_filter(
+            x, x, w.shape, padding=1, workspace=limit
+        ),
+    }
+    whole = calls[pass_]("none")
+    monkeypatch.setattr(dispatch, "are_faster", lambda *_: True)
+    in_tiles = calls[pass_](512 * 1024)
+    ready = list(dispatch._prepared.values())[-1]
+    assert sum(part.micro_batch for part in ready.configuration.parts) >= 48  # of rows, not of samples
+    np.testing.assert_allclose(in_tiles, whole, rtol=1e-4)
+
+
+def test_tiles_are_the_rescue_where_no_division_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: object) -> None:
+        raise NothingFitsError("nothing fits")
+
+    monkeypatch.setattr(dispatch, "decide", nothing)
+    x, w = np.ones((1, 16, 48, 48), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    y = mucudnn.convolution_forward(x, w, padding=1, workspace=512 * 1024)
+    np.testing.assert_allclose(y[0, :, 1:-1, 1:-1], 144, rtol=1e-5)
+    with pytest.raises(NothingFitsError):
+        mucudnn.convolution_forward(x, w, padding=1, workspace=0)
