@@ -76,6 +76,11 @@ std::int64_t alignment_of(std::int64_t sample, DataType type) {
   return alignment;
 }
 
+EngineNotes notes_of(const Backend& engine) {
+  return {engine.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes),
+          engine.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes)};
+}
+
 void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double value, DataType type) {
   if (type == DataType::f64) return operation.set(name, value);
   operation.set(name, static_cast<float>(value));
@@ -195,14 +200,12 @@ Backend ConvolutionGraph::engine(std::int64_t number) const {
   return engine;
 }
 
+EngineNotes ConvolutionGraph::notes(std::int64_t number) const { return notes_of(engine(number)); }
+
 Plan ConvolutionGraph::plan(const EngineName& name) const {
   const Library& library = context_.library();
   const Backend chosen = engine(name.engine);
-  Plan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, {}};
-  plan.notes.numerical =
-      chosen.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes);
-  plan.notes.behavior =
-      chosen.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes);
+  Plan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, notes_of(chosen)};
   std::vector<Backend> choices;
   for (const auto& [type, value] : name.knobs) {
     Backend& choice = choices.emplace_back(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);

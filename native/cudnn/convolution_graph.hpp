@@ -45,11 +45,13 @@ class ConvolutionGraph {
   // Engines have the numbers below this.
   std::int64_t engine_count() const;
   // Throws CallFailed where the library has no engine of this number for this problem and device.
-  Backend engine(std::int64_t number) const;
+  EngineNotes notes(std::int64_t engine) const;
   // Throws CallFailed where it cannot run.
   Plan plan(const EngineName& name) const;
 
  private:
+  Backend engine(std::int64_t number) const;
+
   const Context& context_;
   Backend x_, w_, y_, convolution_, operation_, graph_;
 };

@@ -163,8 +163,7 @@ class GraphEngine final : public Engine {
     }
     for (std::int64_t number = 0; number < graph.engine_count(); ++number) {
       try {
-        graph.engine(number);
-        all.push_back({number, {}});
+        if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) all.push_back({number, {}});
       } catch (const CallFailed&) {
         // Of another kind of device, or of other problems.
       }

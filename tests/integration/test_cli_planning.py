@@ -64,15 +64,16 @@ def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
 
 
 def test_nothing_is_decided_from_what_was_planned(on_nvidia: Mucudnn, tmp_path: Path) -> None:
-    assert on_nvidia("benchmark", KERNEL, "--device-properties", "h200").returncode == 0
-    replayed = on_nvidia("optimize", KERNEL, "--replay", str(tmp_path / "cache.sqlite"))
+    assert on_nvidia("benchmark", KERNEL, "--dtype", "f32", "--device-properties", "h200").returncode == 0
+    replayed = on_nvidia("optimize", KERNEL, "--dtype", "f32", "--replay", str(tmp_path / "cache.sqlite"))
     assert (replayed.returncode, replayed.stdout) == (1, "")
     assert replayed.stderr.strip().endswith("cache.sqlite has no measurements")
     info = on_nvidia("cache", "info").stdout
     (numbers,) = [line.split()[-5:] for line in info.splitlines() if line.startswith("NVIDIA H200")]
     threads, measurements, planned, failures, comparisons = map(int, numbers)
     assert (threads, measurements, comparisons) == (1, 0, 0)
-    assert planned > failures > 0
+    assert planned > 0
+    assert failures > 0  # tensor cores, which fp32 does not ask for
 
 
 def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tmp_path: Path) -> None:

@@ -123,6 +123,16 @@ def test_undivided_in_nchw_tensor_cores_take_memory_that_micro_batches_do_not(
     assert min(c.workspace for c in whole if c.runs and not c.on_tensor_cores) < MIB
 
 
+def test_a_filter_gradient_of_too_many_elements_has_tensor_cores_only_where_it_is_divided(plan: Plan) -> None:
+    problem = described("f16:mb64_ic256ih512_oc128_kh3_ph1")
+    assert problem.x_elements >= 2**31
+    kernels = [(problem.replace(mini_batch=n), "backward_filter") for n in (64, 16)]
+    whole, quarter = ([c.on_tensor_cores for c in found if c.runs] for found in plan(kernels))
+    assert whole
+    assert not any(whole)
+    assert any(quarter)
+
+
 @pytest.mark.parametrize("device", bundled_devices())
 def test_every_bundled_device_is_one_that_cudnn_takes(device: str, plan: Plan) -> None:
     (candidates,) = plan([(described(HEADLINE.format(64)), "forward")], device)
