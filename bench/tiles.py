@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import chain
 
 from bench.record import Record
 from mucudnn._native import Engine
@@ -22,12 +23,13 @@ ROUNDS = 3
 
 def run(engine: Engine, cache: Cache, listener: Listener) -> list[Record]:
     """Of the kernels of a 3-D U-Net and of an image decoder that have something to gain."""
-    records = []
-    for network in ("unet3d", "image_vae"):
-        for kernel in read_network(network, Flags(batch=1), ("forward",)):
-            if kernel.problem.flops <= MOST_FLOPS:
-                records += _kernel(engine, cache, kernel, listener)
-    return records
+    networks = (read_network(name, Flags(batch=1), ("forward",)) for name in ("unet3d", "image_vae"))
+    found = [
+        _kernel(engine, cache, kernel, listener)
+        for kernel in chain.from_iterable(networks)
+        if kernel.problem.flops <= MOST_FLOPS
+    ]
+    return sorted(chain.from_iterable(found), key=lambda record: record.metric)
 
 
 def _kernel(engine: Engine, cache: Cache, kernel: Kernel, listener: Listener) -> list[Record]:
