@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import cache, division, efficiency, hooks, shim, solver
+from bench import cache, division, efficiency, hooks, shim, solver, tiles
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn._native import Engine, host_library
@@ -51,6 +51,7 @@ def main() -> None:
             add(division.run(engine, measured, pass_, listener))
         add(division.sweep(engine, measured))
         add(division.total_workspace(engine, measured))
+        add(tiles.run(engine, measured, listener))
         add(division.against_torch(engine, measured))
 
 

@@ -24,8 +24,8 @@ from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn.devices import device_named
 from mucudnn.dispatch import Call, prepared
 
-THEMES = ("overhead", "resnet18", "unet3d")
-LIMITS = ("8MiB", "64MiB")
+THEMES = ("overhead", "resnet18", "unet3d", "volume")
+LIMITS = ("8MiB", "64MiB")  # and none, for one volume, which tiles are held against
 CALLS, REPEATS = 50, 500
 
 
@@ -60,9 +60,9 @@ def _microseconds(function: Callable[[], Any]) -> float:
 
 
 def training(name: str) -> list[Record]:
-    """A training step of stock PyTorch, and of the converted network within each limit."""
+    """A step of stock PyTorch, and of the converted network within each limit."""
     stock, records = _step(name, "stock"), []
-    for limit in LIMITS:
+    for limit in (*LIMITS, "none") if name == "volume" else LIMITS:
         _step(name, limit)  # measures into the cache: what that takes is not the step's
         ours = _step(name, limit)
         details = {

@@ -47,4 +47,6 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(1)
     if name == "resnet18":
         return resnet18(), torch.randn(BATCH, 3, 224, 224)
+    if name == "volume":
+        return UNet3d(width=16), torch.randn(1, 1, 64, 128, 128)
     return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)

@@ -1,6 +1,7 @@
-"""`python -m bench.training_step NETWORK LIMIT`: time and memory of training steps, in a process of its own.
+"""`python -m bench.training_step NETWORK LIMIT`: time and memory of steps, in a process of its own.
 
-LIMIT is `stock` for PyTorch's own convolutions. Prints one line of JSON.
+A step trains, but that of `volume` is the forward pass of one volume. LIMIT is `stock` for PyTorch's own
+convolutions. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ STEPS = 3
 
 
 def main() -> None:
-    """Train as many steps, the first of which is not timed; memory is that of all of them."""
+    """Make as many steps, the first of which is not timed; memory is that of all of them."""
     parser = argparse.ArgumentParser(prog="python -m bench.training_step", description=__doc__)
-    parser.add_argument("network", choices=("resnet18", "unet3d"))
+    parser.add_argument("network", choices=("resnet18", "unet3d", "volume"))
     parser.add_argument("limit")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -39,9 +40,11 @@ def main() -> None:
     for _ in range(1 + STEPS):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
+        with torch.set_grad_enabled(arguments.network != "volume"):
+            loss = model(x).square().mean()
+        if loss.requires_grad:
+            loss.backward()
+            optimizer.step()
         times.append((time.perf_counter() - start) * 1e3)
     peak = _status("VmHWM") - before
     print(json.dumps({"ms": statistics.median(times[1:]), "peak": peak, "loss": loss.item()}))

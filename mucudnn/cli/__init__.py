@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from mucudnn import __version__
@@ -18,9 +19,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    from mucudnn.cli import benchmark, cache, doctor, optimize, plan, record, report, run, sweep
+COMMANDS = ("optimize", "benchmark", "run", "record", "doctor", "cache", "plan", "report", "sweep")
 
+
+def _parser(first: str) -> argparse.ArgumentParser:
+    """With the command alone that the first argument names, which spares imports; else with all."""
     width = max(len(setting.variable) for setting in SETTINGS)
     variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
     parser = _Parser(
@@ -31,8 +34,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mucudnn {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (optimize, benchmark, run, record, doctor, cache, plan, report, sweep):
-        name = module.__name__.rpartition(".")[2]
+    for name in [first] if first in COMMANDS else COMMANDS:
+        module = import_module(f"mucudnn.cli.{name}")
         command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
         module.prepare_parser(command)
         command.set_defaults(run=module.run)
@@ -41,7 +44,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code; SystemExit for `--help`, `--version` and usage errors."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser(words[0] if words else "").parse_args(words)
     try:
         arguments.run(arguments)
     except MucudnnError as error:

@@ -1,0 +1,78 @@
+"""One sample under a limit: tiles against the best undivided algorithm within it, and without any limit."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import chain
+
+from bench.record import Record
+from mucudnn._native import Engine
+from mucudnn.buffers import Tensors, extent
+from mucudnn.cache import Cache
+from mucudnn.kernels import Flags, Kernel, read_network
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
+from mucudnn.optimizer import benchmark
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.tiles import fastest_tiles
+
+LIMIT = 64 * 2**20
+MOST_FLOPS = 1e11  # a second or so for one run
+ROUNDS = 3
+
+
+def run(engine: Engine, cache: Cache, listener: Listener) -> list[Record]:
+    """Of the kernels of a 3-D U-Net and of an image decoder that have something to gain."""
+    networks = (read_network(name, Flags(batch=1), ("forward",)) for name in ("unet3d", "image_vae"))
+    found = [
+        _kernel(engine, cache, kernel, listener)
+        for kernel in chain.from_iterable(networks)
+        if kernel.problem.flops <= MOST_FLOPS
+    ]
+    return sorted(chain.from_iterable(found), key=lambda record: record.metric)
+
+
+def _kernel(engine: Engine, cache: Cache, kernel: Kernel, listener: Listener) -> list[Record]:
+    problem, pass_ = kernel.problem, kernel.pass_
+    benchmark(engine, cache, [kernel], "undivided", listener, comparing=False)
+    measured = cache.measurements(machine_of(engine), problem, pass_)
+    whole = [part for m in measured if (part := m.part()) is not None]
+    fastest = min(whole, key=_time)
+    within = min((part for part in whole if part.workspace <= LIMIT), key=_time)
+    if fastest == within:
+        return []
+    tiles = fastest_tiles(engine, cache, problem, pass_, "power_of_two", LIMIT, listener)
+    assert tiles is not None
+    tiled_ms, within_ms, fastest_ms = _run_whole(engine, kernel, tiles, within, fastest)
+    details = {
+        "tiles": f"{len(tiles.parts)} of up to {tiles.parts[0].micro_batch} steps",
+        "tile_algorithm": tiles.parts[0].algorithm,
+        "tile_workspace_mib": round(tiles.workspace / 2**20, 1),
+        "within": within.algorithm,
+        "unlimited": fastest.algorithm,
+        "unlimited_workspace_mib": round(fastest.workspace / 2**20, 1),
+        "ms": [round(ms, 1) for ms in (tiled_ms, within_ms, fastest_ms)],
+    }
+    return [
+        Record("tiles", kernel.name, "speedup within the limit", within_ms / tiled_ms, "ratio", details),
+        Record("tiles", kernel.name, "time of the unlimited", tiled_ms / fastest_ms, "ratio", details),
+    ]
+
+
+def _time(part: MicroConfiguration) -> float:
+    return part.time_ms
+
+
+def _run_whole(
+    engine: Engine, kernel: Kernel, tiles: Configuration, *whole: MicroConfiguration
+) -> list[float]:
+    problem = kernel.problem
+    tensors = Tensors.random(engine, problem, extent(problem))
+    parts = [(part.micro_batch, part.algorithm) for part in tiles.parts]
+    divisions = [
+        engine.prepare(problem, kernel.pass_, parts, tiles=True),
+        *(engine.prepare(problem, kernel.pass_, [(1, part.algorithm)]) for part in whole),
+    ]
+    workspace = engine.allocate(max(1, *(division.workspace for division in divisions)))
+    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
+    return [statistics.median(t) for t in times]
