@@ -9,7 +9,6 @@ namespace mucudnn {
 namespace {
 
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
-constexpr std::int64_t kAlignment16 = 16;
 
 struct PassAttributes {
   cudnnBackendDescriptorType_t operation;
@@ -69,13 +68,6 @@ std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes,
   return strides;
 }
 
-// A slice of the mini-batch may begin at any sample, so it is as aligned as one sample's size.
-std::int64_t alignment_of(std::int64_t sample, DataType type) {
-  std::int64_t alignment = kAlignment16;
-  while (sample * static_cast<std::int64_t>(size_of(type)) % alignment != 0) alignment /= 2;
-  return alignment;
-}
-
 EngineNotes notes_of(const Backend& engine) {
   return {engine.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes),
           engine.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes)};
@@ -112,8 +104,7 @@ std::string EngineNotes::text() const {
   return text;
 }
 
-ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass,
-                                   const Factors& factors)
+ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass, const Terms& terms)
     : context_(context),
       x_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
       w_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
@@ -121,21 +112,18 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pas
       convolution_(context.library(), CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR),
       operation_(context.library(), attributes_of(pass).operation),
       graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
-  const auto make_tensor = [&](Backend& tensor, Uid uid, const std::vector<std::int64_t>& sizes,
-                               std::int64_t alignment) {
+  const auto make_tensor = [&](Backend& tensor, Uid uid, const std::vector<std::int64_t>& sizes) {
     tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(p.data_type));
     tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
     tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, p.layout));
     tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::int64_t{uid});
-    tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
+    tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, terms.alignment);
     tensor.finalize("describing a tensor");
   };
-  make_tensor(x_, kX, tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims),
-              alignment_of(p.x_sample(), p.data_type));
-  make_tensor(y_, kY, tensor_sizes(p.mini_batch, p.out_channels, p.output, p.dims),
-              alignment_of(p.y_sample(), p.data_type));
+  make_tensor(x_, kX, tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims));
+  make_tensor(y_, kY, tensor_sizes(p.mini_batch, p.out_channels, p.output, p.dims));
   // How many groups there are follows from the channels of x and of w.
-  make_tensor(w_, kW, tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims), kAlignment16);
+  make_tensor(w_, kW, tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims));
 
   convolution_.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{p.dims});
   convolution_.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
@@ -152,8 +140,8 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pas
   operation_.set(attributes.w, w_);
   operation_.set(attributes.y, y_);
   operation_.set(attributes.convolution, convolution_);
-  set_factor(operation_, attributes.alpha, factors.alpha, p.data_type);
-  set_factor(operation_, attributes.beta, factors.beta, p.data_type);
+  set_factor(operation_, attributes.alpha, terms.alpha, p.data_type);
+  set_factor(operation_, attributes.beta, terms.beta, p.data_type);
   operation_.finalize("describing an operation");
 
   if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());

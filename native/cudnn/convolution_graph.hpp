@@ -10,10 +10,16 @@
 
 namespace mucudnn {
 
-// output = alpha * convolution + beta * output. In the graph API they belong to the operation.
-struct Factors {
+// What a plan is made for besides its problem: output = alpha * convolution + beta * output, on addresses
+// that are multiples of `alignment` bytes, which is 1, 2, 4, 8 or 16.
+struct Terms {
   double alpha = 1;
   double beta = 0;
+  std::int64_t alignment = 16;
+
+  bool operator==(const Terms& other) const {
+    return alpha == other.alpha && beta == other.beta && alignment == other.alignment;
+  }
 };
 
 // An engine as it says of itself.
@@ -38,7 +44,7 @@ class ConvolutionGraph {
   enum Uid : std::int64_t { kX = 'x', kW = 'w', kY = 'y' };
 
   // Throws CallFailed where the library takes no such problem. The context outlives it.
-  ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const Factors& factors);
+  ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const Terms& terms);
 
   // What the heuristics of a mode name, the best first; nothing where they do not know the problem.
   std::vector<EngineName> heuristics(cudnnBackendHeurMode_t mode) const;

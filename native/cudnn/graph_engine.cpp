@@ -1,6 +1,7 @@
 #include "cudnn/graph_engine.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
 #include <set>
 
@@ -8,6 +9,8 @@
 
 namespace mucudnn {
 namespace {
+
+constexpr std::size_t kMostOthers = 4;  // plans of a kernel for unusual terms
 
 bool is_allowed(const Problem& problem, const EngineNotes& notes) {
   if (notes.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) return false;
@@ -23,31 +26,41 @@ bool is_allowed(const Problem& problem, const EngineNotes& notes) {
   }
 }
 
-// The factors of a kernel's plans: with no output to add to, and, for the slices of backward_filter after the
-// first, with one.
-constexpr Factors kPlain{1, 0}, kAdding{1, 1};
+// The alignment of any address that is an offset of `bytes` from one aligned to 16 bytes.
+std::int64_t alignment_of(std::uintptr_t bytes) {
+  std::int64_t alignment = 16;
+  while (bytes % static_cast<std::uintptr_t>(alignment) != 0) alignment /= 2;
+  return alignment;
+}
+
+// Of slices of the mini-batch that begin at multiples of their own size, as those of powers of two do.
+std::int64_t usual_alignment(const Problem& p) {
+  const auto bytes = [&](std::int64_t sample) {
+    return static_cast<std::uintptr_t>(p.mini_batch * sample) * size_of(p.data_type);
+  };
+  return alignment_of(bytes(p.x_sample()) | bytes(p.y_sample()));
+}
 
 // An algorithm as planned for one problem.
 struct Planned {
-  std::shared_ptr<const Plan> plain;
-  std::shared_ptr<const Plan> adding;  // of backward_filter only
-  std::size_t workspace = 0;
+  Plan plain;
+  std::optional<Plan> adding;  // of backward_filter only, whose slices after the first have beta 1
+  std::size_t workspace;
 };
 
 // The graphs that the plans of a problem are made from.
 struct Graphs {
-  Graphs(const Context& context, const Problem& problem, Pass pass) : plain(context, problem, pass, kPlain) {
-    if (pass == Pass::backward_filter) adding.emplace(context, problem, pass, kAdding);
+  Graphs(const Context& context, const Problem& problem, Pass pass)
+      : plain(context, problem, pass, {1, 0, usual_alignment(problem)}) {
+    if (pass == Pass::backward_filter)
+      adding.emplace(context, problem, pass, Terms{1, 1, usual_alignment(problem)});
   }
 
   Planned plan(const EngineName& name) const {
-    Planned planned;
-    planned.plain = std::make_shared<Plan>(plain.plan(name));
-    planned.workspace = planned.plain->workspace;
-    if (adding) {
-      planned.adding = std::make_shared<Plan>(adding->plan(name));
-      planned.workspace = std::max(planned.workspace, planned.adding->workspace);
-    }
+    Planned planned{plain.plan(name), std::nullopt, 0};
+    if (adding) planned.adding.emplace(adding->plan(name));
+    planned.workspace =
+        std::max(planned.plain.workspace, planned.adding ? planned.adding->workspace : std::size_t{0});
     return planned;
   }
 
@@ -64,8 +77,8 @@ class GraphKernel final : public PreparedKernel {
         pass_(pass),
         name_(name),
         planned_(Graphs(*context_, problem, pass).plan(name)) {
-    if (!is_allowed(problem, planned_.plain->notes)) {
-      throw EngineError(to_text(name) + " (" + planned_.plain->notes.text() +
+    if (!is_allowed(problem, planned_.plain.notes)) {
+      throw EngineError(to_text(name) + " (" + planned_.plain.notes.text() +
                         ") is not allowed by the arithmetic '" + name_of(problem.math) + "' of " +
                         name_of(problem.data_type));
     }
@@ -83,11 +96,14 @@ class GraphKernel final : public PreparedKernel {
     // cuDNN's release notes exempt some engines from running one plan in several threads at once. All that
     // waits is the launch.
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Plan& plan = plan_for(handle, {arguments.alpha, arguments.beta});
+    const Tensors& t = arguments.tensors;
+    const auto address = [](const char* data) { return reinterpret_cast<std::uintptr_t>(data); };
+    const std::int64_t alignment = alignment_of(address(t.x) | address(t.w) | address(t.y));
+    const Plan& plan =
+        plan_for(handle, {arguments.alpha, arguments.beta, std::min(alignment, usual_alignment(problem_))});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
              std::vector<std::int64_t>{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY});
-    const Tensors& t = arguments.tensors;
     pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::vector<void*>{t.x, t.w, t.y});
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, static_cast<void*>(workspace.data));
     pack.finalize("a variant pack");
@@ -96,23 +112,21 @@ class GraphKernel final : public PreparedKernel {
   }
 
  private:
-  // Other factors than the two are rare: the first call with them plans, and the last ones are kept.
-  const Plan& plan_for(cudnnHandle_t handle, const Factors& factors) const {
-    const auto same = [&](const Factors& other) {
-      return factors.alpha == other.alpha && factors.beta == other.beta;
-    };
-    if (same(kPlain)) return *planned_.plain;
-    if (planned_.adding && same(kAdding)) return *planned_.adding;
-    if (!other_ || !same(other_factors_)) {
-      const Context here(context_->shared_library(), handle);  // the one it was prepared on may be gone
-      auto plan = std::make_shared<Plan>(ConvolutionGraph(here, problem_, pass_, factors).plan(name_));
-      if (plan->workspace > planned_.workspace) {
-        throw EngineError(to_text(name_) + " needs more workspace where it scales or adds");
-      }
-      other_ = std::move(plan);
-      other_factors_ = factors;
+  // Other terms than the usual are rare: the first call with them plans, and the last few plans are kept.
+  const Plan& plan_for(cudnnHandle_t handle, const Terms& terms) const {
+    const std::int64_t usual = usual_alignment(problem_);
+    if (terms == Terms{1, 0, usual}) return planned_.plain;
+    if (planned_.adding && terms == Terms{1, 1, usual}) return *planned_.adding;
+    for (const auto& [its_terms, plan] : others_) {
+      if (its_terms == terms) return plan;
     }
-    return *other_;
+    const Context here(context_->shared_library(), handle);  // the one it was prepared on may be gone
+    Plan plan = ConvolutionGraph(here, problem_, pass_, terms).plan(name_);
+    if (plan.workspace > planned_.workspace) {
+      throw EngineError(to_text(name_) + " needs more workspace than usual for these factors or addresses");
+    }
+    if (others_.size() == kMostOthers) others_.pop_front();
+    return others_.emplace_back(terms, std::move(plan)).second;
   }
 
   std::shared_ptr<const Context> context_;
@@ -121,8 +135,7 @@ class GraphKernel final : public PreparedKernel {
   EngineName name_;
   Planned planned_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Plan> other_;
-  mutable Factors other_factors_;
+  mutable std::deque<std::pair<Terms, Plan>> others_;
 };
 
 class GraphEngine final : public Engine {
@@ -179,9 +192,9 @@ class GraphEngine final : public Engine {
     Candidate candidate{to_text(name), "", 0, ""};
     try {
       const Planned planned = graphs.plan(name);
-      candidate.status = is_allowed(problem, planned.plain->notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
+      candidate.status = is_allowed(problem, planned.plain.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
       candidate.workspace = planned.workspace;
-      candidate.notes = planned.plain->notes.text();
+      candidate.notes = planned.plain.notes.text();
     } catch (const CallFailed& failure) {
       candidate.status = failure.status();
     }

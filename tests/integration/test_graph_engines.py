@@ -72,6 +72,27 @@ for problem in problems:
 """)
 
 
+def test_slices_may_begin_at_addresses_that_no_vector_begins_at() -> None:
+    """Seven samples of 30 bytes: slices begin at bytes 0, 90, 150 and 180."""
+    check("""
+problem = Problem(mini_batch=7, in_channels=3, out_channels=3, input=(5, 1), kernel=(1, 1), data_type="f16")
+def divided(name, pass_, beta):
+    def execute(engine, problem, pass_, x, w, y, workspace):
+        parts = [(3, name), (2, name), (1, name), (1, name)]
+        for _ in range(2):
+            engine.execute(problem, pass_, parts, x, w, y, workspace, beta=beta)
+    return run(cuda, problem, pass_, execute)
+for pass_, legacy, engine in (
+    ("forward", "IMPLICIT_GEMM", "eng0"),
+    ("backward_data", "ALGO_1", "eng1"),
+    ("backward_filter", "ALGO_1", "eng1"),
+):
+    for beta in (0.0, 0.5):
+        for mine, theirs in zip(divided(engine, pass_, beta), divided(legacy, pass_, beta)):
+            assert np.array_equal(mine, theirs), (pass_, beta)
+""")
+
+
 def test_a_division_may_mix_both_and_overwrites_what_is_no_number() -> None:
     check("""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)

@@ -123,6 +123,18 @@ def test_undivided_in_nchw_tensor_cores_take_memory_that_micro_batches_do_not(
     assert min(c.workspace for c in whole if c.runs and not c.on_tensor_cores) < MIB
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_one_samples_odd_size_costs_a_mini_batch_no_engine(layout: str, plan: Plan) -> None:
+    """Of 3 x 227 x 227 numbers: 64 of them end at a multiple of 16 bytes, and 63 do not."""
+    text = f"f16:{layout}:mb{{}}_ic3ih227_oc96_kh11_sh4"
+    even, odd = plan([(described(text.format(n)), "forward") for n in (64, 63)])
+    fast, fast_odd = ({c.algorithm for c in found if c.runs and c.on_tensor_cores} for found in (even, odd))
+    assert fast
+    assert len(fast) >= len(fast_odd)
+    if layout == "nhwc":
+        assert min(c.workspace for c in even if c.runs and c.on_tensor_cores) == 0
+
+
 def test_a_filter_gradient_of_too_many_elements_has_tensor_cores_only_where_it_is_divided(plan: Plan) -> None:
     problem = described("f16:mb64_ic256ih512_oc128_kh3_ph1")
     assert problem.x_elements >= 2**31
