@@ -11,41 +11,6 @@ namespace {
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
 constexpr std::int64_t kAlignment16 = 16;
 
-struct PassAttributes {
-  cudnnBackendDescriptorType_t operation;
-  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
-};
-
-PassAttributes attributes_of(Pass pass) {
-  switch (pass) {
-    case Pass::backward_data:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
-    case Pass::backward_filter:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
-    case Pass::forward:
-      break;
-  }
-  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
-}
-
 std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
   return {sizes.end() - dims, sizes.end()};
 }
@@ -83,6 +48,36 @@ void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double val
 
 }  // namespace
 
+OperationAttributes attributes_of(Pass pass) {
+  switch (pass) {
+    case Pass::backward_data:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case Pass::backward_filter:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+    case Pass::forward:
+      break;
+  }
+  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+}
+
 bool EngineNotes::has(cudnnBackendNumericalNote_t note) const {
   return std::find(numerical.begin(), numerical.end(), note) != numerical.end();
 }
@@ -105,6 +100,26 @@ std::string EngineNotes::text() const {
   add(has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION), "runtime_compilation");
   add(has(CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY), "cublaslt");
   return text;
+}
+
+EngineNotes notes_of(const Backend& engine) {
+  return {engine.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes),
+          engine.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes)};
+}
+
+Backend engine_of(const Backend& config) {
+  return std::move(config.descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1).at(0));
+}
+
+EngineName name_of(const Backend& config) {
+  EngineName name;
+  name.engine = engine_of(config).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                                  CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
+    name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
+        choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+  }
+  return name;
 }
 
 ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass,
@@ -142,7 +157,7 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pas
   convolution_.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_dims(p.dilation, p.dims));
   convolution_.finalize("describing a convolution");
 
-  const PassAttributes attributes = attributes_of(pass);
+  const OperationAttributes attributes = attributes_of(pass);
   operation_.set(attributes.x, x_);
   operation_.set(attributes.w, w_);
   operation_.set(attributes.y, y_);
@@ -166,15 +181,7 @@ std::vector<EngineName> ConvolutionGraph::heuristics(cudnnBackendHeurMode_t mode
     heuristics.finalize("asking the heuristics");
     for (const Backend& config : heuristics.descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                         CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostConfigs)) {
-      const auto engines =
-          config.descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
-      EngineName& name = names.emplace_back();
-      name.engine = engines.at(0).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                                      CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
-        name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
-            choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
-      }
+      names.push_back(name_of(config));
     }
   } catch (const CallFailed&) {
     // Some modes know some problems only; the engines themselves are asked as well.
@@ -195,14 +202,11 @@ Backend ConvolutionGraph::engine(std::int64_t number) const {
   return engine;
 }
 
-Plan ConvolutionGraph::plan(const EngineName& name) const {
+EnginePlan ConvolutionGraph::plan(const EngineName& name) const {
   const Library& library = context_.library();
   const Backend chosen = engine(name.engine);
-  Plan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, {}};
-  plan.notes.numerical =
-      chosen.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes);
-  plan.notes.behavior =
-      chosen.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes);
+  EnginePlan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, {}};
+  plan.notes = notes_of(chosen);
   std::vector<Backend> choices;
   for (const auto& [type, value] : name.knobs) {
     Backend& choice = choices.emplace_back(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);

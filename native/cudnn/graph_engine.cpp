@@ -29,8 +29,8 @@ constexpr Factors kPlain{1, 0}, kAdding{1, 1};
 
 // An algorithm as planned for one problem.
 struct Planned {
-  std::shared_ptr<const Plan> plain;
-  std::shared_ptr<const Plan> adding;  // of backward_filter only
+  std::shared_ptr<const EnginePlan> plain;
+  std::shared_ptr<const EnginePlan> adding;  // of backward_filter only
   std::size_t workspace = 0;
 };
 
@@ -42,10 +42,10 @@ struct Graphs {
 
   Planned plan(const EngineName& name) const {
     Planned planned;
-    planned.plain = std::make_shared<Plan>(plain.plan(name));
+    planned.plain = std::make_shared<EnginePlan>(plain.plan(name));
     planned.workspace = planned.plain->workspace;
     if (adding) {
-      planned.adding = std::make_shared<Plan>(adding->plan(name));
+      planned.adding = std::make_shared<EnginePlan>(adding->plan(name));
       planned.workspace = std::max(planned.workspace, planned.adding->workspace);
     }
     return planned;
@@ -83,7 +83,7 @@ class GraphKernel final : public PreparedKernel {
     // cuDNN's release notes exempt some engines from running one plan in several threads at once. All that
     // waits is the launch.
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Plan& plan = plan_for(handle, {arguments.alpha, arguments.beta});
+    const EnginePlan& plan = plan_for(handle, {arguments.alpha, arguments.beta});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
              std::vector<std::int64_t>{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY});
@@ -97,7 +97,7 @@ class GraphKernel final : public PreparedKernel {
 
  private:
   // Other factors than the two are rare: the first call with them plans, and the last ones are kept.
-  const Plan& plan_for(cudnnHandle_t handle, const Factors& factors) const {
+  const EnginePlan& plan_for(cudnnHandle_t handle, const Factors& factors) const {
     const auto same = [&](const Factors& other) {
       return factors.alpha == other.alpha && factors.beta == other.beta;
     };
@@ -105,7 +105,7 @@ class GraphKernel final : public PreparedKernel {
     if (planned_.adding && same(kAdding)) return *planned_.adding;
     if (!other_ || !same(other_factors_)) {
       const Context here(context_->shared_library(), handle);  // the one it was prepared on may be gone
-      auto plan = std::make_shared<Plan>(ConvolutionGraph(here, problem_, pass_, factors).plan(name_));
+      auto plan = std::make_shared<EnginePlan>(ConvolutionGraph(here, problem_, pass_, factors).plan(name_));
       if (plan->workspace > planned_.workspace) {
         throw EngineError(to_text(name_) + " needs more workspace where it scales or adds");
       }
@@ -121,7 +121,7 @@ class GraphKernel final : public PreparedKernel {
   EngineName name_;
   Planned planned_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Plan> other_;
+  mutable std::shared_ptr<const EnginePlan> other_;
   mutable Factors other_factors_;
 };
 
