@@ -9,12 +9,17 @@ Backend::Backend(const Library& library, cudnnBackendDescriptorType_t type) : li
   library.check(library.cudnnBackendCreateDescriptor(type, &descriptor_), "cudnnBackendCreateDescriptor");
 }
 
+Backend::Backend(const Library& library, cudnnBackendDescriptor_t descriptor)
+    : library_(&library), descriptor_(descriptor), is_own_(false) {}
+
 Backend::~Backend() {
-  if (descriptor_ != nullptr) library_->cudnnBackendDestroyDescriptor(descriptor_);
+  if (is_own_ && descriptor_ != nullptr) library_->cudnnBackendDestroyDescriptor(descriptor_);
 }
 
 Backend::Backend(Backend&& other) noexcept
-    : library_(other.library_), descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+    : library_(other.library_),
+      descriptor_(std::exchange(other.descriptor_, nullptr)),
+      is_own_(other.is_own_) {}
 
 void Backend::set(cudnnBackendAttributeName_t name, const Backend& value) {
   set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.descriptor_);

@@ -14,6 +14,7 @@ namespace mucudnn {
 template <typename Value>
 constexpr cudnnBackendAttributeType_t attribute_type() {
   if constexpr (std::is_same_v<Value, std::int64_t>) return CUDNN_TYPE_INT64;
+  if constexpr (std::is_same_v<Value, bool>) return CUDNN_TYPE_BOOLEAN;
   if constexpr (std::is_same_v<Value, float>) return CUDNN_TYPE_FLOAT;
   if constexpr (std::is_same_v<Value, double>) return CUDNN_TYPE_DOUBLE;
   if constexpr (std::is_same_v<Value, char>) return CUDNN_TYPE_CHAR;
@@ -21,16 +22,21 @@ constexpr cudnnBackendAttributeType_t attribute_type() {
   if constexpr (std::is_same_v<Value, cudnnHandle_t>) return CUDNN_TYPE_HANDLE;
   if constexpr (std::is_same_v<Value, cudnnDataType_t>) return CUDNN_TYPE_DATA_TYPE;
   if constexpr (std::is_same_v<Value, cudnnConvolutionMode_t>) return CUDNN_TYPE_CONVOLUTION_MODE;
+  if constexpr (std::is_same_v<Value, cudnnBackendTensorReordering_t>)
+    return CUDNN_TYPE_TENSOR_REORDERING_MODE;
   if constexpr (std::is_same_v<Value, cudnnBackendHeurMode_t>) return CUDNN_TYPE_HEUR_MODE;
   if constexpr (std::is_same_v<Value, cudnnBackendKnobType_t>) return CUDNN_TYPE_KNOB_TYPE;
   if constexpr (std::is_same_v<Value, cudnnBackendNumericalNote_t>) return CUDNN_TYPE_NUMERICAL_NOTE;
   if constexpr (std::is_same_v<Value, cudnnBackendBehaviorNote_t>) return CUDNN_TYPE_BEHAVIOR_NOTE;
 }
 
-// One descriptor, destroyed with this. Every call throws CallFailed where the library refuses it.
+// One descriptor, destroyed with this where it is its own. Every call throws CallFailed where the library
+// refuses it.
 class Backend {
  public:
   Backend(const Library& library, cudnnBackendDescriptorType_t type);
+  // One of somebody else's, who keeps it.
+  Backend(const Library& library, cudnnBackendDescriptor_t descriptor);
   ~Backend();
   Backend(Backend&& other) noexcept;
   Backend(const Backend&) = delete;
@@ -79,6 +85,7 @@ class Backend {
 
   const Library* library_;
   cudnnBackendDescriptor_t descriptor_ = nullptr;
+  bool is_own_ = true;
 };
 
 }  // namespace mucudnn

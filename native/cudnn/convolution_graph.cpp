@@ -10,12 +10,37 @@ namespace {
 
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
 
-struct PassAttributes {
-  cudnnBackendDescriptorType_t operation;
-  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
-};
+std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
+  return {sizes.end() - dims, sizes.end()};
+}
 
-PassAttributes attributes_of(Pass pass) {
+std::vector<std::int64_t> tensor_sizes(std::int64_t first, std::int64_t channels, const Problem::Sizes& sizes,
+                                       int dims) {
+  std::vector<std::int64_t> all = of_dims(sizes, dims);
+  all.insert(all.begin(), {first, channels});
+  return all;
+}
+
+std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
+  std::vector<std::int64_t> strides(sizes.size());
+  std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;
+  for (std::size_t axis = sizes.size() - 1; axis >= 2; --axis) {
+    strides[axis] = step;
+    step *= sizes[axis];
+  }
+  strides[1] = layout == Layout::nhwc ? 1 : step;
+  strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
+  return strides;
+}
+
+void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double value, DataType type) {
+  if (type == DataType::f64) return operation.set(name, value);
+  operation.set(name, static_cast<float>(value));
+}
+
+}  // namespace
+
+OperationAttributes attributes_of(Pass pass) {
   switch (pass) {
     case Pass::backward_data:
       return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
@@ -45,41 +70,6 @@ PassAttributes attributes_of(Pass pass) {
           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
 }
 
-std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
-  return {sizes.end() - dims, sizes.end()};
-}
-
-std::vector<std::int64_t> tensor_sizes(std::int64_t first, std::int64_t channels, const Problem::Sizes& sizes,
-                                       int dims) {
-  std::vector<std::int64_t> all = of_dims(sizes, dims);
-  all.insert(all.begin(), {first, channels});
-  return all;
-}
-
-std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
-  std::vector<std::int64_t> strides(sizes.size());
-  std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;
-  for (std::size_t axis = sizes.size() - 1; axis >= 2; --axis) {
-    strides[axis] = step;
-    step *= sizes[axis];
-  }
-  strides[1] = layout == Layout::nhwc ? 1 : step;
-  strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
-  return strides;
-}
-
-EngineNotes notes_of(const Backend& engine) {
-  return {engine.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes),
-          engine.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes)};
-}
-
-void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double value, DataType type) {
-  if (type == DataType::f64) return operation.set(name, value);
-  operation.set(name, static_cast<float>(value));
-}
-
-}  // namespace
-
 bool EngineNotes::has(cudnnBackendNumericalNote_t note) const {
   return std::find(numerical.begin(), numerical.end(), note) != numerical.end();
 }
@@ -102,6 +92,26 @@ std::string EngineNotes::text() const {
   add(has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION), "runtime_compilation");
   add(has(CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY), "cublaslt");
   return text;
+}
+
+EngineNotes notes_of(const Backend& engine) {
+  return {engine.values<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes),
+          engine.values<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, kMostNotes)};
+}
+
+Backend engine_of(const Backend& config) {
+  return std::move(config.descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1).at(0));
+}
+
+EngineName name_of(const Backend& config) {
+  EngineName name;
+  name.engine = engine_of(config).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                                  CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
+    name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
+        choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+  }
+  return name;
 }
 
 ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass, const Terms& terms)
@@ -135,7 +145,7 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pas
   convolution_.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_dims(p.dilation, p.dims));
   convolution_.finalize("describing a convolution");
 
-  const PassAttributes attributes = attributes_of(pass);
+  const OperationAttributes attributes = attributes_of(pass);
   operation_.set(attributes.x, x_);
   operation_.set(attributes.w, w_);
   operation_.set(attributes.y, y_);
@@ -159,15 +169,7 @@ std::vector<EngineName> ConvolutionGraph::heuristics(cudnnBackendHeurMode_t mode
     heuristics.finalize("asking the heuristics");
     for (const Backend& config : heuristics.descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                         CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostConfigs)) {
-      const auto engines =
-          config.descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
-      EngineName& name = names.emplace_back();
-      name.engine = engines.at(0).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                                      CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
-        name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
-            choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
-      }
+      names.push_back(name_of(config));
     }
   } catch (const CallFailed&) {
     // Some modes know some problems only; the engines themselves are asked as well.
@@ -190,10 +192,10 @@ Backend ConvolutionGraph::engine(std::int64_t number) const {
 
 EngineNotes ConvolutionGraph::notes(std::int64_t number) const { return notes_of(engine(number)); }
 
-Plan ConvolutionGraph::plan(const EngineName& name) const {
+EnginePlan ConvolutionGraph::plan(const EngineName& name) const {
   const Library& library = context_.library();
   const Backend chosen = engine(name.engine);
-  Plan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, notes_of(chosen)};
+  EnginePlan plan{{library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}, 0, notes_of(chosen)};
   std::vector<Backend> choices;
   for (const auto& [type, value] : name.knobs) {
     Backend& choice = choices.emplace_back(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);

@@ -33,7 +33,19 @@ struct EngineNotes {
   std::string text() const;
 };
 
-struct Plan {
+// Of an engine and of an engine's configuration, both finalized. They throw CallFailed.
+EngineNotes notes_of(const Backend& engine);
+Backend engine_of(const Backend& config);
+EngineName name_of(const Backend& config);
+
+// What the operation of a pass calls its parts.
+struct OperationAttributes {
+  cudnnBackendDescriptorType_t operation;
+  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+};
+OperationAttributes attributes_of(Pass pass);
+
+struct EnginePlan {
   Backend descriptor;
   std::size_t workspace = 0;
   EngineNotes notes;
@@ -53,7 +65,7 @@ class ConvolutionGraph {
   // Throws CallFailed where the library has no engine of this number for this problem and device.
   EngineNotes notes(std::int64_t engine) const;
   // Throws CallFailed where it cannot run.
-  Plan plan(const EngineName& name) const;
+  EnginePlan plan(const EngineName& name) const;
 
  private:
   Backend engine(std::int64_t number) const;

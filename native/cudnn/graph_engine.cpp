@@ -43,8 +43,8 @@ std::int64_t usual_alignment(const Problem& p) {
 
 // An algorithm as planned for one problem.
 struct Planned {
-  Plan plain;
-  std::optional<Plan> adding;  // of backward_filter only, whose slices after the first have beta 1
+  EnginePlan plain;
+  std::optional<EnginePlan> adding;  // of backward_filter only, whose slices after the first have beta 1
   std::size_t workspace;
 };
 
@@ -99,7 +99,7 @@ class GraphKernel final : public PreparedKernel {
     const Tensors& t = arguments.tensors;
     const auto address = [](const char* data) { return reinterpret_cast<std::uintptr_t>(data); };
     const std::int64_t alignment = alignment_of(address(t.x) | address(t.w) | address(t.y));
-    const Plan& plan =
+    const EnginePlan& plan =
         plan_for(handle, {arguments.alpha, arguments.beta, std::min(alignment, usual_alignment(problem_))});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
@@ -113,7 +113,7 @@ class GraphKernel final : public PreparedKernel {
 
  private:
   // Other terms than the usual are rare: the first call with them plans, and the last few plans are kept.
-  const Plan& plan_for(cudnnHandle_t handle, const Terms& terms) const {
+  const EnginePlan& plan_for(cudnnHandle_t handle, const Terms& terms) const {
     const std::int64_t usual = usual_alignment(problem_);
     if (terms == Terms{1, 0, usual}) return planned_.plain;
     if (planned_.adding && terms == Terms{1, 1, usual}) return *planned_.adding;
@@ -121,7 +121,7 @@ class GraphKernel final : public PreparedKernel {
       if (its_terms == terms) return plan;
     }
     const Context here(context_->shared_library(), handle);  // the one it was prepared on may be gone
-    Plan plan = ConvolutionGraph(here, problem_, pass_, terms).plan(name_);
+    EnginePlan plan = ConvolutionGraph(here, problem_, pass_, terms).plan(name_);
     if (plan.workspace > planned_.workspace) {
       throw EngineError(to_text(name_) + " needs more workspace than usual for these factors or addresses");
     }
@@ -135,7 +135,7 @@ class GraphKernel final : public PreparedKernel {
   EngineName name_;
   Planned planned_;
   mutable std::mutex mutex_;
-  mutable std::deque<std::pair<Terms, Plan>> others_;
+  mutable std::deque<std::pair<Terms, EnginePlan>> others_;
 };
 
 class GraphEngine final : public Engine {

@@ -5,6 +5,8 @@
 
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
+#include "cudnn/combined_engine.hpp"
+#include "cudnn/engine_name.hpp"
 #include "cudnn/survey.hpp"
 
 namespace mucudnn::shim {
@@ -20,6 +22,11 @@ const Candidate* find(const std::vector<Candidate>& candidates, const std::strin
   const auto found = std::find_if(candidates.begin(), candidates.end(),
                                   [&](const Candidate& c) { return c.algorithm == algorithm; });
   return found == candidates.end() ? nullptr : &*found;
+}
+
+std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> context) {
+  return api == Api::legacy ? make_legacy_engine(std::move(context))
+                            : make_combined_engine(std::move(context));
 }
 
 std::vector<Configuration> desirable_configurations(const std::vector<MicroConfiguration>& measured,
@@ -76,9 +83,14 @@ bool Decider::is_capturing(cudnnHandle_t handle) const {
   return device_->is_capturing(stream);
 }
 
-bool Decider::is_allowed(const std::string& algorithm) const {
-  const auto has = [&](const char* word) { return algorithm.find(word) != std::string::npos; };
-  return !options_.strict || (!has("FFT") && !has("WINOGRAD"));
+bool Decider::is_allowed(const Candidate& candidate) const {
+  if (!options_.strict) return true;
+  // Legacy algorithms say it by their names, engines by their notes.
+  const auto has = [&](const char* name, const char* note) {
+    return candidate.algorithm.find(name) != std::string::npos ||
+           candidate.notes.find(note) != std::string::npos;
+  };
+  return !has("FFT", "fft") && !has("WINOGRAD", "winograd");
 }
 
 const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
@@ -87,7 +99,7 @@ const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
 }
 
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                                   bool may_measure) {
+                                                   Api api, bool may_measure) {
   const PlanKernel* const plan = planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   std::vector<Configuration> configurations;
@@ -103,12 +115,13 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const P
   } else {
     for (const std::int64_t size : micro_batch_sizes(options_.policy, problem.mini_batch)) sizes.insert(size);
   }
-  const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
+  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   Candidates candidates;
   for (const std::int64_t size : sizes) {
     candidates[size] = engine->enumerate(problem.with_mini_batch(size), pass);
   }
-  if (plan != nullptr) return make_known(*engine, problem, pass, candidates, configurations, &plan->chosen);
+  if (plan != nullptr)
+    return make_known(*engine, problem, pass, api, candidates, configurations, &plan->chosen);
   const auto known = measured(problem, pass, candidates, may_measure && !is_capturing(handle));
   if (!known) return nullptr;
   const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
@@ -121,7 +134,7 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const P
     const auto more = desirable_configurations(deterministic, problem.mini_batch, accumulator);
     configurations.insert(configurations.end(), more.begin(), more.end());
   }
-  return make_known(*engine, problem, pass, candidates, configurations, nullptr);
+  return make_known(*engine, problem, pass, api, candidates, configurations, nullptr);
 }
 
 std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& problem, Pass pass,
@@ -138,8 +151,7 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
   for (const auto& [size, of_size] : candidates) {
     const auto before = journal_->measured(problem.with_mini_batch(size), pass);
     for (const Candidate& candidate : of_size) {
-      if (candidate.status != kSuccess || candidate.workspace > limit || !is_allowed(candidate.algorithm))
-        continue;
+      if (candidate.status != kSuccess || candidate.workspace > limit || !is_allowed(candidate)) continue;
       const auto known = std::find_if(before.begin(), before.end(),
                                       [&](const auto& one) { return one.algorithm == candidate.algorithm; });
       if (known != before.end()) {
@@ -152,7 +164,7 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
   if (missing.empty()) return all;
   if (!may_measure) return std::nullopt;
   if (measuring_ == nullptr)
-    measuring_ = make_legacy_engine(std::make_shared<const Context>(library_, device_->stream()));
+    measuring_ = make_combined_engine(std::make_shared<const Context>(library_, device_->stream()));
   log(LogLevel::info, "measuring " + std::to_string(missing.size()) + " times for " + to_text(problem) + " " +
                           name_of(pass) + ", in about " +
                           std::to_string((memory_to_measure(*device_, problem, missing) >> 20) + 1) +
@@ -170,7 +182,7 @@ std::optional<std::vector<MicroConfiguration>> Decider::measured(const Problem& 
 }
 
 std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Problem& problem, Pass pass,
-                                                       const Candidates& candidates,
+                                                       Api api, const Candidates& candidates,
                                                        const std::vector<Configuration>& configurations,
                                                        const Configuration* preferred) {
   std::vector<Point> points;
@@ -179,11 +191,13 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
   for (const Configuration& configuration : configurations) {
     bool deterministic = true;
     bool allowed = true;
+    bool legacy = true;
     std::vector<Slice> slices;
     for (const MicroConfiguration& part : configuration) {
       const Candidate* const candidate = find(candidates.at(part.micro_batch), part.algorithm);
       deterministic = deterministic && candidate != nullptr && is_deterministic(*candidate);
-      allowed = allowed && is_allowed(part.algorithm);
+      allowed = allowed && (candidate == nullptr || is_allowed(*candidate));
+      legacy = legacy && !parse_engine_name(part.algorithm);
       slices.push_back({part.micro_batch, part.algorithm});
     }
     if (!allowed) continue;
@@ -194,7 +208,7 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
       if (preferred != nullptr && configuration == *preferred)
         preferred_index = static_cast<int>(points.size());
       points.push_back(
-          {configuration, std::move(division), workspace, time_of(configuration), deterministic});
+          {configuration, std::move(division), workspace, time_of(configuration), deterministic, legacy});
     } catch (const EngineError& error) {
       failures += (failures.empty() ? "" : "; ") + describe(configuration) + ": " + error.what();
     }
@@ -211,7 +225,7 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
   }
   KnownKernel::Permissions permissions;
   const std::vector<Candidate>& whole = candidates.at(problem.mini_batch);
-  for (std::size_t i = 0; i < whole.size(); ++i) {
+  for (std::size_t i = 0; api == Api::legacy && i < whole.size(); ++i) {
     permissions[i].deterministic_only = is_deterministic(whole[i]) || whole[i].status != kSuccess;
     if (options_.workspace_limit) {
       permissions[i].limit = *options_.workspace_limit;
@@ -225,9 +239,9 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
 }
 
 std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t handle, const Problem& problem,
-                                                               Pass pass, const char* first,
+                                                               Pass pass, Api api, const std::string& first,
                                                                std::size_t workspace) const {
-  const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
+  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   std::vector<Candidate> candidates = engine->enumerate(problem, pass);
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
     return (a.algorithm == first) > (b.algorithm == first);
@@ -235,7 +249,7 @@ std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t han
   std::vector<std::unique_ptr<PreparedKernel>> kernels;
   for (const Candidate& candidate : candidates) {
     if (candidate.status != kSuccess || candidate.workspace > workspace) continue;
-    const bool is_harmless = is_allowed(candidate.algorithm) && is_deterministic(candidate);
+    const bool is_harmless = is_allowed(candidate) && is_deterministic(candidate);
     if (candidate.algorithm != first && !is_harmless) continue;
     kernels.push_back(engine->prepare(problem, pass, candidate.algorithm));
   }

@@ -20,12 +20,12 @@ class Decider {
 
   // One thread at a time, on its handle. Null where nothing is known without measuring, which is then not
   // allowed. Throws EngineError and std::bad_alloc.
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
                                             bool may_measure);
 
   // What can compute a kernel in so many bytes of workspace, made ready: the algorithm of this name first.
   std::vector<std::unique_ptr<PreparedKernel>> runnable(cudnnHandle_t handle, const Problem& problem,
-                                                        Pass pass, const char* first,
+                                                        Pass pass, Api api, const std::string& first,
                                                         std::size_t workspace) const;
 
  private:
@@ -34,11 +34,11 @@ class Decider {
 
   void read_plan();
   bool is_capturing(cudnnHandle_t handle) const;
-  bool is_allowed(const std::string& algorithm) const;
+  bool is_allowed(const Candidate& candidate) const;
   const PlanKernel* planned(const Problem& problem, Pass pass) const;
   std::optional<std::vector<MicroConfiguration>> measured(const Problem& problem, Pass pass,
                                                           const Candidates& candidates, bool may_measure);
-  std::unique_ptr<const KnownKernel> make_known(Engine& engine, const Problem& problem, Pass pass,
+  std::unique_ptr<const KnownKernel> make_known(Engine& engine, const Problem& problem, Pass pass, Api api,
                                                 const Candidates& candidates,
                                                 const std::vector<Configuration>& configurations,
                                                 const Configuration* preferred);

@@ -42,7 +42,8 @@ bool may_be_exchanged(const State& state, const Fusion& fusion) {
 const char* obstacle_to(State& state, const Execution& execution, Choice& choice) {
   if (!is_complete(execution)) return "a pointer is NULL";
   const char* obstacle = nullptr;
-  choice.kernel = state.see(execution.descriptors, execution.pass, obstacle);
+  choice.kernel =
+      state.see(recognise(state.library(), execution.descriptors), execution.pass, Api::legacy, obstacle);
   if (obstacle != nullptr) return obstacle;
   choice.kernel->executions.fetch_add(1, std::memory_order_relaxed);
   if (execution.fusion) {
@@ -61,16 +62,15 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
 
 // The samples from `done` on, by the caller's own algorithm or by another that fits; nothing is applied
 // twice.
-cudnnStatus_t run_rest(State& state, const SeenKernel& kernel, const Execution& execution,
-                       const Arguments& arguments, std::int64_t done) {
+cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
+  const SeenKernel& kernel = work.kernel;
   const Problem rest = kernel.problem.with_mini_batch(kernel.problem.mini_batch - done);
-  const Arguments at = advanced(kernel.problem, kernel.pass, arguments, done);
-  const char* const own = legacy_algorithm(kernel.pass, execution.algorithm);
+  const Arguments at = advanced(kernel.problem, kernel.pass, work.arguments, done);
   cudnnStatus_t status = CUDNN_STATUS_EXECUTION_FAILED;
   for (const auto& prepared :
-       state.decider()->runnable(execution.handle, rest, kernel.pass, own, execution.workspace.size)) {
+       state.decider()->runnable(work.handle, rest, kernel.pass, kernel.api, work.own, work.workspace.size)) {
     try {
-      prepared->execute(execution.handle, at, execution.workspace);
+      prepared->execute(work.handle, at, work.workspace);
       return CUDNN_STATUS_SUCCESS;
     } catch (const CallFailed& failure) {
       status = failure.code();
@@ -96,26 +96,33 @@ Choice choose(State& state, const Execution& execution) noexcept {
 }
 
 bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {
+  SeenKernel& kernel = *choice.kernel;
+  return run(state,
+             {kernel, *choice.point, execution.handle, arguments_of(execution, kernel.problem.data_type),
+              execution.workspace, legacy_algorithm(kernel.pass, execution.algorithm)},
+             status);
+}
+
+bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
   const OwnWork guard;
-  const Point& point = *choice.point;
-  const Arguments arguments = arguments_of(execution, choice.kernel->problem.data_type);
+  const Point& point = work.point;
   std::int64_t done = 0;
   try {
-    point.division->run(execution.handle, arguments, execution.workspace, done);
+    point.division->run(work.handle, work.arguments, work.workspace, done);
     point.configuration.size() > 1 ? state.tally().divided() : state.tally().exchanged();
     status = CUDNN_STATUS_SUCCESS;
     return true;
   } catch (const std::exception& error) {
     state.tally().passed("a call of the library failed");
     try {
-      state.warn_once(*choice.kernel, std::to_string(done) + " samples by " + describe(point.configuration) +
-                                          ", the others undivided: " + error.what());
+      state.warn_once(work.kernel, std::to_string(done) + " samples by " + describe(point.configuration) +
+                                       ", the others undivided: " + error.what());
     } catch (const std::bad_alloc&) {
       // Then without the warning.
     }
   }
   try {
-    status = run_rest(state, *choice.kernel, execution, arguments, done);
+    status = run_rest(state, work, done);
   } catch (const CallFailed& failure) {
     status = failure.code();
   } catch (...) {

@@ -5,7 +5,7 @@
 
 namespace mucudnn::shim {
 
-// A convolution that a program asks for.
+// A convolution that a program asks for by the legacy API.
 struct Execution {
   cudnnHandle_t handle;
   Pass pass;
@@ -26,7 +26,19 @@ struct Choice {
 };
 Choice choose(State& state, const Execution& execution) noexcept;
 
-// Runs it so. False where nothing is done and the caller's own call is to be made after all; else its status.
 bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept;
+
+// What run() runs, whichever API it was asked for by.
+struct Work {
+  SeenKernel& kernel;
+  const Point& point;
+  cudnnHandle_t handle;
+  Arguments arguments;
+  Scratch workspace;
+  const char* own;  // the caller's own algorithm
+};
+
+// False where nothing is done and the caller's own call is to be made after all; else its status.
+bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept;
 
 }  // namespace mucudnn::shim

@@ -4,12 +4,19 @@
 
 namespace mucudnn::shim {
 
+bool is_own(const Point& point, const char* algorithm) noexcept {
+  return point.configuration.size() == 1 && point.configuration.front().algorithm == algorithm;
+}
+
 KnownKernel::KnownKernel(Pass pass, std::vector<Point> points, const Permissions& permissions, int preferred)
     : pass_(pass), points_(std::move(points)), permissions_(permissions), preferred_(preferred) {}
 
 const Point* KnownKernel::choose(unsigned algorithm, std::int64_t workspace) const noexcept {
   if (legacy_algorithm(pass_, algorithm) == nullptr) return nullptr;
-  const Permission& permission = permissions_[algorithm];
+  return choose(permissions_[algorithm], workspace);
+}
+
+const Point* KnownKernel::choose(const Permission& permission, std::int64_t workspace) const noexcept {
   if (preferred_ >= 0 && permits(permission, points_[static_cast<std::size_t>(preferred_)], workspace)) {
     return &points_[static_cast<std::size_t>(preferred_)];
   }
@@ -22,8 +29,12 @@ const Point* KnownKernel::choose(unsigned algorithm, std::int64_t workspace) con
 }
 
 bool KnownKernel::is_own(const Point& point, unsigned algorithm) const noexcept {
-  return point.configuration.size() == 1 &&
-         point.configuration.front().algorithm == legacy_algorithm(pass_, algorithm);
+  return shim::is_own(point, legacy_algorithm(pass_, algorithm));
+}
+
+std::optional<std::int64_t> KnownKernel::planned_workspace() const noexcept {
+  if (!is_planned()) return std::nullopt;
+  return points_[static_cast<std::size_t>(preferred_)].workspace;
 }
 
 std::string KnownKernel::text() const {
@@ -42,7 +53,8 @@ std::string KnownKernel::text() const {
 bool KnownKernel::permits(const Permission& permission, const Point& point,
                           std::int64_t workspace) const noexcept {
   return point.workspace <= workspace && point.workspace <= permission.limit &&
-         (point.is_deterministic || !permission.deterministic_only);
+         (point.is_deterministic || !permission.deterministic_only) &&
+         (point.is_legacy || !permission.legacy_only);
 }
 
 }  // namespace mucudnn::shim

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,10 @@
 
 namespace mucudnn::shim {
 
+// By which a program asks, and so what may take the place of its call: the graph API's engines compute
+// whole graphs, and serve callers of the graph API alone.
+enum class Api { legacy, graph };
+
 // A configuration made ready. Never changed, and so shared by all threads.
 struct Point {
   Configuration configuration;
@@ -20,7 +25,11 @@ struct Point {
   std::int64_t workspace = 0;
   double time_ms = 0;
   bool is_deterministic = false;
+  bool is_legacy = true;  // of legacy algorithms alone
 };
+
+// Whether a point is nothing but this algorithm.
+bool is_own(const Point& point, const char* algorithm) noexcept;
 
 class KnownKernel {
  public:
@@ -28,6 +37,7 @@ class KnownKernel {
   struct Permission {
     std::int64_t limit = -1;  // the most bytes of workspace; below 0: nothing but its own call
     bool deterministic_only = true;
+    bool legacy_only = false;
   };
   using Permissions = std::array<Permission, kMostLegacyAlgorithms>;
 
@@ -39,9 +49,13 @@ class KnownKernel {
   // What a call with this algorithm and so many bytes of workspace runs by; null where nothing is permitted
   // and fits.
   const Point* choose(unsigned algorithm, std::int64_t workspace) const noexcept;
+  const Point* choose(const Permission& permission, std::int64_t workspace) const noexcept;
 
   // Whether a point is just what the caller asks for.
   bool is_own(const Point& point, unsigned algorithm) const noexcept;
+
+  // Of the planned point, where there is one.
+  std::optional<std::int64_t> planned_workspace() const noexcept;
 
   std::string text() const;  // what may be chosen from, for people
 

@@ -11,10 +11,12 @@ namespace mucudnn::shim {
 
 // Lives as long as the process.
 struct SeenKernel {
-  SeenKernel(const Problem& its_problem, Pass its_pass) : problem(its_problem), pass(its_pass) {}
+  SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api)
+      : problem(its_problem), pass(its_pass), api(its_api) {}
 
   const Problem problem;
   const Pass pass;
+  const Api api;
   std::atomic<const KnownKernel*> known{nullptr};
   std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
   std::atomic<bool> warned{false};
@@ -30,8 +32,8 @@ class SeenKernels {
   SeenKernels(const SeenKernels&) = delete;
   SeenKernels& operator=(const SeenKernels&) = delete;
 
-  SeenKernel* find(const Problem& problem, Pass pass) const noexcept;
-  SeenKernel& find_or_add(const Problem& problem, Pass pass);  // throws std::bad_alloc
+  SeenKernel* find(const Problem& problem, Pass pass, Api api) const noexcept;
+  SeenKernel& find_or_add(const Problem& problem, Pass pass, Api api);  // throws std::bad_alloc
 
   template <typename Use>
   void for_each(Use use) const {

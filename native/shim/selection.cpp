@@ -7,12 +7,13 @@ const Point* select(State& state, cudnnHandle_t handle, const CallerDescriptors&
   const OwnWork guard;
   try {
     const char* obstacle = nullptr;
-    SeenKernel* const kernel = state.see(descriptors, pass, obstacle);
+    SeenKernel* const kernel =
+        state.see(recognise(state.library(), descriptors), pass, Api::legacy, obstacle);
     if (kernel == nullptr) return nullptr;
     const KnownKernel* const known = state.know(handle, *kernel, true);
     if (known == nullptr) return nullptr;
     // Where the caller's own choice is the limit, nothing may sway it to one that takes more.
-    const bool is_limited = state.has_limit() || known->is_planned();
+    const bool is_limited = state.limit() || known->is_planned();
     if (question == Question::which_algorithm && !is_limited) return nullptr;
     const Point* const point = known->choose(algorithm, workspace);
     return point == nullptr || known->is_own(*point, algorithm) ? nullptr : point;

@@ -22,8 +22,12 @@ void at_exit() {
   if (State* state = published.load()) state->finish();
 }
 
+// Registered when there is a state.
+void before_fork() { published.load()->before_fork(); }
+void in_parent() { published.load()->after_fork(); }
 void in_child() {
-  if (State* state = published.load()) state->restart_in_child();
+  published.load()->after_fork();
+  published.load()->restart_in_child();
 }
 
 std::unique_ptr<State> make_state(const RealLibrary& real) {
@@ -49,7 +53,7 @@ State* start() {
   State* first = nullptr;
   if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
   std::atexit(at_exit);
-  pthread_atfork(nullptr, nullptr, in_child);
+  pthread_atfork(before_fork, in_parent, in_child);
   return mine.release();
 }
 
@@ -81,11 +85,10 @@ State::State(const Options& options, std::shared_ptr<const Library> library)
   if (options_.mode != Mode::record) decider_ = std::make_unique<Decider>(options_, library_);
 }
 
-SeenKernel* State::see(const CallerDescriptors& descriptors, Pass pass, const char*& obstacle) {
-  const Recognised recognised = recognise(*library_, descriptors);
+SeenKernel* State::see(const Recognised& recognised, Pass pass, Api api, const char*& obstacle) {
   obstacle = recognised.obstacle;
   if (obstacle != nullptr) return nullptr;
-  if (SeenKernel* kernel = kernels_.find(recognised.problem, pass)) return kernel;
+  if (SeenKernel* kernel = kernels_.find(recognised.problem, pass, api)) return kernel;
   try {
     validate(recognised.problem);
   } catch (const std::invalid_argument&) {
@@ -96,7 +99,7 @@ SeenKernel* State::see(const CallerDescriptors& descriptors, Pass pass, const ch
     obstacle = "a mini-batch above 65536";
     return nullptr;
   }
-  return &kernels_.find_or_add(recognised.problem, pass);
+  return &kernels_.find_or_add(recognised.problem, pass, api);
 }
 
 const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
@@ -120,7 +123,7 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, const See
                                                  bool may_measure) {
   std::string reason = "out of memory";
   try {
-    auto known = decider_->decide(handle, kernel.problem, kernel.pass, may_measure);
+    auto known = decider_->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
     if (known != nullptr) {
       log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + known->text());
     } else if (!kernel.looked_up) {

@@ -10,6 +10,7 @@
 #include "cudnn/recognise.hpp"
 #include "shim/decider.hpp"
 #include "shim/seen_kernels.hpp"
+#include "shim/shadows.hpp"
 #include "shim/tally.hpp"
 
 namespace mucudnn::shim {
@@ -21,10 +22,11 @@ class State {
 
   const Library& library() const { return *library_; }
   Tally& tally() { return tally_; }
-  bool has_limit() const { return options_.workspace_limit.has_value(); }
+  std::optional<std::int64_t> limit() const { return options_.workspace_limit; }
+  Shadows& shadows() { return shadows_; }
 
-  // The kernel of these descriptors; null, with the reason in `obstacle`, where no problem describes them.
-  SeenKernel* see(const CallerDescriptors& descriptors, Pass pass, const char*& obstacle);
+  // The kernel of a convolution; null, with the reason in `obstacle`, where it cannot be divided.
+  SeenKernel* see(const Recognised& recognised, Pass pass, Api api, const char*& obstacle);
 
   // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
   // takes no lock.
@@ -40,6 +42,9 @@ class State {
 
   // At the end of the process: the record, and a line about what was done.
   void finish() noexcept;
+  // Around fork(), so that the child finds the shadows whole.
+  void before_fork() { shadows_.lock(); }
+  void after_fork() { shadows_.unlock(); }
   // In a child of fork(): what the parent counted is the parent's to report, and no other thread lives here
   // that could unlock what it has locked.
   void restart_in_child() noexcept;
@@ -50,6 +55,7 @@ class State {
   Options options_;
   std::shared_ptr<const Library> library_;
   SeenKernels kernels_;
+  Shadows shadows_;
   Tally tally_;
   std::unique_ptr<Decider> decider_;  // null in mode record
   std::mutex deciding_;

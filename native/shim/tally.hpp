@@ -30,7 +30,7 @@ class Tally {
 
   Counter divided_{0};
   Counter exchanged_{0};            // undivided, by another algorithm than the caller's
-  std::array<Reason, 24> reasons_;  // more than there are
+  std::array<Reason, 64> reasons_;  // more than there are
 };
 
 }  // namespace mucudnn::shim

@@ -3,8 +3,8 @@
     python shim_client.py LIBRARY CASES.json RESULTS.npz
 
 It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
-"find", "find_ex" or "fixed"), algorithm and workspace (of "fixed"; of the others, instead of what they were
-told), alpha, beta, over (a value all over the output beforehand), fused, repeat.
+"find", "find_ex", "fixed", or "graph" of graph_habit.py), algorithm and workspace (of "fixed"; of the others,
+instead of what they were told), alpha, beta, over (a value all over the output beforehand), fused, repeat.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+import graph_habit
 import numpy as np
 import numpy.typing as npt
 
@@ -216,9 +217,14 @@ class Convolution:
 
 def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     problem = parse_descriptor(case["problem"])[0]
-    convolution = Convolution(client, problem, case["pass_"])
     memory = operands(problem)
     output = OUTPUT[case["pass_"]]
+    if "over" in case:
+        count = memory[output].size // problem.element_size
+        memory[output] = to_bytes(np.full(count, case["over"]), problem.data_type)
+    if case["habit"] == "graph":
+        return graph_habit.convolve(client.library._name, problem, case, memory), memory[output]
+    convolution = Convolution(client, problem, case["pass_"])
     algorithm, workspace, told = case.get("algorithm", 0), case.get("workspace", 0), []
     if case["habit"] == "get":
         told = convolution.select(find=False)
@@ -230,9 +236,6 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
         told = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
         algorithm, workspace = told[0].algo, told[0].memory
     workspace = case.get("workspace", workspace)
-    if "over" in case:
-        count = memory[output].size // problem.element_size
-        memory[output] = to_bytes(np.full(count, case["over"]), problem.data_type)
     execute = convolution.execute_fused if case.get("fused") else convolution.execute
     start, statuses = memory[output].copy(), []
     for _ in range(case.get("repeat", 1)):

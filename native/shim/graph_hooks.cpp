@@ -1,0 +1,141 @@
+// The bodies of the graph API's hooked functions. The library's own descriptors get every call as well; what
+// is not recognised is left to them.
+#include <algorithm>
+
+#include "shim/graph_plan.hpp"
+#include "shim/hooks.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+// Null where this call is passed on and nothing else is to be done; in mode off at the price of one load.
+State* watching() noexcept { return passing.load(std::memory_order_relaxed) ? nullptr : active_state(); }
+
+// Where all went well.
+State* watching(cudnnStatus_t status) noexcept {
+  return status == CUDNN_STATUS_SUCCESS ? watching() : nullptr;
+}
+
+std::shared_ptr<const GraphPlan> plan_of(State* state, cudnnBackendDescriptor_t plan) noexcept {
+  return state == nullptr ? nullptr : state->shadows().plan(plan);
+}
+
+// Configurations that the heuristics gave are for the heuristics' graph.
+void take_results(State& state, cudnnBackendDescriptor_t heuristics, std::int64_t count,
+                  const cudnnBackendDescriptor_t* configs) {
+  const auto asked = state.shadows().find(heuristics);
+  if (asked == nullptr || asked->type() != CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR ||
+      !asked->has_only({CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_ENGINEHEUR_MODE}))
+    return;
+  const auto graph = asked->referred_one(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  for (std::int64_t i = 0; i < count; ++i)
+    state.shadows().set(configs[i], CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+}
+
+// The native CUDA graph is made from the program's own plan, which is no slower than it ever was.
+template <typename Own>
+cudnnStatus_t make_cuda_graph(cudnnBackendDescriptor_t plan, Own own) {
+  State* const state = watching();
+  const auto known = plan_of(state, plan);
+  if (known == nullptr) return own();
+  if (!known->own_fits()) {
+    state->warn_once(*known->kernel, "no CUDA graph: the program's own plan is above the workspace limit");
+    return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
+  }
+  state->tally().passed("put into a CUDA graph");
+  return own();
+}
+
+}  // namespace
+}  // namespace mucudnn::shim
+
+using namespace mucudnn;        // NOLINT: the bodies below are outside of every namespace
+using namespace mucudnn::shim;  // NOLINT
+
+extern "C" {
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* descriptor) {
+  const cudnnStatus_t status = mucudnn_real_cudnnBackendCreateDescriptor(type, descriptor);
+  if (State* const state = watching(status)) state->shadows().create(*descriptor, type);
+  return status;
+}
+
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  // Before the library may give its address to another.
+  if (State* const state = watching()) state->shadows().forget(descriptor);
+  return mucudnn_real_cudnnBackendDestroyDescriptor(descriptor);
+}
+
+cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t descriptor) {
+  const cudnnStatus_t status = mucudnn_real_cudnnBackendInitialize(descriptor);
+  if (State* const state = watching(status)) state->shadows().clear(descriptor);
+  return status;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count,
+                                       const void* elements) {
+  const cudnnStatus_t status = mucudnn_real_cudnnBackendSetAttribute(descriptor, name, type, count, elements);
+  if (State* const state = watching(status)) state->shadows().set(descriptor, name, type, count, elements);
+  return status;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t requested, int64_t* count,
+                                       void* elements) {
+  const cudnnStatus_t status =
+      mucudnn_real_cudnnBackendGetAttribute(descriptor, name, type, requested, count, elements);
+  if (elements == nullptr || requested < 1) return status;
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+    if (const auto plan = plan_of(watching(status), descriptor))
+      *static_cast<int64_t*>(elements) = plan->told;
+  } else if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && count != nullptr) {
+    State* const state = watching(status);
+    if (state == nullptr) return status;
+    take_results(*state, descriptor, std::min(requested, *count),
+                 static_cast<const cudnnBackendDescriptor_t*>(elements));
+  }
+  return status;
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  const cudnnStatus_t status = mucudnn_real_cudnnBackendFinalize(descriptor);
+  if (State* const state = watching(status)) {
+    if (auto plan = make_graph_plan(*state, descriptor))
+      state->shadows().set_plan(descriptor, std::move(plan));
+  }
+  return status;
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t variant_pack) {
+  State* const state = watching();
+  cudnnStatus_t status{};
+  if (const auto known = plan_of(state, plan)) {
+    if (execute(*state, *known, handle, variant_pack, status)) return status;
+  }
+  return mucudnn_real_cudnnBackendExecute(handle, plan, variant_pack);
+}
+
+cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                            cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
+  return make_cuda_graph(
+      plan, [&] { return mucudnn_real_cudnnBackendPopulateCudaGraph(handle, plan, variant_pack, graph); });
+}
+
+cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                          cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
+  return make_cuda_graph(
+      plan, [&] { return mucudnn_real_cudnnBackendUpdateCudaGraph(handle, plan, variant_pack, graph); });
+}
+
+cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                                 cudnnBackendDescriptor_t variant_pack, size_t* size) {
+  const cudnnStatus_t status =
+      mucudnn_real_cudnnGetExecutionPlanWorkspaceSize(handle, plan, variant_pack, size);
+  if (const auto known = plan_of(watching(status), plan)) *size = static_cast<size_t>(known->told);
+  return status;
+}
+
+}  // extern "C"

@@ -1,0 +1,138 @@
+#include "shim/graph_plan.hpp"
+
+#include <algorithm>
+
+#include "shim/execution.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+// The graph that a configuration of an engine is for, as the program built it or as the heuristics gave it.
+std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
+  if (!config.has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINECFG_ENGINE,
+                        CUDNN_ATTR_ENGINECFG_KNOB_CHOICES}))
+    return nullptr;
+  const auto engine = config.referred_one(CUDNN_ATTR_ENGINECFG_ENGINE);
+  if (engine == nullptr) return config.referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  if (!engine->has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINE_GLOBAL_INDEX})) return nullptr;
+  return engine->referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+}
+
+// In the graph API the engine says what arithmetic its caller takes. In fp32 that is never the `default` of
+// the legacy API, which leaves TF32 to cuDNN.
+Math math_of(DataType type, const EngineNotes& notes) {
+  if (type != DataType::f32) return Math::standard;
+  return notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? Math::tf32 : Math::strict;
+}
+
+// Whether the graph API's engines are planned for these factors (graph_engine.cpp); with others they would
+// have to be planned during the execution.
+bool are_planned(const GraphConvolution& c) {
+  return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && c.pass == Pass::backward_filter));
+}
+
+// What the workspace must hold: the configuration that is chosen, and the program's own plan besides as far
+// as the limit allows, so that it can be run where the configuration fails or a CUDA graph is made.
+std::int64_t told_workspace(const Point& point, const GraphPlan& plan) {
+  const bool own_is_allowed = plan.own_workspace <= plan.permission.limit;
+  return own_is_allowed ? std::max(point.workspace, plan.own_workspace) : point.workspace;
+}
+
+void fill(State& state, const Shadow& shadow, const Backend& plan, GraphPlan& made) {
+  made.own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  made.told = made.own_workspace;
+  GraphConvolution& convolution = made.convolution;
+  made.obstacle = convolution.recognised.obstacle;
+  if (made.obstacle != nullptr) return;
+  const auto handle = shadow.value<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, nullptr);
+  if (handle == nullptr ||
+      !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG})) {
+    made.obstacle = "a plan with an unknown attribute";
+    return;
+  }
+  const auto configs =
+      plan.descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
+  const EngineNotes notes = notes_of(engine_of(configs.at(0)));
+  made.own = to_text(name_of(configs.at(0)));
+  Problem& problem = convolution.recognised.problem;
+  problem.math = math_of(problem.data_type, notes);
+  made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
+  if (made.kernel == nullptr) return;
+  made.known = state.know(handle, *made.kernel, true);
+  if (made.known == nullptr) {
+    made.obstacle = state.reason_for_unknown();
+    return;
+  }
+  made.permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+  made.permission.legacy_only = !are_planned(convolution);
+  made.permission.limit =
+      state.limit().value_or(made.known->planned_workspace().value_or(made.own_workspace));
+  const Point* const point = made.known->choose(made.permission, kNoLimit);
+  if (point == nullptr) {
+    made.obstacle = "nothing within the workspace";
+  } else if (is_own(*point, made.own.c_str())) {
+    made.obstacle = "the caller's own choice is the best";
+  } else {
+    made.told = told_workspace(*point, made);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept {
+  const OwnWork guard;
+  try {
+    const auto shadow = state.shadows().find(plan);
+    if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
+    const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+    const auto graph = config == nullptr ? nullptr : graph_of(*config);
+    if (graph == nullptr) return nullptr;
+    auto made = std::make_shared<GraphPlan>();
+    made->convolution = recognise_graph(*graph);
+    if (!made->convolution.is_convolution) return nullptr;
+    fill(state, *shadow, Backend(state.library(), plan), *made);
+    return made;
+  } catch (const std::exception&) {
+    // Of a plan that the library does not tell about, nothing is known.
+  }
+  return nullptr;
+}
+
+bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
+             cudnnStatus_t& status) noexcept {
+  if (plan.kernel != nullptr) plan.kernel->executions.fetch_add(1, std::memory_order_relaxed);
+  const auto pass = [&](const char* reason) {
+    state.tally().passed(reason);
+    status = CUDNN_STATUS_BAD_PARAM;
+    return !plan.own_fits();
+  };
+  if (plan.obstacle != nullptr) return pass(plan.obstacle);
+  try {
+    const auto shadow = state.shadows().find(pack);
+    if (shadow == nullptr || handle == nullptr) return pass("a variant pack that was not seen");
+    const auto uids = shadow->values<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const auto pointers = shadow->values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    const auto pointer = [&](std::int64_t uid) {
+      const auto at = static_cast<std::size_t>(std::find(uids.begin(), uids.end(), uid) - uids.begin());
+      return at < uids.size() && at < pointers.size() ? static_cast<char*>(pointers[at]) : nullptr;
+    };
+    const GraphConvolution& c = plan.convolution;
+    const Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
+    if (tensors.x == nullptr || tensors.w == nullptr || tensors.y == nullptr)
+      return pass("a pointer is NULL");
+    // The workspace comes without its size, which is what the program was told.
+    auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
+    const std::int64_t size = data == nullptr ? 0 : plan.told;
+    const Point* const point = plan.known->choose(plan.permission, size);
+    if (point == nullptr || is_own(*point, plan.own.c_str())) return pass("nothing within the workspace");
+    const Arguments arguments{tensors, c.alpha, c.beta};
+    const Work work{*plan.kernel,    *point, handle, arguments, {data, static_cast<std::size_t>(size)},
+                    plan.own.c_str()};
+    return run(state, work, status) || !plan.own_fits();
+  } catch (const std::bad_alloc&) {
+    status = CUDNN_STATUS_ALLOC_FAILED;
+    return !plan.own_fits();
+  }
+}
+
+}  // namespace mucudnn::shim

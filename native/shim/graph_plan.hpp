@@ -1,0 +1,33 @@
+// An execution plan of the graph API, and by what it is run.
+#pragma once
+
+#include "shim/graph_convolution.hpp"
+#include "shim/state.hpp"
+
+namespace mucudnn::shim {
+
+// Made when the program's plan is finalized, and never changed.
+struct GraphPlan {
+  const char* obstacle = nullptr;  // why it passes through
+  GraphConvolution convolution{};
+  SeenKernel* kernel = nullptr;
+  const KnownKernel* known = nullptr;
+  KnownKernel::Permission permission{};
+  std::string own;                 // the name of the program's own engine
+  std::int64_t own_workspace = 0;  // bytes, and so is this:
+  std::int64_t told = 0;           // the size of the workspace that comes with a variant pack
+
+  // Whether the program's own plan can be run in the workspace that it was told. Where it cannot, none of its
+  // calls may be passed on: they would write beyond it.
+  bool own_fits() const { return own_workspace <= told; }
+};
+
+// Of a plan that is finalized; null where it has nothing to do with convolutions.
+std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept;
+
+// Runs it on what the variant pack holds. False where the program's own plan is to be executed; else the
+// status.
+bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
+             cudnnStatus_t& status) noexcept;
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,103 @@
+"""How programs convolve with the graph API: as shim_client.py's cases say, one after the other.
+
+What a case may say besides: engine (its number; else the first of the heuristics), keep (its descriptors are
+left in place while the plan runs), unknown (attributes that the graph gets besides), json (the plan goes
+through its text), share (threads that run one plan), scratch (False: no workspace is passed).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+from graph_abi import Library
+from graph_client import UIDS, Bytes, Client, Descriptor
+
+from mucudnn._native import Problem
+
+
+class Watched(Library):
+    """Remembers what was created, so that it can be destroyed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.created: list[Descriptor] = []
+
+    def create(self, type_: str | int) -> tuple[int, Descriptor]:
+        status, descriptor = super().create(type_)
+        if status == 0:
+            self.created.append(descriptor)
+        return status, descriptor
+
+    def destroy_all_but(self, *kept: Descriptor) -> None:
+        for descriptor in self.created:
+            if descriptor not in kept:
+                assert self.dll.cudnnBackendDestroyDescriptor(descriptor) == 0
+        self.created = [*kept]
+
+
+def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
+    """The finalized plan."""
+    operation = client.operation(
+        problem, case["pass_"], alpha=case.get("alpha", 1.0), beta=case.get("beta", 0.0)
+    )
+    attributes = [
+        ("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", [operation]),
+        ("OPERATIONGRAPH_HANDLE", "HANDLE", [client.handle]),
+    ]
+    graph = client.make("OPERATIONGRAPH", [*attributes, *map(tuple, case.get("unknown", []))])
+    engine = case.get("engine")
+    config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine)
+    plan = client.plan(config)
+    return client.plan_from_json(client.json(plan)) if case.get("json") else plan
+
+
+def workspace_size(client: Client, plan: Descriptor, pack: Descriptor) -> int:
+    size = ctypes.c_size_t()
+    function = client.library.dll.cudnnGetExecutionPlanWorkspaceSize
+    client.check(function(client.handle, plan, pack, ctypes.byref(size)))
+    return size.value
+
+
+def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str, Bytes]) -> dict[str, Any]:
+    """What was told, and the statuses; each run begins with the output as it is in `memory`."""
+    library = Watched(path)
+    client = Client(library)
+    plan = build(client, problem, case)
+    if not case.get("keep"):
+        library.destroy_all_but(plan)
+    workspace = client.workspace(plan)
+    output = memory[{"forward": "y", "backward_data": "x", "backward_filter": "w"}[case["pass_"]]]
+    start, statuses = output.copy(), []
+    pack = client.pack(
+        {UIDS[name]: data for name, data in memory.items()}, workspace if case.get("scratch", True) else None
+    )
+    for _ in range(case.get("repeat", 1)):
+        output[:] = start
+        statuses.append(int(library.dll.cudnnBackendExecute(client.handle, plan, pack)))
+    assert workspace_size(client, plan, pack) == workspace.size
+    share(client, plan, memory, case.get("share", 0))
+    library.destroy_all_but()
+    client.check(library.dll.cudnnDestroy(client.handle))
+    return {"workspace": workspace.size, "statuses": statuses, "told": []}
+
+
+def share(client: Client, plan: Descriptor, memory: dict[str, Bytes], threads: int) -> None:
+    """Several threads run one plan, each on its own handle, output and workspace, to the same result."""
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        mine = Client(client.library)
+        copies = {name: data.copy() for name, data in memory.items()}
+        for _ in range(5):
+            mine.execute(plan, {UIDS[name]: data for name, data in copies.items()})
+        if any((copies[name] != data).any() for name, data in memory.items()):
+            wrong.append(number)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
