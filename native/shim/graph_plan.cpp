@@ -38,13 +38,14 @@ std::int64_t told_workspace(const Point& point, const GraphPlan& plan) {
   return own_is_allowed ? std::max(point.workspace, plan.own_workspace) : point.workspace;
 }
 
-void fill(State& state, const Shadow& shadow, const Backend& plan, GraphPlan& made) {
+void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, GraphPlan& made) {
   made.own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made.told = made.own_workspace;
   GraphConvolution& convolution = made.convolution;
   made.obstacle = convolution.recognised.obstacle;
   if (made.obstacle != nullptr) return;
-  const auto handle = shadow.value<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, nullptr);
+  const auto handle = shadow.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
+                                   graph.value<cudnnHandle_t>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, nullptr));
   if (handle == nullptr ||
       !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG})) {
     made.obstacle = "a plan with an unknown attribute";
@@ -90,7 +91,7 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
     auto made = std::make_shared<GraphPlan>();
     made->convolution = recognise_graph(*graph);
     if (!made->convolution.is_convolution) return nullptr;
-    fill(state, *shadow, Backend(state.library(), plan), *made);
+    fill(state, *shadow, *graph, Backend(state.library(), plan), *made);
     return made;
   } catch (const std::exception&) {
     // Of a plan that the library does not tell about, nothing is known.

@@ -34,19 +34,19 @@ def plan(engine: Engine, tmp_path: Path) -> Path:
 
 
 def attempts(
-    cases: list[Any], folder: Path, fault: Path, kind: str, **environment: str
+    cases: list[Any], folder: Path, fault: Path, kind: str, every: int = 1, **environment: str
 ) -> list[dict[str, Any]]:
     """What each attempt came to, the first without a fault."""
     (folder / "cases.json").write_text(json.dumps(cases))
     script = Path(__file__).with_name("shim_faults.py")
     result = run(
-        sys.executable, script, folder / "cases.json", fault, kind,
+        sys.executable, script, folder / "cases.json", fault, kind, str(every),
         PYTHONPATH=str(CLIENT.parent), HOST_ENGINE=host_library(),
         **{"LD_PRELOAD": preload(SHIM), **environment},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     first, *others = [json.loads(line) for line in result.stdout.splitlines()]
-    assert (first["error"], len(others)) == ("", first["count"])
+    assert (first["error"], len(others)) == ("", first["count"] // every)
     return [first, *others]
 
 
@@ -56,6 +56,7 @@ def check_output(told: dict[str, Any], expected: dict[str, Any], what: str) -> N
         np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=1e-4, err_msg=what)
 
 
+FAULTS_APART = 31  # of the thousands of calls that planning makes
 HABITS = [("forward", False), ("forward", True), ("backward_filter", False), ("backward_data", False)]
 
 
@@ -76,6 +77,36 @@ def test_any_one_call_of_the_library_may_fail(
         else:
             check_output(told, first, what)
     assert {"cudnnGetConvolutionNdDescriptor"} < {told["failed"] for told in others if not told["error"]}
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize(("kind", "limit"), [("once", "none"), ("sticky", "64KiB")])
+def test_calls_of_the_library_may_fail_below_the_graph_api(
+    kind: str, limit: str, pass_: str, failing_library: Path, engine: Engine, tmp_path: Path
+) -> None:
+    # The program's own plan is above the limit, or not; with this beta nothing may be applied twice.
+    beta = 1.0 if pass_ == "backward_filter" else 0.0
+    problem = SMALL.replace("default", "strict")
+    number = {"forward": 2, "backward_data": 0, "backward_filter": 0}[pass_]
+    cases = [case(problem, pass_, "graph", engine=number, beta=beta, repeat=2)]
+    kernels = {(problem, pass_): [[(2, f"eng{number}")] * 3]}
+    plan = shim_cases.write_plan(engine, tmp_path / "graph.plan", kernels)
+    first, *others = attempts(
+        cases, tmp_path, failing_library, kind, FAULTS_APART,
+        MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
+        MUCUDNN_WORKSPACE_LIMIT=limit,
+    )  # fmt: skip
+    for told in others:
+        if told["error"]:
+            assert told["error"].startswith(f"{INTERNAL_ERROR}: "), told
+        elif kind == "sticky" and told["failed"]:
+            assert set(told["done"][0]["statuses"]) <= {0, INTERNAL_ERROR}
+        else:
+            check_output(told, first, f"call {told['number']} fails, {told['failed']}")
+    assert {told["failed"] for told in others if not told["error"]} >= {
+        "once": {"cudnnBackendFinalize"},
+        "sticky": {"cudnnBackendExecute"},
+    }[kind]
 
 
 def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(

@@ -33,7 +33,8 @@ class Watched(Library):
     def destroy_all_but(self, *kept: Descriptor) -> None:
         for descriptor in self.created:
             if descriptor not in kept:
-                assert self.dll.cudnnBackendDestroyDescriptor(descriptor) == 0
+                status = self.dll.cudnnBackendDestroyDescriptor(descriptor)
+                assert status == 0, f"{status}: a descriptor is not destroyed"
         self.created = [*kept]
 
 

@@ -12,11 +12,13 @@ import numpy as np
 import nvidia_headers
 import pytest
 import scipy_openblas32
+import shim_cases
 from graph_client import loaded, shapes, stored
+from programs import SHIM, preload
 from reference import EPSILON, OUTPUT, Array, convolve
 
 from mucudnn import _native
-from mucudnn._native import Problem
+from mucudnn._native import Engine, Problem
 
 SOURCE = Path(__file__).parent / "frontend_client.cpp"
 
@@ -75,8 +77,18 @@ class Case:
         return np.maximum(result + residual + bias, 0), scale
 
 
-def run(program: Path, search_path: str, case: Case, choice: str) -> tuple[list[str], list[Array]]:
+def run(
+    program: Path, search_path: str, case: Case, choice: str, **environment: str
+) -> tuple[list[str], list[Array]]:
     """The plans that were built and their outputs, each checked against fp64."""
+    plans, outputs, _ = run_logged(program, search_path, case, choice, **environment)
+    return plans, outputs
+
+
+def run_logged(
+    program: Path, search_path: str, case: Case, choice: str, **environment: str
+) -> tuple[list[str], list[Array], str]:
+    """The same, and what the drop-in said."""
     problem, operands = case.problem, case.operands()
     described = [
         ",".join(map(str, numbers))
@@ -89,13 +101,14 @@ def run(program: Path, search_path: str, case: Case, choice: str) -> tuple[list[
     result = subprocess.run(
         [program, case.operation, choice, problem.layout, problem.data_type, *described],
         input=b"".join(stored(values, problem.data_type, problem.layout).tobytes() for values in operands),
-        env={**os.environ, "LD_LIBRARY_PATH": search_path},
+        env={**os.environ, "LD_LIBRARY_PATH": search_path, **environment},
         capture_output=True,
         check=False,
         timeout=120,
     )
     assert result.returncode == 0, result.stderr.decode()
-    plans = result.stderr.decode().splitlines()
+    lines = result.stderr.decode().splitlines()
+    plans = [line for line in lines if not line.startswith("mucudnn: ")]
     exact, scale = case.exact(operands)
     pass_ = "forward" if case.operation == "fused" else case.operation
     shape = operands["xwy".index(OUTPUT[pass_])].shape
@@ -106,7 +119,7 @@ def run(program: Path, search_path: str, case: Case, choice: str) -> tuple[list[
     for plan, output in zip(plans, outputs, strict=True):
         error = np.linalg.norm(output - exact)
         assert error <= 16 * EPSILON[problem.data_type] * scale, plan
-    return plans, outputs
+    return plans, outputs, "\n".join(line for line in lines if line.startswith("mucudnn: "))
 
 
 OPERATIONS = ("forward", "backward_data", "backward_filter", "fused")
@@ -175,3 +188,36 @@ def test_other_geometries_are_right(
     program: Path, search_path: str, operation: str, problem: Problem
 ) -> None:
     run(program, search_path, Case(operation, problem), "a")
+
+
+@each_operation
+@pytest.mark.parametrize("choice", ["a", "engine", "json"])
+@pytest.mark.parametrize("data_type", ["f32", "f16"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_under_the_drop_in_every_plan_of_a_single_convolution_is_divided(
+    program: Path,
+    search_path: str,
+    operation: str,
+    choice: str,
+    data_type: str,
+    layout: str,
+    engine: Engine,
+    tmp_path: Path,
+) -> None:
+    case = Case(operation, kernel(data_type, layout))
+    problem = case.problem.replace(math="strict") if data_type == "f32" else case.problem
+    implicit = "eng0" if operation == "forward" else "eng1"
+    parts = [(2, implicit), (1, implicit)]
+    kernels = {(str(problem), operation): [parts]} if operation != "fused" else {}
+    plan = shim_cases.write_plan(engine, tmp_path / "frontend.plan", kernels)
+    shim = {"LD_PRELOAD": preload(SHIM), "MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
+    plans, _, log = run_logged(
+        program, search_path, case, choice, **shim, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan)
+    )
+    if choice == "json":
+        assert "convolutions divided" not in log, "a plan that comes from text passes through"
+    elif operation == "fused":
+        reason = "passed through (fused with other operations)"
+        assert f"0 of {len(plans)} convolutions divided, {len(plans)} {reason}" in log
+    else:
+        assert f"{len(plans)} of {len(plans)} convolutions divided" in log
