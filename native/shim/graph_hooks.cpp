@@ -9,7 +9,7 @@ namespace mucudnn::shim {
 namespace {
 
 // Null where this call is passed on and nothing else is to be done; in mode off at the price of one load.
-State* watching() noexcept { return passing.load(std::memory_order_relaxed) ? nullptr : active_state(); }
+State* watching() noexcept { return passing.load(std::memory_order_relaxed) ? nullptr : started_state(); }
 
 // Where all went well.
 State* watching(cudnnStatus_t status) noexcept {
@@ -53,6 +53,14 @@ using namespace mucudnn;        // NOLINT: the bodies below are outside of every
 using namespace mucudnn::shim;  // NOLINT
 
 extern "C" {
+
+// Where our work begins for callers of the graph API: those that plan for a device that is described, and may
+// not be there, have no handle.
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  const cudnnStatus_t status = mucudnn_real_cudnnCreate(handle);
+  if (status == CUDNN_STATUS_SUCCESS && !passing.load(std::memory_order_relaxed)) active_state();
+  return status;
+}
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {

@@ -69,6 +69,8 @@ std::atomic<bool> passing{false};
 OwnWork::OwnWork() noexcept { own_work = true; }
 OwnWork::~OwnWork() { own_work = false; }
 
+State* started_state() noexcept { return own_work ? nullptr : published.load(std::memory_order_acquire); }
+
 State* active_state() noexcept {
   if (own_work) return nullptr;
   if (State* state = published.load(std::memory_order_acquire)) return state;

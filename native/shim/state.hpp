@@ -67,6 +67,8 @@ extern std::atomic<bool> passing;
 // Null where this call is to be passed on: also where it comes from the work of the shim itself, since a
 // library may call its own functions by their exported names.
 State* active_state() noexcept;
+// The same, but null as well before there is a state: this does not make one.
+State* started_state() noexcept;
 
 // While one exists, this thread's calls are passed on.
 class OwnWork {
