@@ -18,7 +18,7 @@ from mucudnn.kernels import PASSES, Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import optimize
-from mucudnn.records import describe
+from mucudnn.records import describe, slices
 from mucudnn.report.curves import even_curve
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, divide_workspace
@@ -85,10 +85,7 @@ def _run_whole(
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(max(c.workspace for c in configurations))
-    divisions = [
-        engine.prepare(problem, kernel.pass_, [(p.micro_batch, p.algorithm) for p in c.parts])
-        for c in configurations
-    ]
+    divisions = [engine.prepare(problem, kernel.pass_, slices(c)) for c in configurations]
     times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
     return {c: statistics.median(t) for c, t in zip(configurations, times, strict=True)}
 
@@ -133,8 +130,7 @@ def _in_turns_with_torch(engine: Engine, kernel: Kernel, divided: Configuration)
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(divided.workspace)
-    parts = [(p.micro_batch, p.algorithm) for p in divided.parts]
-    divisions = [engine.prepare(problem, kernel.pass_, parts)]
+    divisions = [engine.prepare(problem, kernel.pass_, slices(divided))]
     x = torch.rand(problem.mini_batch, problem.in_channels, *problem.input)
     w = torch.rand(problem.out_channels, problem.in_channels, *problem.kernel)
     ours, theirs = [], []

@@ -13,6 +13,7 @@ from mucudnn.kernels import Flags, Kernel, read_network
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
+from mucudnn.records import slices
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.tiles import fastest_tiles
 
@@ -68,9 +69,8 @@ def _run_whole(
 ) -> list[float]:
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
-    parts = [(part.micro_batch, part.algorithm) for part in tiles.parts]
     divisions = [
-        engine.prepare(problem, kernel.pass_, parts, tiles=True),
+        engine.prepare(problem, kernel.pass_, slices(tiles), tiles=True),
         *(engine.prepare(problem, kernel.pass_, [(1, part.algorithm)]) for part in whole),
     ]
     workspace = engine.allocate(max(1, *(division.workspace for division in divisions)))

@@ -9,10 +9,9 @@ import numpy.typing as npt
 from mucudnn._native import Engine, Memory, Problem
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.kernels import Kernel
-from mucudnn.records import SUCCESS, Comparison
+from mucudnn.records import SUCCESS, Comparison, Slices, slices
 from mucudnn.solver import Configuration
 
-_Parts = tuple[tuple[int, str], ...]
 _BUDGET_MS = 2000.0
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
 
@@ -32,18 +31,18 @@ def compare(
     workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
-    divisions = [engine.prepare(problem, pass_, _parts(c)) for c in configurations]
+    divisions = [engine.prepare(problem, pass_, slices(c)) for c in configurations]
     times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     workspace = None
     errors = _Errors(engine, kernel, tensors, cap)
     return Comparison(
         undivided_ms=statistics.median(times[-1]) if undivided else None,
         divided_ms=statistics.median(times[0]),
-        undivided_spread_ms=_spread(times[-1]) if undivided else None,
-        divided_spread_ms=_spread(times[0]),
-        error=errors.of(_parts(divided)),
+        undivided_spread_ms=spread(times[-1]) if undivided else None,
+        divided_spread_ms=spread(times[0]),
+        error=errors.of(slices(divided)),
         same_algorithms_error=errors.worst_undivided({part.algorithm for part in divided.parts}),
-        undivided_error=errors.of(_parts(undivided)) if undivided else None,
+        undivided_error=errors.of(slices(undivided)) if undivided else None,
     )
 
 
@@ -63,10 +62,10 @@ class _Errors:
         self._engine, self._kernel, self._tensors = engine, kernel, tensors
         problem = kernel.problem
         self._room = cap - extent(problem).total
-        self._known: dict[_Parts, float | None] = {}
+        self._known: dict[Slices, float | None] = {}
         self._reference = self._run_reference(problem.replace(data_type="f64", math="default"))
 
-    def of(self, parts: _Parts) -> float | None:
+    def of(self, parts: Slices) -> float | None:
         """Of one configuration, which needs no more workspace than there is room for."""
         if parts not in self._known:
             self._known[parts] = self._run(parts)
@@ -80,7 +79,7 @@ class _Errors:
         known = [error for error in errors if error is not None]
         return max(known) if len(known) == len(errors) else None
 
-    def _run(self, parts: _Parts) -> float | None:
+    def _run(self, parts: Slices) -> float | None:
         needed = self._workspace(parts)
         if self._reference is None or needed is None or needed > self._room:
             return None
@@ -91,7 +90,7 @@ class _Errors:
         result = memory.read(problem.data_type, count)
         return float(np.linalg.norm(result - self._reference) / np.linalg.norm(self._reference))
 
-    def _workspace(self, parts: _Parts) -> int | None:
+    def _workspace(self, parts: Slices) -> int | None:
         """Bytes, or None where it cannot run."""
         problem, pass_ = self._kernel.problem, self._kernel.pass_
         needed = 0
@@ -135,10 +134,7 @@ def _output(problem: Problem, pass_: str, tensors: Tensors) -> tuple[Memory, int
     }[pass_]
 
 
-def _parts(configuration: Configuration) -> _Parts:
-    return tuple((part.micro_batch, part.algorithm) for part in configuration.parts)
-
-
-def _spread(times: Sequence[float]) -> float:
+def spread(times: Sequence[float]) -> float:
+    """The distance between the quartiles."""
     quartiles = statistics.quantiles(times, n=4, method="inclusive")
     return quartiles[2] - quartiles[0]

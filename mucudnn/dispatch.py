@@ -20,6 +20,7 @@ from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.plan import Plan, PlanKernel, read_plan
+from mucudnn.records import slices
 from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration
@@ -145,9 +146,8 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         raise _not_in(known_plan(plan), problem, call.pass_)
     else:
         configuration, tiles = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
-    parts = [(part.micro_batch, part.algorithm) for part in configuration.parts]
     try:
-        division = device.engine.prepare(problem, call.pass_, parts, tiles=tiles)
+        division = device.engine.prepare(problem, call.pass_, slices(configuration), tiles=tiles)
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, it was made for another engine: {error}" if plan else str(error)

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 from mucudnn.solver import Configuration, MicroConfiguration
+
+Slices: TypeAlias = tuple[tuple[int, str], ...]
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
 PLANNED = "MUCUDNN_STATUS_PLANNED"  # a true workspace, found without the device, and no time
@@ -81,6 +84,11 @@ def grouped(parts: Sequence[MicroConfiguration]) -> list[tuple[int, MicroConfigu
     """(how many, part) of the runs of equal parts, in order."""
     runs = [list(run) for _, run in groupby(parts, key=lambda p: (p.micro_batch, p.algorithm))]
     return [(len(run), run[0]) for run in runs]
+
+
+def slices(configuration: Configuration) -> Slices:
+    """(micro-batch size, algorithm) of each part, as engines take them."""
+    return tuple((part.micro_batch, part.algorithm) for part in configuration.parts)
 
 
 def describe(configuration: Configuration) -> str:

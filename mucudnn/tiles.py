@@ -9,12 +9,13 @@ import statistics
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, Problem, tile_copies, tile_problem, tile_steps
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent, memory_cap
 from mucudnn.cache import Cache
+from mucudnn.compare import spread
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS, Comparison, describe
+from mucudnn.records import SUCCESS, Comparison, describe, slices
 from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, reuse_workspace
 
 _ROUNDS = 5
@@ -82,12 +83,12 @@ def _compare(
     measuring_extent(problem, memory_cap(engine))
     tensors = Tensors.random(engine, problem, extent(problem))
     divisions = [
-        engine.prepare(problem, pass_, [(p.micro_batch, p.algorithm) for p in parts], tiles=of_tiles)
-        for parts, of_tiles in ((tiles.parts, True), (rival.parts, False))
+        engine.prepare(problem, pass_, slices(configuration), tiles=configuration is tiles)
+        for configuration in (tiles, rival)
     ]
     workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
     times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
     (divided, divided_spread), (undivided, undivided_spread) = (
-        (statistics.median(t), max(t) - min(t)) for t in times
+        (statistics.median(t), spread(t)) for t in times
     )
     return Comparison(undivided, divided, undivided_spread, divided_spread, None, None, None)

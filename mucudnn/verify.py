@@ -9,7 +9,7 @@ from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_exten
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.plan import Plan, PlanKernel
-from mucudnn.records import SUCCESS
+from mucudnn.records import SUCCESS, slices
 from mucudnn.sizes import format_size
 
 _SLOWER = 1.25
@@ -80,7 +80,6 @@ def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     measuring_extent(problem, cap)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
-    parts = [(part.micro_batch, part.algorithm) for part in kernel.chosen.parts]
-    divisions = [engine.prepare(problem, kernel.pass_, parts)]
+    divisions = [engine.prepare(problem, kernel.pass_, slices(kernel.chosen))]
     (times,) = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
     return statistics.median(times)

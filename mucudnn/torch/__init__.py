@@ -8,7 +8,7 @@ Needs the extra: `pip install 'mucudnn[torch]'`.
 from mucudnn.errors import MissingExtraError
 
 try:
-    import torch as _  # noqa: F401
+    import torch as _  # noqa: F401 (whether it is there)
 except ImportError:
     raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
 

@@ -34,7 +34,7 @@ class _Divided:
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if _can_divide(input, weight):
             return functional.run(operands_of(self, input, weight, bias, self._mucudnn))
-        result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+        result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # of the module
         return result
 
 

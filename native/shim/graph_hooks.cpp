@@ -50,7 +50,7 @@ cudnnStatus_t make_cuda_graph(cudnnBackendDescriptor_t plan, Own own) {
 }  // namespace mucudnn::shim
 
 using namespace mucudnn;        // NOLINT: the bodies below are outside of every namespace
-using namespace mucudnn::shim;  // NOLINT
+using namespace mucudnn::shim;  // NOLINT: as above
 
 extern "C" {
 

@@ -53,7 +53,7 @@ std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size
 }  // namespace mucudnn::shim
 
 using namespace mucudnn;        // NOLINT: the bodies below are outside of every namespace
-using namespace mucudnn::shim;  // NOLINT
+using namespace mucudnn::shim;  // NOLINT: as above
 
 extern "C" {
 

@@ -63,6 +63,7 @@ def divided(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> Plan:
     )
 
 
+# PyTorch, beside which we run, copies x for an even kernel with 'same', and says that this is slow.
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize(

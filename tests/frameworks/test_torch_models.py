@@ -220,6 +220,7 @@ def test_what_cannot_be_divided_runs_as_before(x: torch.Tensor) -> None:
         assert torch.equal(result, expected)
 
 
+# PyTorch's own transforms compile a helper with what PyTorch has deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_transforms_and_subclasses_run_as_before() -> None:
     class Marked(torch.Tensor):

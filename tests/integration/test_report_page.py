@@ -57,7 +57,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
         assert "CI" not in os.environ, "Chromium is not installed, and CI needs it"
-        pytest.skip("Chromium is not installed")
+        pytest.skip("needs Chromium, to look at the page: Debian's chromium")
     with Browser(chromium, tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 

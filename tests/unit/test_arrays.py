@@ -204,7 +204,7 @@ def test_importing_imports_no_framework_nor_numpy() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     assert "convolution_forward" in dir(mucudnn)
     with pytest.raises(AttributeError, match="no attribute 'convolution_sideways'"):
-        mucudnn.convolution_sideways  # noqa: B018
+        mucudnn.convolution_sideways  # noqa: B018 (looking it up is the test)
 
 
 def test_types_that_are_taken_have_errors_of_their_own() -> None:

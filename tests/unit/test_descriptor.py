@@ -163,4 +163,4 @@ def test_an_impossible_problem_is_refused_by_name(changed: dict[str, object], me
         "mini_batch": 1, "in_channels": 1, "out_channels": 1, "input": (8, 8), "kernel": (3, 3), **changed
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
-        Problem(**arguments)  # type: ignore[arg-type]
+        Problem(**arguments)  # type: ignore[arg-type]  # wrong types are the point

@@ -173,7 +173,7 @@ def test_wrong_counts_are_refused(counts: dict[str, int], message: str) -> None:
 
 def test_an_unknown_solver_is_refused() -> None:
     with pytest.raises(ValueError, match="no solver 'cbc', there are auto, highs, exact"):
-        divide_workspace({"a": [configuration(1.0, 0)]}, 1, solver="cbc")  # type: ignore[arg-type]
+        divide_workspace({"a": [configuration(1.0, 0)]}, 1, solver="cbc")  # type: ignore[arg-type]  # its name is the point
 
 
 def fails(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
