@@ -155,6 +155,8 @@ class Engine:
     @property
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
+    def is_capturing(self, stream: int) -> bool:
+        """Whether work on a CUDA stream becomes part of a CUDA graph instead of being done."""
     def device_properties(self) -> str:
         """The JSON that a Planner takes, of this device. Raises EngineError."""
     def allocate(self, size: int) -> Memory:

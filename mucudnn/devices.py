@@ -6,7 +6,7 @@ from functools import cache
 from mucudnn import settings
 from mucudnn._native import Division, Engine, Memory
 from mucudnn.engines import open_engine
-from mucudnn.errors import NoEngineError, NothingFitsError
+from mucudnn.errors import NoEngineError, NothingFitsError, UsageError
 from mucudnn.sizes import format_size
 
 
@@ -35,6 +35,14 @@ class Device:
             division.run(x, w, y, workspace, alpha, beta, stream)
         finally:
             free.append(workspace)
+
+    def check_stream(self, stream: int) -> None:
+        """Raise UsageError where a call could not be put on the stream."""
+        if self.engine.is_capturing(stream):
+            raise UsageError(
+                "a CUDA graph is being captured, which would keep memory that is not its own: make the call "
+                "outside of it, or start the program with `mucudnn run`, which divides what a graph captures"
+            )
 
     def _take(self, free: list[Memory], size: int) -> Memory:
         try:

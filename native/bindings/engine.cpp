@@ -117,6 +117,9 @@ class PyEngine {
   int device_number() const { return device_->number(); }
   std::string device_properties() const { return device_properties_of(*context_); }
 
+  bool is_capturing(std::uintptr_t stream) const {
+    return device_->is_capturing(reinterpret_cast<cudaStream_t>(stream));
+  }
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
 
@@ -258,6 +261,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))

@@ -13,6 +13,7 @@ import pytest
 import mucudnn
 from mucudnn import dispatch, shapes
 from mucudnn.cache import Cache
+from mucudnn.devices import Device
 from mucudnn.dispatch import Call, prepared
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
 from mucudnn.optimizer import benchmark
@@ -155,3 +156,15 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
         found = list(pool.map(prepared, [CALL] * 8))
     assert counted.call_count == 1
     assert all(one is found[0] for one in found)
+
+
+def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Mock(kind="cudnn", is_capturing=lambda stream: stream == 7)
+    monkeypatch.setattr(dispatch, "device_named", lambda name: Device(engine))
+    with pytest.raises(UsageError, match="a CUDA graph is being captured"):
+        prepared(CALL._replace(device="cuda:0"), PLAN, stream=7)
+    engine.prepare.assert_not_called()
+    prepared(CALL._replace(device="cuda:0"), PLAN, stream=1)
+    engine.prepare.assert_called_once()
