@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch_worker import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
 GRACE = 5.0  # seconds for a setting that is under way when the time is over
+STALL = 70.0  # seconds after which a setting is taken to hang
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,13 @@ class Worker:
                 start_new_session=True,
             )
             try:
-                code: int | None = process.wait(seconds + GRACE)
-            except subprocess.TimeoutExpired:
-                code = None
+                is_over = _wait(process, seconds + GRACE, outcomes)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             stderr.seek(0)
-            return _ended(code, stderr.read(), outcomes)
+            return _ended(None if is_over else process.returncode, stderr.read(), outcomes)
 
     def _environment(self, group: Group) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
@@ -102,6 +102,19 @@ class Worker:
             "MUCUDNN_CACHE": cache,
             **dict(group.environment),
         }
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, file: Path) -> bool:
+    """Until it ends, or writes nothing to the file for too long; whether it was the seconds that ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            process.wait(1)
+            return False
+        except subprocess.TimeoutExpired:
+            if file.exists() and time.time() - file.stat().st_mtime > STALL:
+                return False
+    return True
 
 
 def _ended(code: int | None, stderr: str, file: Path) -> Ended:
