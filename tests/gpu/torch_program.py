@@ -2,7 +2,7 @@
 
 A ResNet-18 and a small 3-D U-Net train for a few steps in each of the settings of torch_settings.py, in a
 process without mucudnn and in one under it, and FILE says as JSON what came of it: losses, gradients held to
-the contract, peaks of memory, times, what the drop-in says at its end, exit codes, and the end of stderr where
+the contract, peaks of memory, times, what the drop-in says at its end, exit codes, the end of stderr where
 something failed. A setting that fails or hangs does not keep the others from running; what the time did not
 allow is there as "not run". With `--device cpu` everything runs end to end without a GPU, on tiny data: there
 PyTorch never calls cuDNN, so that only this program itself is tried out. Exit code 1 where something differs
