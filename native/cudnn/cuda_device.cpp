@@ -46,6 +46,10 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return name_; }
   int number() const override { return number_; }
+  int current() const noexcept override {
+    int device = -1;
+    return runtime_.cudaGetDevice(&device) == cudaSuccess ? device : -1;
+  }
   cudaStream_t stream() const override { return stream_; }
 
   bool is_capturing(cudaStream_t stream) const override {

@@ -35,6 +35,8 @@ class Device {
   virtual std::string name() const = 0;
   // Among several devices of its kind.
   virtual int number() const { return 0; }
+  // Of the one of its kind that this thread's calls go to now; -1 where that cannot be told.
+  virtual int current() const noexcept { return 0; }
   // Where work is to be put; null for the device's usual place.
   virtual CUstream_st* stream() const { return nullptr; }
   // Whether work on a stream is being captured into a graph instead of done.

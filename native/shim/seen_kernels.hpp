@@ -11,12 +11,13 @@ namespace mucudnn::shim {
 
 // Lives as long as the process.
 struct SeenKernel {
-  SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api)
-      : problem(its_problem), pass(its_pass), api(its_api) {}
+  SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api, int its_device)
+      : problem(its_problem), pass(its_pass), api(its_api), device(its_device) {}
 
   const Problem problem;
   const Pass pass;
   const Api api;
+  const int device;  // its number: what is made ready is for one device
   std::atomic<const KnownKernel*> known{nullptr};
   std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
   std::atomic<bool> warned{false};
@@ -32,8 +33,9 @@ class SeenKernels {
   SeenKernels(const SeenKernels&) = delete;
   SeenKernels& operator=(const SeenKernels&) = delete;
 
-  SeenKernel* find(const Problem& problem, Pass pass, Api api) const noexcept;
-  SeenKernel& find_or_add(const Problem& problem, Pass pass, Api api);  // throws std::bad_alloc
+  SeenKernel* find(const Problem& problem, Pass pass, Api api, int device) const noexcept;
+  // Throws std::bad_alloc.
+  SeenKernel& find_or_add(const Problem& problem, Pass pass, Api api, int device);
 
   template <typename Use>
   void for_each(Use use) const {

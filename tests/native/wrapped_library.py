@@ -49,6 +49,8 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
 """
 
 
+# A graph is made and launched in one.
+CUDA_GRAPHS = """if (getenv("CUDA_GRAPHS") != NULL) *(void**)&real = find("cudnnBackendExecute");"""
 EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
 
 
@@ -64,6 +66,7 @@ def wrapper(result: str, name: str, parameters: str) -> str:
 {result} {name}({parameters}) {{
   static {result} (*real)({parameters});
   if (real == NULL) *(void**)&real = find("{name}");
+  {CUDA_GRAPHS if name.endswith("CudaGraph") else ""}
   {fails if result == "cudnnStatus_t" else ""}
   {body}
 }}"""
@@ -72,7 +75,8 @@ def wrapper(result: str, name: str, parameters: str) -> str:
 def build_wrapper(folder: Path, *options: str) -> Path:
     """The library, which finds the host engine by HOST_ENGINE.
 
-    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0; with `-DNO_HOST` it does not tell
+    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, and with CUDA_GRAPHS it makes CUDA
+    graphs, which are launched at once; with `-DNO_HOST` it does not tell
     that it is no NVIDIA's.
     """
     headers = "".join(header.read_text() for header in host_abi.HEADERS)
