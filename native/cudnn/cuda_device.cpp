@@ -95,6 +95,8 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream), "cudaMemset2DAsync");
   }
 
+  void wait() override { runtime_.check(runtime_.cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+
   double time_ms(const std::function<void()>& work) override {
     const Event start(runtime_), end(runtime_);
     start.record(stream_);

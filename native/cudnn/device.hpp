@@ -58,6 +58,8 @@ class Device {
   virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
                             CUstream_st* stream) = 0;
 
+  // Until all work on the device is done, whoever gave it.
+  virtual void wait() = 0;
   // Milliseconds from the call until its work is done.
   virtual double time_ms(const std::function<void()>& work) = 0;
 };

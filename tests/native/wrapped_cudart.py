@@ -49,6 +49,10 @@ cudaError_t cudaMalloc(void** device, size_t size) {{
   if (capturing) abort();
   return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
 }}
+cudaError_t cudaDeviceSynchronize(void) {{
+  if (capturing) abort();
+  return cudaSuccess;
+}}
 """
 
 
