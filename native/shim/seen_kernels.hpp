@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "shim/known_kernel.hpp"
 
@@ -17,10 +19,12 @@ struct SeenKernel {
   const Problem problem;
   const Pass pass;
   const Api api;
-  const int device;  // its number: what is made ready is for one device
-  std::atomic<const KnownKernel*> known{nullptr};
+  const int device;                                // its number: what is made ready is for one device
+  std::atomic<const KnownKernel*> known{nullptr};  // of the legacy API, whose callers hold nothing of ours
+  std::weak_ptr<const KnownKernel> in_plans;       // of the graph API, while plans of the caller hold it
   std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
   std::atomic<bool> warned{false};
+  std::string said;  // of it last, so that it is said once
   std::atomic<std::int64_t> executions{0};
   SeenKernel* next = nullptr;
 };

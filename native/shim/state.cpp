@@ -131,25 +131,36 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   return known.release();
 }
 
-std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, const SeenKernel& kernel,
-                                                 bool may_measure) {
+std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel) {
+  if (device_ == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> lock(deciding_);
+  std::shared_ptr<const KnownKernel> known = kernel.in_plans.lock();
+  if (known == nullptr) {
+    known = decide(handle, kernel, true);
+    kernel.in_plans = known;
+  }
+  return known;
+}
+
+std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
+  const auto say = [&](LogLevel level, const std::string& what) {
+    if (kernel.said == what) return;
+    log(level, command_for(kernel.problem, kernel.pass) + "  # " + what);
+    kernel.said = what;
+  };
   std::string reason = "out of memory";
   try {
     std::unique_ptr<Decider>& decider = deciders_[index(kernel.device)];
     if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_);
     auto known = decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
-    if (known != nullptr) {
-      log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + known->text());
-    } else if (!kernel.looked_up) {
-      log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + reason_for_unknown());
-    }
+    say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;
   } catch (const EngineError& error) {
     reason = error.what();
   } catch (const std::bad_alloc&) {
     // Of the machine, or of the half of the device's memory that measuring may take.
   }
-  log(LogLevel::warning, command_for(kernel.problem, kernel.pass) + "  # passed on: " + reason);
+  say(LogLevel::warning, "passed on: " + reason);
   return std::make_unique<const KnownKernel>(kernel.pass, std::vector<Point>(), KnownKernel::Permissions(),
                                              -1);
 }

@@ -32,6 +32,8 @@ class State {
   // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
   // takes no lock.
   const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
+  // The same for a caller's plan, with measuring. Forgotten with the last plan that holds it.
+  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel);
 
   // Why an execution passes through of which nothing is known.
   const char* reason_for_unknown() const;
@@ -54,7 +56,8 @@ class State {
   static constexpr std::size_t kMostDevices = 256;
   static std::size_t index(int device) { return static_cast<std::size_t>(device); }
 
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const SeenKernel& kernel, bool may_measure);
+  // One thread at a time.
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
 
   Options options_;
   std::shared_ptr<const Library> library_;

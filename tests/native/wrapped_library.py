@@ -22,6 +22,10 @@ void fail_call(int number, int all) { count = 0; failing = number; sticky = all;
 int calls(void) { return count; }
 const char* failed_call(void) { return failed; }
 
+/* Those of the graph API that exist. */
+static atomic_int live;
+int live_descriptors(void) { return live; }
+
 static int fails(const char* name, int executes) {
   const int number = ++count;
   if (failing == 0 || (sticky ? number < failing || !executes : number != failing)) return 0;
@@ -54,14 +58,20 @@ CUDA_GRAPHS = """if (getenv("CUDA_GRAPHS") != NULL) *(void**)&real = find("cudnn
 EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
 
 
+# What comes after a call.
+AFTER = {
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
+    "cudnnBackendCreateDescriptor": "live += status == 0;",
+    "cudnnBackendDestroyDescriptor": "live -= status == 0;",
+}
+
+
 def wrapper(result: str, name: str, parameters: str) -> str:
     names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
     fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
     body = f"{'' if result == 'void' else 'return '}real({names});"
-    if name == "cudnnGetConvolutionBackwardFilterAlgorithm_v7":
-        body = (
-            f"const {result} status = real({names}); make_nondeterministic(results, returned); return status;"
-        )
+    if name in AFTER:
+        body = f"const {result} status = real({names}); {AFTER[name]} return status;"
     return f"""
 {result} {name}({parameters}) {{
   static {result} (*real)({parameters});
