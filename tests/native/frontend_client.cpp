@@ -2,7 +2,8 @@
 //
 // usage: frontend_client OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
 //   OPERATION  forward, backward_data, backward_filter or fused (relu(forward + residual + bias))
-//   CHOICE     a, b, fallback (every plan of the mode), engine (every engine by its number), json
+//   CHOICE     a, b, fallback (every plan of the mode), json, engine (every engine by its number, with every
+//              value of its knobs)
 // Tensors come on stdin in the order x, w, y, residual, bias; for each plan that is built, its name goes to
 // stderr and the output to stdout.
 #include <cudnn_frontend.h>
@@ -163,7 +164,24 @@ void run_heuristics(cudnnHandle_t handle, const Problem& problem, fe::HeurMode_t
   }
 }
 
-// Every engine by its number, with the default of each of its knobs.
+using Choices = std::unordered_map<fe::KnobType_t, int64_t>;
+
+// One of each knob's values, in every way.
+std::vector<Choices> all_choices(const std::vector<fe::Knob>& knobs) {
+  std::vector<Choices> all = {{}};
+  for (const fe::Knob& knob : knobs) {
+    std::vector<Choices> more;
+    for (const Choices& choices : all) {
+      for (int64_t value = knob.minValue; value <= knob.maxValue; value += knob.stride) {
+        more.push_back(choices);
+        more.back()[knob.type] = value;
+      }
+    }
+    all = more;
+  }
+  return all;
+}
+
 void run_engines(cudnnHandle_t handle, const Problem& problem, std::vector<Memory>& inputs) {
   Built listed = build(problem);
   check("build graph", listed.graph->build_operation_graph(handle));
@@ -172,15 +190,15 @@ void run_engines(cudnnHandle_t handle, const Problem& problem, std::vector<Memor
   for (int64_t id = 0; id < engines; ++id) {
     std::vector<fe::Knob> knobs;
     if (listed.graph->get_knobs_for_engine(id, knobs).is_bad()) continue;
-    std::unordered_map<fe::KnobType_t, int64_t> choices;
-    for (const fe::Knob& knob : knobs) choices[knob.type] = knob.minValue;
-    Built built = build(problem);
-    check("build graph", built.graph->build_operation_graph(handle));
-    check("engine", built.graph->create_execution_plan(id, choices));
-    check("support", built.graph->check_support());
-    check("plan", built.graph->build_plans());
-    tell_name(*built.graph);
-    execute(handle, problem, built, inputs);
+    for (const Choices& choices : all_choices(knobs)) {
+      Built built = build(problem);
+      check("build graph", built.graph->build_operation_graph(handle));
+      check("engine", built.graph->create_execution_plan(id, choices));
+      check("support", built.graph->check_support());
+      check("plan", built.graph->build_plans());
+      tell_name(*built.graph);
+      execute(handle, problem, built, inputs);
+    }
   }
 }
 

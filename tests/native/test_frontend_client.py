@@ -140,7 +140,7 @@ def kernel(data_type: str = "f32", layout: str = "nchw", mini_batch: int = 3) ->
 
 
 @each_operation
-@pytest.mark.parametrize(("mode", "plans"), [("a", 4), ("b", 4), ("fallback", 1)])
+@pytest.mark.parametrize(("mode", "plans"), [("a", 5), ("b", 5), ("fallback", 1)])
 def test_every_plan_of_every_heuristic_mode_is_right(
     program: Path, search_path: str, operation: str, mode: str, plans: int
 ) -> None:
@@ -150,10 +150,14 @@ def test_every_plan_of_every_heuristic_mode_is_right(
 
 
 @each_operation
-def test_every_engine_can_be_asked_for_by_its_number(program: Path, search_path: str, operation: str) -> None:
+def test_every_engine_can_be_asked_for_by_its_number_and_knobs(
+    program: Path, search_path: str, operation: str
+) -> None:
     by_number, _ = run(program, search_path, Case(operation, kernel()), "engine")
     by_heuristics, _ = run(program, search_path, Case(operation, kernel()), "a")
-    assert sorted(by_number) == sorted(by_heuristics)
+    tiled = "eng2" if operation in ("forward", "fused") else "eng0"
+    assert {*by_number} - {*by_heuristics} == {f"{tiled}_k2={size}" for size in (1, 2, 3)}
+    assert {*by_heuristics} < {*by_number}
 
 
 @each_operation
