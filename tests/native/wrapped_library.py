@@ -1,4 +1,4 @@
-"""The host engine behind functions that can be made to fail, and that can pass for NVIDIA's."""
+"""The host engine behind functions that can be made to fail, and to say what NVIDIA's would say."""
 
 from __future__ import annotations
 
@@ -50,6 +50,22 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
     if (results[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0) results[i].determinism = 0;
   }
 }
+
+/* ENGINE_NOTES="2=0 7=4": engine 2 has numerical note 0 besides its own, and engine 7 note 4. */
+static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_t* count, int* notes) {
+  int64_t index = -1, got = 0;
+  cudnnStatus_t (*read)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
+                        int64_t, int64_t*, void*);
+  *(void**)&read = find("cudnnBackendGetAttribute");
+  read(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &got, &index);
+  const char* text = getenv("ENGINE_NOTES");
+  for (char* end; text != NULL && *text != '\\0'; text = end) {
+    const long number = strtol(text, &end, 10), note = strtol(end + 1, &end, 10);
+    if (number != index) continue;
+    if (notes != NULL && *count < requested) notes[*count] = (int)note;
+    if (notes == NULL || *count < requested) ++*count;
+  }
+}
 """
 
 
@@ -63,6 +79,8 @@ AFTER = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
     "cudnnBackendCreateDescriptor": "live += status == 0;",
     "cudnnBackendDestroyDescriptor": "live -= status == 0;",
+    "cudnnBackendGetAttribute": "if (status == 0 && name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) "
+    "add_notes(descriptor, requested, count, elements);",
 }
 
 
@@ -85,9 +103,9 @@ def wrapper(result: str, name: str, parameters: str) -> str:
 def build_wrapper(folder: Path, *options: str) -> Path:
     """The library, which finds the host engine by HOST_ENGINE.
 
-    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, and with CUDA_GRAPHS it makes CUDA
-    graphs, which are launched at once; with `-DNO_HOST` it does not tell
-    that it is no NVIDIA's.
+    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, ENGINE_NOTES is what it says of the
+    graph API's engines, and with CUDA_GRAPHS it makes CUDA graphs, which are launched at once; with
+    `-DNO_HOST` it does not tell that it is no NVIDIA's.
     """
     headers = "".join(header.read_text() for header in host_abi.HEADERS)
     text = re.sub(r"\s*\\\n\s*", " ", headers)
