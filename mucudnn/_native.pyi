@@ -161,6 +161,8 @@ class Engine:
         """The JSON that a Planner takes, of this device. Raises EngineError."""
     def allocate(self, size: int) -> Memory:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
+    def borrow(self, address: int, size: int) -> Memory:
+        """Memory of the device that somebody else has allocated, and keeps."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
         """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:

@@ -61,7 +61,7 @@ def convolution_forward(
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
     result, vy = _output(out, x, vx, vw, ready.shapes["y"], beta)
-    ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream)
+    ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream, x)
     return _returned(result, out, x)
 
 
@@ -95,7 +95,7 @@ def convolution_backward_data(
     )  # fmt: skip
     ready = prepared(call, plan, stream=vdy.stream)
     result, vdx = _output(out, dy, vdy, vw, ready.shapes["x"], beta)
-    ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream)
+    ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream, dy)
     return _returned(result, out, dy)
 
 
@@ -130,7 +130,7 @@ def convolution_backward_filter(
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
     result, vdw = _output(out, x, vx, vdy, ready.shapes["w"], beta)
-    ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream)
+    ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream, x)
     return _returned(result, out, x)
 
 

@@ -59,9 +59,21 @@ class Prepared:
     _division: Division
     _workspace: int
 
-    def run(self, x: int, w: int, y: int, alpha: float = 1.0, beta: float = 0.0, stream: int = 0) -> None:
-        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream."""
-        self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream)
+    def run(
+        self,
+        x: int,
+        w: int,
+        y: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: int = 0,
+        owner: object = None,
+    ) -> None:
+        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream.
+
+        Where one of the tensors is given as `owner`, its library lends a CUDA device's workspace.
+        """
+        self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
 
 
 _prepared: dict[Hashable, Prepared] = {}

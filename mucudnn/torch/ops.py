@@ -128,7 +128,7 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, *given: Any) -> Tenso
         if bias is not None:  # added by the convolution itself, so that 16-bit results are rounded once
             _check_bias(bias, vx, w)
             y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
-        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream)
+        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
         return y
     except _FAILURES as error:
         _give_way(error, options)
@@ -143,7 +143,7 @@ def _backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Ten
         call = call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options)
         ready = _ready(call, options, vdy.stream)
         dx = _empty(input_shape, dy, options.channels_last)
-        ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream)
+        ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream, owner=dy)
         return dx
     except _FAILURES as error:
         _give_way(error, options)
@@ -159,7 +159,7 @@ def _backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> 
         call = call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options)
         ready = _ready(call, options, vx.stream)
         dw = _empty(filter_shape, x, options.channels_last)
-        ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream)
+        ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream, owner=x)
         return dw
     except _FAILURES as error:
         _give_way(error, options)

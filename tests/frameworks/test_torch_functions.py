@@ -9,6 +9,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
+from mucudnn import arrays
 from mucudnn.arrays import View
 from mucudnn.dispatch import Call
 from mucudnn.errors import MucudnnError
@@ -281,6 +282,11 @@ def test_tensors_on_different_devices() -> None:
     with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
         ops.run_forward(X, W.to("meta"), None, (1, 1), (0, 0), (1, 1), 1, False, None, None, False)
     assert isinstance(caught.value, MucudnnError)
+
+
+def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
+    address, owner = arrays.scratch(X, 100)
+    assert (address, owner.nbytes, owner.device) == (owner.data_ptr(), 100, X.device)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs_torch  # noqa: F401  (the program is one of PyTorch's)
 import pytest
 from gpu_engine import ON_GPU
 from programs import environment

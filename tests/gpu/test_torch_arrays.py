@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from gpu_engine import DEVICE
+from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn.errors import UsageError
-
-torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
-mt = pytest.importorskip("mucudnn.torch", reason="needs PyTorch: pip install torch")
 
 pytestmark = pytest.mark.gpu
 
