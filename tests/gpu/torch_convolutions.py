@@ -30,8 +30,8 @@ class Case:
     """Arithmetic, sizes of x and w, and how the three passes are called."""
 
     arithmetic: str
-    x: tuple[int, ...] = (8, 64, 28, 28)
-    w: tuple[int, ...] = (64, 64, 3, 3)
+    x: tuple[int, ...] = (16, 128, 56, 56)
+    w: tuple[int, ...] = (128, 128, 3, 3)
     stride: int = 1
     groups: int = 1
     channels_last: bool = False
@@ -39,7 +39,7 @@ class Case:
     benchmark: bool = False
 
 
-_VOLUME = {"x": (4, 16, 16, 16, 16), "w": (32, 16, 3, 3, 3)}
+_VOLUME = {"x": (8, 32, 24, 24, 24), "w": (64, 32, 3, 3, 3)}
 
 CASES = {
     "bf16": Case("bf16"),
@@ -50,15 +50,15 @@ CASES = {
     "bf16 volume": Case("bf16", **_VOLUME),
     "f16 volume channels_last": Case("f16", **_VOLUME, channels_last=True),
     "bf16 strided": Case("bf16", stride=2),
-    "f16 odd mini-batch": Case("f16", x=(7, 64, 28, 28)),
-    "strict groups": Case("strict", w=(64, 32, 3, 3), groups=2),
+    "f16 odd mini-batch": Case("f16", x=(11, 128, 56, 56)),
+    "strict groups": Case("strict", w=(128, 64, 3, 3), groups=2),
     "bf16 threads": Case("bf16", mode="threads"),
     "bf16 graph": Case("bf16", mode="graph"),
-    "tf32 benchmark": Case("tf32", x=(8, 64, 22, 22), benchmark=True),
+    "tf32 benchmark": Case("tf32", x=(16, 128, 44, 44), benchmark=True),
     "f16 compile": Case("f16", mode="compile"),
 }
 # Not among them: most of the memory is taken first.
-FULL = {"bf16 full": Case("bf16", x=(256, 64, 56, 56), mode="full")}
+FULL = {"bf16 full": Case("bf16", x=(256, 128, 56, 56), mode="full")}
 
 
 def run(name: str, case: Case, device: str) -> dict[str, object]:
@@ -85,10 +85,17 @@ def run(name: str, case: Case, device: str) -> dict[str, object]:
 
 
 def _tensors(name: str, case: Case, device: str) -> Tensors:
-    """x, w and dy."""
+    """x, w and dy; on a CPU as small as serves to try this out."""
     torch.manual_seed(zlib.crc32(name.encode()))
-    y = tuple((size - 1) // case.stride + 1 for size in case.x[2:])
-    shapes = case.x, case.w, (case.x[0], case.w[0], *y)
+    samples, channels, *spatial = case.x
+    kernels, group_channels, *kernel = case.w
+    if device == "cpu":
+        samples, channels, spatial = 3, channels // 16, [size // 4 for size in spatial]
+        kernels, group_channels = kernels // 16, group_channels // 16
+    y = [(size - 1) // case.stride + 1 for size in spatial]
+    shapes = (
+        (samples, channels, *spatial), (kernels, group_channels, *kernel), (samples, kernels, *y)
+    )  # fmt: skip
     dtype = _DTYPES.get(case.arithmetic, torch.float32)
     memory_format = _FORMATS[len(case.x)] if case.channels_last else torch.contiguous_format
     made = (torch.randn(shape).to(device, dtype) for shape in shapes)
@@ -155,7 +162,8 @@ def _in_threads(convolve: Convolve, tensors: Tensors) -> Tensors:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(torch.allclose(a, b, rtol=0.1, atol=0.1) for a, b in zip(given[0], given[1], strict=True))
+    for one, other in zip(given[0], given[1], strict=True):
+        assert (one - other).float().norm() <= 0.02 * other.float().norm()
     return given[1]
 
 

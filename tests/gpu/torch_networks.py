@@ -46,6 +46,6 @@ def make_task(name: str, *, tiny: bool) -> Task:
         x = torch.randn(samples, 1, size, size, size)
         target = torch.randint(classes, (samples, size, size, size))
         return Task(UNet3d(width=4 if tiny else 16, classes=classes), x, target)
-    samples, size = (4, 64) if tiny else (8, 224 if name == "resnet18" else 56)
+    samples, size = (4, 64) if tiny else (16, 224 if name == "resnet18" else 56)
     x, target = torch.randn(samples, 3, size, size), torch.randint(classes, (samples,))
     return Task(resnet18() if name == "resnet18" else small(), x, target)

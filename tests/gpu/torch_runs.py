@@ -14,7 +14,7 @@ from gpu_engine import DEVICE
 from programs import environment
 
 PROGRAM = Path(__file__).with_name("torch_convolutions.py")
-LIMIT = 2**20  # bytes of workspace for a convolution; transposed copies of eight images take more
+LIMIT = 2**23  # bytes of workspace for a convolution; transposed copies of eight images take more
 
 SECONDS = 120  # for a process; what it has done by then counts
 
