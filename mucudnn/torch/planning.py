@@ -76,7 +76,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}):
             model(*(example_input if isinstance(example_input, tuple) else (example_input,)))
     finally:
         for hook in hooks:

@@ -145,6 +145,22 @@ def test_under_autocast(no_giving_way: None) -> None:
     assert_close((y.detach(), dx, dw), rounded, EPSILON[kind])
 
 
+def test_a_plan_for_a_model_is_followed_and_leaves_random_numbers_as_they_were(no_giving_way: None) -> None:
+    x, _, _ = tensors()
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.Dropout(0.5), torch.nn.Conv2d(32, 8, 3, stride=2)
+    ).to(DEVICE)
+    random_state = torch.cuda.get_rng_state if DEVICE == "cuda" else torch.get_rng_state
+    before = random_state()
+    plan = mt.plan(model, x, workspace=LIMIT)
+    assert torch.equal(random_state(), before)
+    assert sorted(kernel.pass_ for kernel in plan.kernels) == [
+        "backward_data", "backward_filter", "backward_filter", "forward", "forward"
+    ]  # fmt: skip
+    expected = model.eval()(x)
+    assert torch.allclose(mt.convert(model, plan=plan)(x), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_under_the_compiler(no_giving_way: None) -> None:
     x, w, dy = tensors()
     backend = "inductor" if DEVICE == "cuda" else "aot_eager"

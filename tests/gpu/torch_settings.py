@@ -65,7 +65,7 @@ GROUPS = (
     ),
     Group(
         "heuristics",
-        0.5,
+        0.45,
         (
             Setting("resnet18", "tf32"),
             Setting("resnet18", "bf16"),
@@ -73,18 +73,16 @@ GROUPS = (
             Setting("resnet18", "bf16", mode="graph"),
             Setting("resnet18", "f16"),
             Setting("resnet18", "tf32", mode="streams"),
-            Setting("small", "bf16", mode="compile"),
             Setting("unet3d", "f16", channels_last=True),
             Setting("resnet18", "bf16", channels_last=True),
             Setting("resnet18", "strict"),
             Setting("unet3d", "tf32"),
-            Setting("small", "f16", channels_last=True, mode="compile"),
             Setting("unet3d", "strict"),
         ),
     ),
     Group(
         "benchmark",
-        0.2,
+        0.15,
         (
             Setting("resnet18", "bf16", benchmark=True),
             Setting("resnet18", "tf32", benchmark=True),
@@ -95,7 +93,7 @@ GROUPS = (
     ),
     Group(
         "legacy",
-        0.2,
+        0.12,
         (
             Setting("resnet18", "tf32", api="legacy"),
             Setting("resnet18", "bf16", api="legacy"),
@@ -103,6 +101,14 @@ GROUPS = (
             Setting("resnet18", "strict", api="legacy"),
         ),
         (("TORCH_CUDNN_V8_API_DISABLED", "1"),),
+    ),
+    Group(
+        "compiler",
+        0.18,
+        (
+            Setting("small", "bf16", mode="compile"),
+            Setting("small", "f16", channels_last=True, mode="compile"),
+        ),
     ),
 )
 
