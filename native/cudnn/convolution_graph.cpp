@@ -9,6 +9,7 @@ namespace mucudnn {
 namespace {
 
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
+constexpr std::int64_t kUnchosen = -1;  // as cuDNN has it: the knob is left to the engine
 
 std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
   return {sizes.end() - dims, sizes.end()};
@@ -108,8 +109,9 @@ EngineName name_of(const Backend& config) {
   name.engine = engine_of(config).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
   for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
                                                   CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
-    name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
-        choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    const auto value = choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    if (value == kUnchosen) continue;
+    name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] = value;
   }
   return name;
 }
