@@ -9,7 +9,6 @@ namespace mucudnn {
 namespace {
 
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
-constexpr std::int64_t kUnchosen = -1;  // as cuDNN has it: the knob is left to the engine
 
 std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
   return {sizes.end() - dims, sizes.end()};
@@ -105,6 +104,7 @@ Backend engine_of(const Backend& config) {
 }
 
 EngineName name_of(const Backend& config) {
+  constexpr std::int64_t kUnchosen = -1;  // as cuDNN has it: the knob is left to the engine
   EngineName name;
   name.engine = engine_of(config).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
   for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,

@@ -1,9 +1,9 @@
 """How programs convolve with the graph API: as shim_client.py's cases say, one after the other.
 
-What a case may say besides: engine (its number; else the first of the heuristics), knobs (of that engine,
-values by type), keep (its descriptors are left in place while the plan runs), unknown (attributes that the
-graph gets besides), json (the plan goes through its text), share (threads that run one plan), scratch (False:
-no workspace is passed).
+What a case may say besides: engine (its number; else the first of the heuristics), keep (its descriptors are
+left in place while the plan runs), unknown (attributes that the graph gets besides), json (the plan goes
+through its text), share (threads that run one plan), scratch (False: no workspace is passed), knobs (of the
+engine, values by type).
 """
 
 from __future__ import annotations
