@@ -173,7 +173,26 @@ else:
 """)
 
 
-def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pass_", PASSES)
+def test_each_part_of_a_division_may_have_knobs_of_its_own(pass_: str) -> None:
+    check(f"""
+problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
+def divided(parts):
+    def execute(engine, problem, pass_, x, w, y, workspace):
+        engine.execute(problem, pass_, parts, x, w, y, workspace, beta=0.5)
+    return run(cuda, problem, "{pass_}", execute)
+tiled = divided([(4, "{EXPLICIT[pass_]}_k2=4"), (2, "{EXPLICIT[pass_]}_k2=1"), (1, "{EXPLICIT[pass_]}")])
+plain = divided([(4, "{EXPLICIT[pass_]}"), (3, "{EXPLICIT[pass_]}")])
+for mine, theirs in zip(tiled, plain):
+    assert np.allclose(mine, theirs, rtol=1e-5, atol=1e-4)
+names = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in range(5)]
+needs = [cuda.prepare(problem, "{pass_}", [(7, name)]).workspace for name in names]
+assert needs == sorted(needs, reverse=True) and needs[4] < needs[0] / 4, needs
+""")
+
+
+@pytest.mark.parametrize("kept", ["eng%", "eng%k2=%"], ids=["engines", "engines with knobs"])
+def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(kept: str, tmp_path: Path) -> None:
     cache, plan = tmp_path / "cache.sqlite", str(tmp_path / "net.plan")
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
@@ -183,12 +202,13 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(tmp_path: P
     assert " WINOGRAD_NONFUSED " in measured.stdout
 
     with sqlite3.connect(cache) as rows:  # so that only engines are left to choose from
-        rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%'")
+        rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE ?", [kept])
     command = ("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
     decided = mucudnn(*command, env=env)
     assert decided.returncode == 0, decided.stderr
     (kernel,) = json.loads(decided.stdout)["kernels"]
-    assert all(part["algorithm"].startswith("eng") for part in kernel["divided"]["parts"])
+    algorithms = [part["algorithm"] for part in kernel["divided"]["parts"]]
+    assert all(name.startswith("eng") and ("k2=" in name or kept == "eng%") for name in algorithms)
     assert kernel["divided"]["workspace"] <= 64 * 2**10
     assert kernel["measured"]["error"] < 1e-5
     again = json.loads(mucudnn(*command, env=env).stdout)
