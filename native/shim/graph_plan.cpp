@@ -59,7 +59,7 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   problem.math = math_of(problem.data_type, notes);
   made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
-  made.known = state.know(handle, *made.kernel, true);
+  made.known = state.know_for_plan(handle, *made.kernel);
   if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
