@@ -150,6 +150,7 @@ def _measure_kernel(
                 workspace,
                 repeats=task.repeats,
                 budget_ms=BUDGET_MS,
+                operands=tensors.operands,
             )
         except EngineError as error:
             status = _status_in(error)
