@@ -110,16 +110,14 @@ class _Errors:
         candidates = [c for c in self._engine.enumerate(problem, pass_) if c.status == SUCCESS]
         if not candidates or _reference_memory(problem) > self._room:
             return None
-        needed = extent(problem)
         leanest = min(candidates, key=lambda candidate: candidate.workspace)
-        tensors = Tensors.allocated(self._engine, needed)
-        for source, target in zip(self._tensors.all, tensors.all, strict=True):
+        t = Tensors.allocated(self._engine, extent(problem))
+        for source, target in zip(self._tensors.all, t.all, strict=True):
             target.write("f64", source.read(self._kernel.problem.data_type, target.size // 8))
         workspace = allocate_workspace(self._engine, leanest.workspace)
         parts = [(problem.mini_batch, leanest.algorithm)]
-        t = tensors
         self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
-        memory, count = _output(problem, pass_, tensors)
+        memory, count = _output(problem, pass_, t)
         return memory.read("f64", count)
 
 

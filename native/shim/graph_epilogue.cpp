@@ -9,6 +9,7 @@ namespace mucudnn::shim {
 namespace {
 
 constexpr char kUsedTwice[] = "an intermediate tensor used twice";
+constexpr char kScaled[] = "a scaled pointwise operation";
 
 // No mode: of functions that no epilogue has.
 constexpr auto kNoMode = static_cast<cudnnPointwiseMode_t>(-1);
@@ -65,23 +66,19 @@ const char* read_operation(const Shadow& operation, std::int64_t last, const Ten
 
   const auto x = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
   const auto b = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-  // What is added or multiplied may stand on either side.
-  const bool is_swapped = uid_of(x.get()) != last;
-  auto own_factor = CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1,
-       others_factor = CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2;
-  if (is_swapped) std::swap(own_factor, others_factor);
+  // For which cuDNN has compiled engines alone.
+  if (uid_of(x.get()) != last) return "an operand before the convolution's result";
   Operand operand = Operand::none;
   double scale = 1;
   if (b != nullptr) {
-    const Shadow* const other = (is_swapped ? x : b).get();
-    if (uid_of(other) == last) return kUsedTwice;
-    if (const char* const obstacle = read_operand(other, y, problem.layout, operand, operand_uid))
+    if (uid_of(b.get()) == last) return kUsedTwice;
+    if (const char* const obstacle = read_operand(b.get(), y, problem.layout, operand, operand_uid))
       return obstacle;
-    scale = factor(operation, others_factor, 1);
+    scale = factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, 1);
   }
-  if (factor(operation, own_factor, 1) != 1) return "a scaled pointwise operation";
+  if (factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, 1) != 1) return kScaled;
   const auto kind = pointwise_of(mode, operand, scale);
-  if (!kind) return scale == 1 ? "another pointwise function" : "a scaled pointwise operation";
+  if (!kind) return scale == 1 ? "another pointwise function" : kScaled;
   problem.epilogue.push_back(*kind);
   return nullptr;
 }

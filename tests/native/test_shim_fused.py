@@ -62,13 +62,12 @@ def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
     "more",
     [
         {"reverse": True},
-        {"odd": {"swapped": True}},
         {"keep": True, "repeat": 3},
         {"problem": TORCH_RELU, "alias": {"operand0": "y"}, "over": float("nan")},
         {"alias": {"operand0": "y"}},
         {"share": 4},
     ],
-    ids=["any order", "operand first", "run again", "as PyTorch's relu", "added in place", "threads"],
+    ids=["any order", "run again", "as PyTorch's relu", "added in place", "threads"],
 )
 def test_however_a_program_writes_the_chain_it_is_divided(
     more: dict[str, Any], engine: Engine, tmp_path: Path
@@ -84,6 +83,7 @@ ODD = {
     "the convolution's alpha": ({"alpha": 2.0}, "a fused convolution with alpha or beta"),
     "what comes before is scaled": ({"scale": 2.0}, "a scaled pointwise operation"),
     "what is added is scaled": ({"factor": 0.5}, "a scaled pointwise operation"),
+    "what is added comes first": ({"swapped": True}, "an operand before the convolution's result"),
     "16-bit intermediates": ({"intermediate": "f16"}, "an intermediate tensor of another data type"),
     "pointwise in fp64": ({"compute": "f64"}, "the compute type"),
     "an operand of another type": ({"operand": {"type_": "f16"}}, "mixed data types"),
@@ -174,6 +174,14 @@ def test_the_workspace_told_is_within_the_limit(limit: int, engine: Engine, tmp_
     (told,) = (facts["workspace"] for facts in found.facts)
     assert told < limit if limit < own else told == own
     check_results(cases, found, [[2]], tmp_path)
+
+
+def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
+    cases = [fused(engine=engine) for engine in ENGINES]
+    online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
+    found, alone = run_under_shim(cases, tmp_path, **online), run_alone(cases, tmp_path)
+    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
+    check_results(cases, found, [ENGINES] * len(cases), tmp_path)
 
 
 def test_online_a_chain_is_measured_when_its_plan_is_finalized_and_never_again(tmp_path: Path) -> None:
