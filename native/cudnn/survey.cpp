@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
+#include <map>
 #include <new>
 
 #include "cudnn/measure.hpp"
@@ -12,6 +14,7 @@ namespace {
 
 constexpr int kRuns = 3;
 constexpr double kBudgetMs = 50;
+constexpr double kHopeless = 2;                           // times the fastest of a micro-batch size
 constexpr std::size_t kRotation = std::size_t{64} << 20;  // bytes of x and y that no cache holds
 
 class Memory {
@@ -85,17 +88,23 @@ std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, cons
     if (extent.operands[i] > 0) region.tensors.operands[i] = random(extent.operands[i]);
   }
   const Memory workspace(device, most);
+  device.wait();  // for the program's work, which would be timed along
   std::vector<MicroConfiguration> measured;
+  std::map<std::int64_t, double> fastest;
   for (const Task& task : tasks) {
     if (task.workspace > most) continue;
+    double& best =
+        fastest.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
     try {
       std::vector<double> times =
           measure(engine, device, problem.with_mini_batch(task.micro_batch), pass, task.algorithm, region,
-                  {workspace.data(), task.workspace}, kRuns, kBudgetMs);
+                  {workspace.data(), task.workspace}, kRuns, kBudgetMs, kHopeless * best);
       std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                        times.end());
-      measured.push_back({task.micro_batch, task.algorithm, times[times.size() / 2],
-                          static_cast<std::int64_t>(task.workspace)});
+      const double median = times[times.size() / 2];
+      best = std::min(best, median);
+      measured.push_back(
+          {task.micro_batch, task.algorithm, median, static_cast<std::int64_t>(task.workspace)});
     } catch (const EngineError&) {
       // An algorithm that says it can run and does not: nothing to choose.
     }

@@ -24,6 +24,19 @@ const Candidate* find(const std::vector<Candidate>& candidates, const std::strin
   return found == candidates.end() ? nullptr : &*found;
 }
 
+// What the library says of an algorithm. Notes are an engine's: those of one with its knobs as nobody listed
+// them are any other's of the same number.
+const Candidate* find_like(const std::vector<Candidate>& candidates, const std::string& algorithm) {
+  const Candidate* const listed = find(candidates, algorithm);
+  const auto name = parse_engine_name(algorithm);
+  if (listed != nullptr || !name) return listed;
+  const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+    const auto other = parse_engine_name(candidate.algorithm);
+    return other && other->engine == name->engine && candidate.status == kSuccess;
+  });
+  return found == candidates.end() ? nullptr : &*found;
+}
+
 std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> context) {
   return api == Api::legacy ? make_legacy_engine(std::move(context))
                             : make_combined_engine(std::move(context));
@@ -194,7 +207,7 @@ std::unique_ptr<const KnownKernel> Decider::make_known(Engine& engine, const Pro
     bool legacy = true;
     std::vector<Slice> slices;
     for (const MicroConfiguration& part : configuration) {
-      const Candidate* const candidate = find(candidates.at(part.micro_batch), part.algorithm);
+      const Candidate* const candidate = find_like(candidates.at(part.micro_batch), part.algorithm);
       deterministic = deterministic && candidate != nullptr && is_deterministic(*candidate);
       allowed = allowed && (candidate == nullptr || is_allowed(*candidate));
       legacy = legacy && !parse_engine_name(part.algorithm);

@@ -64,7 +64,7 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   problem.math = math_of(problem.data_type, notes);
   made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
-  made.known = state.know(handle, *made.kernel, true);
+  made.known = state.know_for_plan(handle, *made.kernel);
   if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
@@ -83,6 +83,19 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   }
 }
 
+// Of a plan that was made from JSON. It may be of anything; a convolution in it is counted.
+std::shared_ptr<const GraphPlan> plan_from_json(const Shadow& shadow, const Backend& plan) {
+  if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
+    return nullptr;
+  const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+  if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
+  auto made = std::make_shared<GraphPlan>();
+  made->own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  made->told = made->own_workspace;
+  made->obstacle = "a plan made from JSON";
+  return made;
+}
+
 }  // namespace
 
 std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept {
@@ -90,13 +103,15 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
   try {
     const auto shadow = state.shadows().find(plan);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
+    const Backend finalized(state.library(), plan);
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    const auto graph = config == nullptr ? nullptr : graph_of(*config);
+    if (config == nullptr) return plan_from_json(*shadow, finalized);
+    const auto graph = graph_of(*config);
     if (graph == nullptr) return nullptr;
     auto made = std::make_shared<GraphPlan>();
     made->convolution = recognise_graph(*graph);
     if (!made->convolution.is_convolution) return nullptr;
-    fill(state, *shadow, *graph, Backend(state.library(), plan), *made);
+    fill(state, *shadow, *graph, finalized, *made);
     return made;
   } catch (const std::exception&) {
     // Of a plan that the library does not tell about, nothing is known.

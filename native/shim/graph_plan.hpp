@@ -11,7 +11,7 @@ struct GraphPlan {
   const char* obstacle = nullptr;  // why it passes through
   GraphConvolution convolution{};
   SeenKernel* kernel = nullptr;
-  const KnownKernel* known = nullptr;
+  std::shared_ptr<const KnownKernel> known;
   KnownKernel::Permission permission{};
   std::string own;                 // the name of the program's own engine
   std::int64_t own_workspace = 0;  // bytes, and so is this:

@@ -62,8 +62,11 @@ std::vector<MicroConfiguration> Journal::measured(const Problem& problem, Pass p
   return all;
 }
 
-void Journal::append(const Problem& problem, Pass pass,
-                     const std::vector<MicroConfiguration>& measured) const {
+void Journal::append(const Problem& problem, Pass pass, const std::vector<MicroConfiguration>& measured) {
+  for (const MicroConfiguration& one : measured) {
+    const std::string key = to_text(problem.with_mini_batch(one.micro_batch));
+    measured_[{key, pass}].insert_or_assign(one.algorithm, one);
+  }
   if (path_.empty() || measured.empty()) return;
   std::map<std::int64_t, PlanKernel> kernels;
   for (const MicroConfiguration& one : measured) {

@@ -19,7 +19,7 @@ class Journal {
   std::vector<MicroConfiguration> measured(const Problem& problem, Pass pass) const;
 
   // Keeps what was measured of a kernel at any sizes. Throws std::runtime_error where it cannot be written.
-  void append(const Problem& problem, Pass pass, const std::vector<MicroConfiguration>& measured) const;
+  void append(const Problem& problem, Pass pass, const std::vector<MicroConfiguration>& measured);
 
  private:
   void read();

@@ -86,7 +86,7 @@ class FakeEngine:
         return problem.w_elements * 6 if sixteen and parts > 4 else 0
 
     def measure(
-        self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, operands=()
+        self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more
     ) -> list[float]:
         if self.calls["measure"] == self.interrupt_after:
             raise KeyboardInterrupt
