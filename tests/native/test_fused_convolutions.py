@@ -10,7 +10,7 @@ from reference import EPILOGUES, EPSILON, PASSES, Bench, divisions, operand_shap
 
 from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_problem
 
-ENGINES = ["eng0", "eng2", "eng5", "eng7"]  # of the forward pass, by the numbers of the algorithms
+ENGINES = ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"]  # of the algorithms' numbers
 PLAIN = parse_descriptor("mb6_ic4ih9iw8_oc6_kh3_ph1")[0]
 
 
@@ -51,7 +51,7 @@ def test_every_engine_agrees_with_the_definition(engine: Engine, name: str, epil
 def test_their_engines_need_the_workspaces_of_the_plain_algorithms(engine: Engine) -> None:
     plain = [c.workspace for c in engine.enumerate(PLAIN, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
     found = engine.enumerate(fused(PLAIN, "+add+bias+relu"), "forward")
-    assert sorted(c.workspace for c in found) == sorted(plain)
+    assert sorted(c.workspace for c in found if "_" not in c.algorithm) == sorted(plain)
     assert {c.status for c in found} == {"CUDNN_STATUS_SUCCESS"}
 
 
