@@ -1,5 +1,5 @@
 // The one-line text form of a problem: oneDNN benchdnn's convolution descriptor behind a prefix of data
-// type, layout and math.
+// type, layout and math, with the epilogue at its end.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -66,6 +66,13 @@ std::string_view read_name(std::string_view body, Descriptor& descriptor) {
   std::string_view rest = body.substr(0, quote - 1);
   if (!rest.empty() && rest.back() == '_') rest.remove_suffix(1);
   return rest;
+}
+
+// `+bias+relu` at the end of what is left.
+std::string_view read_epilogue(std::string_view body, Problem& problem) {
+  const std::size_t plus = std::min(body.find('+'), body.size());
+  problem.epilogue = parse_epilogue(body.substr(plus));
+  return body.substr(0, plus);
 }
 
 Numbers read_numbers(std::string_view body) {
@@ -138,7 +145,7 @@ Descriptor parse_descriptor(std::string_view text, const Problem& defaults) {
   p.data_type = defaults.data_type;
   p.layout = defaults.layout;
   p.math = defaults.math;
-  const std::string_view body = read_name(read_prefix(text, p), descriptor);
+  const std::string_view body = read_epilogue(read_name(read_prefix(text, p), descriptor), p);
   const Numbers numbers = read_numbers(body);
 
   const auto has = [&](const char* token) { return numbers.find(token) != numbers.end(); };
@@ -176,7 +183,7 @@ std::string to_text(const Problem& p) {
          std::to_string(p.groups) + "mb" + std::to_string(p.mini_batch) + "_ic" +
          std::to_string(p.in_channels) + sizes('i', p.input) + "_oc" + std::to_string(p.out_channels) +
          sizes('o', p.output) + "_" + sizes('k', p.kernel) + "_" + sizes('s', p.stride) + "_" +
-         sizes('p', p.padding) + "_" + sizes('d', p.dilation, 1);
+         sizes('p', p.padding) + "_" + sizes('d', p.dilation, 1) + to_text(p.epilogue);
 }
 
 }  // namespace mucudnn

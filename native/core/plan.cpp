@@ -79,6 +79,11 @@ std::string text_of(const Configuration& configuration) {
   return text;
 }
 
+void check_pass(const PlanKernel& kernel) {
+  if (kernel.problem.is_fused() && kernel.pass != Pass::forward)
+    fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
+}
+
 Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
   Configuration configuration;
   while (!text.empty()) {
@@ -175,6 +180,7 @@ class Reader {
     kernel.count = number_in<int>(cut(line, ' '), "count");
     if (kernel.count < 1) fail("the count of a kernel is below 1");
     kernel.problem = parse_descriptor(line).problem;
+    check_pass(kernel);
     if (!seen_.emplace(to_text(kernel.problem), kernel.pass).second)
       fail("this kernel stands in the plan twice");
     plan_.kernels.push_back(std::move(kernel));
@@ -231,6 +237,7 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& [key, kernel] : kernels) {
     const std::int64_t mini_batch = kernel->problem.mini_batch;
+    check_pass(*kernel);
     check(kernel->chosen, mini_batch);
     text += std::string("kernel ") + name_of(kernel->pass) + " " + std::to_string(kernel->count) + " " +
             std::get<0>(key) + "\nchoose" + text_of(kernel->chosen) + "\n";

@@ -18,6 +18,9 @@ struct Slice {
   std::string algorithm;
 };
 
+// The tensors from sample `first` on.
+Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
+
 // The operands of the samples from `first` on, where those before it are computed: the slices of forward and
 // backward_data write disjoint outputs, those of backward_filter add to one.
 Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);

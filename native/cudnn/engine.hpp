@@ -1,6 +1,7 @@
 // The one interface to algorithms: enumerate, prepare, execute. Algorithms go by their names.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -39,6 +40,7 @@ struct Tensors {
   char* x = nullptr;
   char* w = nullptr;
   char* y = nullptr;
+  std::array<char*, kMostPointwise> operands{};  // each at the place of its operation in the epilogue
 };
 
 struct Scratch {

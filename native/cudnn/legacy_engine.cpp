@@ -192,6 +192,7 @@ class LegacyEngine final : public Engine {
   cudnnHandle_t handle() const override { return context_->handle(); }
 
   std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
+    if (problem.is_fused()) return {};
     switch (pass) {
       case Pass::forward:
         return candidates<ForwardPass>(*context_, problem);
@@ -205,6 +206,8 @@ class LegacyEngine final : public Engine {
 
   std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
                                           const std::string& algorithm) override {
+    if (problem.is_fused())
+      throw EngineError("the legacy API does not fuse '" + to_text(problem.epilogue) + "': " + algorithm);
     switch (pass) {
       case Pass::forward:
         return std::make_unique<LegacyKernel<ForwardPass>>(context_, problem, algorithm);

@@ -56,6 +56,11 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
   made.own = to_text(name_of(configs.at(0)));
   Problem& problem = convolution.recognised.problem;
+  if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
+    // It needs no workspace, and graph_engine.cpp lists none of its kind to hold another against.
+    made.obstacle = "fused by an engine that is compiled at run time";
+    return;
+  }
   problem.math = math_of(problem.data_type, notes);
   made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
@@ -133,9 +138,15 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
       return at < uids.size() && at < pointers.size() ? static_cast<char*>(pointers[at]) : nullptr;
     };
     const GraphConvolution& c = plan.convolution;
-    const Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
-    if (tensors.x == nullptr || tensors.w == nullptr || tensors.y == nullptr)
-      return pass("a pointer is NULL");
+    Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
+    bool is_complete = tensors.x != nullptr && tensors.w != nullptr && tensors.y != nullptr;
+    const Epilogue& epilogue = plan.kernel->problem.epilogue;
+    for (std::size_t i = 0; i < epilogue.size(); ++i) {
+      if (operand_of(epilogue[i]) == Operand::none) continue;
+      tensors.operands[i] = pointer(c.operands[i]);
+      is_complete = is_complete && tensors.operands[i] != nullptr;
+    }
+    if (!is_complete) return pass("a pointer is NULL");
     // The workspace comes without its size, which is what the program was told.
     auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
     const std::int64_t size = data == nullptr ? 0 : plan.told;

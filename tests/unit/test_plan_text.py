@@ -120,6 +120,17 @@ def test_a_broken_plan_is_refused_by_line(old: str, new: str, message: str) -> N
         parse_plan(TEXT.replace(old, new, 1))
 
 
+def test_a_fused_convolution_has_a_forward_pass_only() -> None:
+    fused = TEXT.replace("dw0", "dw0+bias+relu")
+    header, kernels = parse_plan(fused)
+    assert kernels[0][0].epilogue == "+bias+relu"
+    assert format_plan(header, kernels) == fused
+    with pytest.raises(ValueError, match="line 5: a fused convolution has no pass backward_data"):
+        parse_plan(fused.replace("forward", "backward_data"))
+    with pytest.raises(ValueError, match="a fused convolution has no pass backward_filter"):
+        format_plan(header, [(kernels[0][0], "backward_filter", *kernels[0][2:])])
+
+
 def test_a_kernel_stands_in_a_plan_once() -> None:
     kernel = (PROBLEM, "forward", 1, WHOLE, [])
     with pytest.raises(ValueError, match="twice"):
