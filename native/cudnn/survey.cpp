@@ -84,8 +84,15 @@ std::size_t memory_to_measure(Device& device, const Problem& problem, const std:
   return needs.tensors.total() + needs.workspace;
 }
 
-std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                                            const std::vector<Task>& tasks) {
+bool any_fits_memory(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
+  const std::size_t cap = device.available() / 2;
+  const std::size_t tensors = measuring_extent(problem, cap).total();
+  return std::any_of(tasks.begin(), tasks.end(),
+                     [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
+}
+
+Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                   const std::vector<Task>& tasks) {
   const auto [extent, most] = needs_of(device, problem, tasks);
   Memory x(device, extent.x);
   Memory w(device, extent.w);
@@ -93,7 +100,7 @@ std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, cons
   const Memory workspace(device, most);
   for (Memory* tensor : {&x, &w, &y}) tensor->fill(problem.data_type);
   const Region region{{x.data(), w.data(), y.data()}, extent.x, extent.w, extent.y};
-  std::vector<MicroConfiguration> measured;
+  Survey survey;
   for (const Task& task : tasks) {
     if (task.workspace > most) continue;
     try {
@@ -102,13 +109,13 @@ std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, cons
                   {workspace.data(), task.workspace}, kRuns, kBudgetMs);
       std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                        times.end());
-      measured.push_back({task.micro_batch, task.algorithm, times[times.size() / 2],
-                          static_cast<std::int64_t>(task.workspace)});
+      survey.measured.push_back({task.micro_batch, task.algorithm, times[times.size() / 2],
+                                 static_cast<std::int64_t>(task.workspace)});
     } catch (const EngineError&) {
-      // An algorithm that says it can run and does not: nothing to choose.
+      survey.failed.push_back(task);  // it says that it can run, and does not
     }
   }
-  return measured;
+  return survey;
 }
 
 }  // namespace mucudnn

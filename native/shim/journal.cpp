@@ -4,22 +4,11 @@
 
 #include <ctime>
 
+#include "core/journal.hpp"
 #include "core/locked_file.hpp"
+#include "core/log.hpp"
 
 namespace mucudnn::shim {
-namespace {
-
-constexpr std::string_view kStart = "mucudnn plan ";
-
-// Up to the line "end N"; empty where the document is cut off.
-std::string_view whole(std::string_view document) {
-  const std::size_t end = document.find("\nend ");
-  if (end == std::string_view::npos) return {};
-  const std::size_t newline = document.find('\n', end + 1);
-  return newline == std::string_view::npos ? std::string_view{} : document.substr(0, newline + 1);
-}
-
-}  // namespace
 
 Journal::Journal(std::string path, std::map<std::string, std::string> identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
@@ -27,18 +16,7 @@ Journal::Journal(std::string path, std::map<std::string, std::string> identity)
 }
 
 void Journal::read() {
-  const std::string text = read_file(path_);
-  std::size_t next = text.find(kStart);
-  while (next != std::string::npos) {
-    const std::size_t start = next;
-    next = text.find(kStart, start + kStart.size());
-    const std::string_view document = whole(std::string_view(text).substr(start, next - start));
-    try {
-      take(parse_plan(document));
-    } catch (const std::invalid_argument&) {
-      // Cut off, damaged or of a newer version: this one counts as never written.
-    }
-  }
+  for (const Plan& plan : parse_journal(read_file(path_))) take(plan);
 }
 
 void Journal::take(const Plan& plan) {
@@ -47,36 +25,37 @@ void Journal::take(const Plan& plan) {
     if (found == plan.header.end() || found->second != value) return;
   }
   for (const PlanKernel& kernel : plan.kernels) {
-    auto& of_kernel = measured_[{to_text(kernel.problem), kernel.pass}];
+    Known& known = of(kernel.problem, kernel.pass)[kernel.problem.mini_batch];
     for (const Configuration& option : kernel.desirable) {
-      if (option.size() == 1) of_kernel.insert_or_assign(option.front().algorithm, option.front());
+      if (option.size() == 1) known.measured.insert_or_assign(option.front().algorithm, option.front());
     }
+    for (const auto& [api, all] : kernel.candidates) known.candidates.insert_or_assign(api, all);
   }
 }
 
-std::vector<MicroConfiguration> Journal::measured(const Problem& problem, Pass pass) const {
-  std::vector<MicroConfiguration> all;
-  const auto found = measured_.find({to_text(problem), pass});
-  if (found == measured_.end()) return all;
-  for (const auto& [algorithm, one] : found->second) all.push_back(one);
-  return all;
+Journal::Sizes& Journal::of(const Problem& problem, Pass pass) {
+  return kernels_[{to_text(problem.with_mini_batch(1)), pass}];
 }
 
-void Journal::append(const Problem& problem, Pass pass,
-                     const std::vector<MicroConfiguration>& measured) const {
-  if (path_.empty() || measured.empty()) return;
-  std::map<std::int64_t, PlanKernel> kernels;
-  for (const MicroConfiguration& one : measured) {
-    PlanKernel& kernel = kernels[one.micro_batch];
-    kernel.problem = problem.with_mini_batch(one.micro_batch);
-    kernel.pass = pass;
-    kernel.desirable.push_back({one});
-    if (kernel.chosen.empty() || one.time_ms < time_of(kernel.chosen)) kernel.chosen = {one};
-  }
+void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const {
+  if (path_.empty() || news.empty()) return;
   Plan plan{identity_, {}};
   plan.header["measured_at"] = std::to_string(std::time(nullptr));
-  for (auto& [size, kernel] : kernels) plan.kernels.push_back(std::move(kernel));
-  LockedFile(path_).append(to_text(plan));
+  for (const auto& [size, known] : news) {
+    PlanKernel& kernel = plan.kernels.emplace_back();
+    kernel.problem = problem.with_mini_batch(size);
+    kernel.pass = pass;
+    kernel.candidates = known.candidates;
+    for (const auto& [algorithm, one] : known.measured) {
+      kernel.desirable.push_back({one});
+      if (kernel.chosen.empty() || one.time_ms < time_of(kernel.chosen)) kernel.chosen = {one};
+    }
+  }
+  try {
+    LockedFile(path_).append(to_text(plan));
+  } catch (const std::runtime_error& error) {
+    log(LogLevel::warning, std::string("what was measured is not kept: ") + error.what());
+  }
 }
 
 }  // namespace mucudnn::shim

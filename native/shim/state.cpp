@@ -126,6 +126,7 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, const See
   std::string reason = "out of memory";
   try {
     auto known = decider_->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
+    if (!is_logged(LogLevel::info)) return known;
     if (known != nullptr) {
       log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + known->text());
     } else if (!kernel.looked_up) {

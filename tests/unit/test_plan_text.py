@@ -89,8 +89,8 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
 
 
 def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NewerVersionError, match="of version 2, this mucudnn reads up to version 1"):
-        parse_plan(TEXT.replace("plan 1", "plan 2"))
+    with pytest.raises(NewerVersionError, match="of version 3, this mucudnn reads up to version 2"):
+        parse_plan(TEXT.replace("plan 1", "plan 3"))
 
 
 @pytest.mark.parametrize(
