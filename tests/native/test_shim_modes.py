@@ -101,6 +101,7 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
             rows = [row for kind, row in cache.rows() if kind.name == "measurement"]
         assert (machine.device, machine.library) == (engine.device, engine.library)
         assert len(rows) == measurements(found)
+        assert {row["notes"] for row in rows} == {"deterministic"}
     assert main(["cache", "prune", "--older-than", "0"]) == 0
     assert (tmp_path / "cache.sqlite.journal").read_text() == ""
     assert "deleted" in capsys.readouterr().out
