@@ -1,8 +1,8 @@
 /* The timing loops of bench/graph.py, for convolutions of the graph API on the host engine, alone and through
- * the shim. Prints "alone with" in ns, a line a plan (`first`, `again`: its Finalize) or a round (`execute`:
- * a convolution that the shim leaves undivided; `slices`: a slice of a divided one, against a loop of our
- * own); `memory` prints bytes a plan instead, in the first line while the plans are there and in the second
- * when they are destroyed.
+ * the shim. `plans` finalizes plans of KERNELS kernels, TIMES times each, and prints "alone with" in ns, a
+ * line a plan. `calls` does so for an execution, or for a slice of one against a loop of our own, a line a
+ * round. `memory` prints bytes: in the first line of a plan whose kernel is known, in the second what stays
+ * of a kernel when its plan is destroyed.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 #include "cudnn/backend_abi.h"
 
-enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kTimes = 100, kCalls = 20000, kUids = 3 };
+enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3 };
 
 /* One library: the host engine, or the shim in front of it. */
 #define MEMBER(result, function, parameters) result(*function) parameters;
@@ -176,14 +176,14 @@ static void time_plans(const Library* alone, const Library* with, int is_forward
 
 static double held(void) { return (double)mallinfo2().uordblks; }
 
-/* Bytes a plan: while they are there, and once they are destroyed. */
+/* Bytes a plan, of all kernels but the first: while they are there, and once they are destroyed. */
 static void measure_memory(const Library* l, int is_forward, int kernels, int64_t samples, double bytes[2]) {
   cudnnBackendDescriptor_t plans[kMostKernels];
   const double before = held();
-  for (int i = 0; i < kernels; ++i) finalize(l, plans[i] = plan(l, is_forward, samples, i + 1, 0));
-  bytes[0] = (held() - before) / kernels;
-  for (int i = 0; i < kernels; ++i) check(l->cudnnBackendDestroyDescriptor(plans[i]));
-  bytes[1] = (held() - before) / kernels;
+  for (int i = 1; i < kernels; ++i) finalize(l, plans[i] = plan(l, is_forward, samples, i + 1, 0));
+  bytes[0] = (held() - before) / (kernels - 1);
+  for (int i = 1; i < kernels; ++i) check(l->cudnnBackendDestroyDescriptor(plans[i]));
+  bytes[1] = (held() - before) / (kernels - 1);
 }
 
 static void time_calls(const Library* alone, const Library* with, int rounds, int samples, int micro_batch) {
@@ -216,28 +216,28 @@ static void time_calls(const Library* alone, const Library* with, int rounds, in
 int main(int count, char** arguments) {
   if (count != 8) {
     fputs(
-        "usage: graph_timing first|again|memory forward|backward_filter KERNELS SAMPLES 0 HOST SHIM\n"
+        "usage: graph_timing plans forward|backward_filter KERNELS SAMPLES TIMES HOST SHIM\n"
+        "       graph_timing memory forward|backward_filter KERNELS SAMPLES - HOST SHIM\n"
         "       graph_timing calls forward ROUNDS SAMPLES MICRO_BATCH HOST SHIM\n",
         stderr);
     return 2;
   }
   const char* const what = arguments[1];
   const int is_forward = strcmp(arguments[2], "forward") == 0, number = atoi(arguments[3]),
-            samples = atoi(arguments[4]);
-  if (samples > kMostSamples || (number > kMostKernels && strcmp(what, "calls") != 0)) return 2;
+            samples = atoi(arguments[4]), last = atoi(arguments[5]);
+  if (samples > kMostSamples || number > kMostKernels) return 2;
   const Library alone = open_library(arguments[6]), with = open_library(arguments[7]);
   if (strcmp(what, "calls") == 0) {
-    time_calls(&alone, &with, number, samples, atoi(arguments[5]));
-  } else if (strcmp(what, "memory") == 0) {
-    double without[2], through[2];
-    time_plans(&alone, &with, is_forward, 1, samples); /* reads the journal */
-    measure_memory(&alone, is_forward, number, samples, without);
-    measure_memory(&with, is_forward, number, samples, through);
-    for (int i = 0; i < 2; ++i) printf("%g %g\n", without[i], through[i]);
+    time_calls(&alone, &with, number, samples, last);
+  } else if (strcmp(what, "plans") == 0) {
+    for (int i = 0; i < last; ++i) time_plans(&alone, &with, is_forward, number, samples);
   } else {
-    time_plans(&alone, &with, is_forward, number, samples);
-    for (int i = 0; strcmp(what, "again") == 0 && i < kTimes; ++i)
-      time_plans(&alone, &with, is_forward, number, samples);
+    double without[2], met[2], again[2];
+    finalize(&with, plan(&with, is_forward, samples, 1, 0)); /* reads the journal */
+    measure_memory(&alone, is_forward, number, samples, without);
+    measure_memory(&with, is_forward, number, samples, met);
+    measure_memory(&with, is_forward, number, samples, again);
+    printf("%g %g\n%g %g\n", without[0], again[0], without[1], met[1]);
   }
   return 0;
 }
