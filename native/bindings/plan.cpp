@@ -73,9 +73,11 @@ std::string notes_on(const PlanKernel& kernel, const std::string& algorithm) {
 
 std::vector<std::tuple<Header, std::vector<Measured>>> journal(const std::string& text) {
   std::vector<std::tuple<Header, std::vector<Measured>>> documents;
-  for (const Plan& plan : parse_journal(text)) {
+  for (const std::string_view document : documents_in(text)) {
+    const std::optional<Plan> plan = parse_document(document);
+    if (!plan) continue;
     std::vector<Measured> measured;
-    for (const PlanKernel& kernel : plan.kernels) {
+    for (const PlanKernel& kernel : plan->kernels) {
       for (const Configuration& option : kernel.desirable) {
         if (option.size() != 1) continue;
         const MicroConfiguration& one = option.front();
@@ -83,13 +85,16 @@ std::vector<std::tuple<Header, std::vector<Measured>>> journal(const std::string
                               notes_on(kernel, one.algorithm));
       }
     }
-    documents.emplace_back(plan.header, std::move(measured));
+    documents.emplace_back(plan->header, std::move(measured));
   }
   return documents;
 }
 
 Parts fastest(const Parts& measured, std::int64_t mini_batch) {
-  return to_parts(reuse_workspace(to_configuration(measured), mini_batch));
+  const Configuration all = to_configuration(measured);
+  std::vector<const MicroConfiguration*> pointers;
+  for (const MicroConfiguration& one : all) pointers.push_back(&one);
+  return to_parts(reuse_workspace(pointers, mini_batch));
 }
 
 std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {

@@ -15,19 +15,24 @@ std::string_view whole(std::string_view document) {
 
 }  // namespace
 
-std::vector<Plan> parse_journal(std::string_view text) {
-  std::vector<Plan> plans;
+std::vector<std::string_view> documents_in(std::string_view text) {
+  std::vector<std::string_view> documents;
   std::size_t next = text.find(kStart);
   while (next != std::string_view::npos) {
     const std::size_t start = next;
     next = text.find(kStart, start + kStart.size());
-    try {
-      plans.push_back(parse_plan(whole(text.substr(start, next - start))));
-    } catch (const std::invalid_argument&) {
-      // As if it had never been written.
-    }
+    const std::string_view document = whole(text.substr(start, next - start));
+    if (!document.empty()) documents.push_back(document);
   }
-  return plans;
+  return documents;
+}
+
+std::optional<Plan> parse_document(std::string_view document) {
+  try {
+    return parse_plan(document);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace mucudnn

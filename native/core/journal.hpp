@@ -2,6 +2,7 @@
 // with what one process learned of one kernel at several micro-batch sizes.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -9,8 +10,10 @@
 
 namespace mucudnn {
 
-// In the order in which they were written. What is cut off, damaged or of a newer version counts as never
-// written.
-std::vector<Plan> parse_journal(std::string_view text);
+// In the order in which they were written; those that are cut off count as never written.
+std::vector<std::string_view> documents_in(std::string_view text);
+
+// The same for what is damaged or of a newer version: nothing.
+std::optional<Plan> parse_document(std::string_view document);
 
 }  // namespace mucudnn

@@ -87,14 +87,15 @@ std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measure
   return desirable;
 }
 
-Configuration reuse_workspace(const std::vector<MicroConfiguration>& measured, std::int64_t mini_batch) {
+Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
+                              std::int64_t mini_batch) {
   Fastest fastest;
-  for (const MicroConfiguration& item : measured) {
-    if (item.micro_batch > mini_batch) continue;
-    const MicroConfiguration*& known = fastest[item.micro_batch];
+  for (const MicroConfiguration* item : measured) {
+    if (item->micro_batch > mini_batch) continue;
+    const MicroConfiguration*& known = fastest[item->micro_batch];
     if (known == nullptr ||
-        std::tie(item.time_ms, item.workspace) < std::tie(known->time_ms, known->workspace)) {
-      known = &item;
+        std::tie(item->time_ms, item->workspace) < std::tie(known->time_ms, known->workspace)) {
+      known = item;
     }
   }
   const std::vector<Best> best = divide(fastest, mini_batch);

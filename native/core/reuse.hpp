@@ -21,6 +21,7 @@ std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measure
 
 // WR where all that was measured is within the limit: the last of the desirable set but for ties, and found
 // without the others. Empty where the measured sizes do not add to the mini-batch.
-Configuration reuse_workspace(const std::vector<MicroConfiguration>& measured, std::int64_t mini_batch);
+Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
+                              std::int64_t mini_batch);
 
 }  // namespace mucudnn

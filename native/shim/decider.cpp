@@ -5,7 +5,6 @@
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
-#include "cudnn/engine_name.hpp"
 #include "shim/notes.hpp"
 
 namespace mucudnn::shim {
@@ -18,9 +17,9 @@ std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> cont
 
 // As the plan has it; what is not in the plan is not yet known.
 Point point_of(const Configuration& configuration) {
-  const bool is_legacy = std::none_of(configuration.begin(), configuration.end(),
-                                      [](const auto& part) { return parse_engine_name(part.algorithm); });
-  return {configuration, nullptr, 0, time_of(configuration), false, is_legacy};
+  const bool all_legacy = std::all_of(configuration.begin(), configuration.end(),
+                                      [](const auto& part) { return is_legacy(part.algorithm); });
+  return {configuration, nullptr, 0, time_of(configuration), false, all_legacy};
 }
 
 }  // namespace

@@ -3,38 +3,76 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <utility>
 
 #include "core/journal.hpp"
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
 
 namespace mucudnn::shim {
+namespace {
+
+constexpr std::string_view kKernel = "\nkernel ";
+
+}  // namespace
 
 Journal::Journal(std::string path, std::map<std::string, std::string> identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
-  if (!path_.empty() && ::access(path_.c_str(), F_OK) == 0) read();
+  if (path_.empty() || ::access(path_.c_str(), F_OK) != 0) return;
+  text_ = read_file(path_);
+  index();
 }
 
-void Journal::read() {
-  for (const Plan& plan : parse_journal(read_file(path_))) take(plan);
+// Of what follows the word `kernel` in a plan: pass, count and descriptor.
+Journal::Key Journal::key_of(std::string_view kernel) {
+  const std::size_t pass = kernel.find(' ');
+  const std::size_t size = kernel.find("mb");
+  const std::size_t rest = kernel.find('_', size);
+  if (pass == std::string_view::npos || rest == std::string_view::npos) return {};
+  const std::size_t descriptor = kernel.find(' ', pass + 1) + 1;
+  std::string geometry(kernel.substr(descriptor, size - descriptor));
+  return {geometry.append(kernel.substr(rest)), std::string(kernel.substr(0, pass))};
 }
 
-void Journal::take(const Plan& plan) {
-  for (const auto& [key, value] : identity_) {
-    const auto found = plan.header.find(key);
-    if (found == plan.header.end() || found->second != value) return;
-  }
-  for (const PlanKernel& kernel : plan.kernels) {
-    Known& known = of(kernel.problem, kernel.pass)[kernel.problem.mini_batch];
-    for (const Configuration& option : kernel.desirable) {
-      if (option.size() == 1) known.measured.insert_or_assign(option.front().algorithm, option.front());
+// Documents are read when the program meets their kernel: it may never meet the others.
+void Journal::index() {
+  for (const std::string_view document : documents_in(text_)) {
+    Key last;
+    for (std::size_t at = document.find(kKernel); at != std::string_view::npos;
+         at = document.find(kKernel, at + 1)) {
+      const std::size_t start = at + kKernel.size();
+      Key key = key_of(document.substr(start, document.find('\n', start) - start));
+      if (key == last) continue;  // at another size
+      kernels_[key].unread.push_back(document);
+      last = std::move(key);
     }
-    for (const auto& [api, all] : kernel.candidates) known.candidates.insert_or_assign(api, all);
   }
 }
 
 Journal::Sizes& Journal::of(const Problem& problem, Pass pass) {
-  return kernels_[{to_text(problem.with_mini_batch(1)), pass}];
+  const std::string line = std::string(name_of(pass)) + " 1 " + to_text(problem);
+  Kernel& kernel = kernels_[key_of(line)];
+  for (const std::string_view document : std::exchange(kernel.unread, {})) {
+    if (auto plan = parse_document(document)) take(std::move(*plan), problem, pass, kernel.sizes);
+  }
+  return kernel.sizes;
+}
+
+void Journal::take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) const {
+  for (const auto& [key, value] : identity_) {
+    const auto found = plan.header.find(key);
+    if (found == plan.header.end() || found->second != value) return;
+  }
+  for (PlanKernel& kernel : plan.kernels) {
+    const std::int64_t size = kernel.problem.mini_batch;
+    if (kernel.pass != pass || kernel.problem != problem.with_mini_batch(size)) continue;
+    Known& known = sizes[size];
+    for (Configuration& option : kernel.desirable) {
+      if (option.size() == 1)
+        known.measured.insert_or_assign(option.front().algorithm, std::move(option.front()));
+    }
+    for (auto& [api, all] : kernel.candidates) known.candidates.insert_or_assign(api, std::move(all));
+  }
 }
 
 void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const {

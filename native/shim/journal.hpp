@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ class Journal {
   using Sizes = std::map<std::int64_t, Known>;  // by micro-batch size
 
   // `identity` is the header of the documents that are ours to believe. Without a path nothing is kept.
+  // Throws std::runtime_error where there is a file that cannot be read.
   Journal(std::string path, std::map<std::string, std::string> identity);
 
   // Of a kernel's geometry, whatever its mini-batch.
@@ -30,12 +32,21 @@ class Journal {
   void append(const Problem& problem, Pass pass, const Sizes& news) const;
 
  private:
-  void read();
-  void take(const Plan& plan);
+  // By its geometry, as text, and its pass.
+  using Key = std::pair<std::string, std::string>;
+  struct Kernel {
+    std::vector<std::string_view> unread;  // documents about it
+    Sizes sizes;
+  };
+
+  static Key key_of(std::string_view kernel);
+  void index();
+  void take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) const;
 
   std::string path_;
   std::map<std::string, std::string> identity_;
-  std::map<std::pair<std::string, Pass>, Sizes> kernels_;
+  std::string text_;  // of the file, when this process began to read it
+  std::map<Key, Kernel> kernels_;
 };
 
 }  // namespace mucudnn::shim

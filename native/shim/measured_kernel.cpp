@@ -5,28 +5,19 @@
 #include "core/reuse.hpp"
 
 namespace mucudnn::shim {
-namespace {
-
-template <typename Which>
-std::vector<MicroConfiguration> parts_of(const std::vector<Measured>& measured, Which which) {
-  std::vector<MicroConfiguration> parts;
-  for (const Measured& one : measured) {
-    if (which(one)) parts.push_back(one.part);
-  }
-  return parts;
-}
-
-}  // namespace
-
 MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, std::optional<std::size_t> accumulator,
                                std::vector<Measured> measured)
     : mini_batch_(mini_batch), accumulator_(accumulator), measured_(std::move(measured)) {}
 
 std::vector<Point> MeasuredKernel::desirable() const {
-  std::vector<Configuration> all = desirable(parts_of(measured_, [](const Measured&) { return true; }));
-  const auto is_deterministic = [](const Measured& one) { return one.is_deterministic; };
-  if (!std::all_of(measured_.begin(), measured_.end(), is_deterministic)) {
-    const std::vector<Configuration> more = desirable(parts_of(measured_, is_deterministic));
+  std::vector<MicroConfiguration> parts, deterministic;
+  for (const Measured& one : measured_) {
+    parts.push_back(one.part);
+    if (one.is_deterministic) deterministic.push_back(one.part);
+  }
+  std::vector<Configuration> all = desirable(std::move(parts));
+  if (deterministic.size() < measured_.size()) {
+    const std::vector<Configuration> more = desirable(std::move(deterministic));
     all.insert(all.end(), more.begin(), more.end());
   }
   std::vector<Point> points;
@@ -52,10 +43,13 @@ std::vector<Configuration> MeasuredKernel::desirable(std::vector<MicroConfigurat
 std::optional<Point> MeasuredKernel::fastest(const Permission& permission, std::int64_t workspace) const {
   const std::int64_t limit = std::min(permission.limit, workspace);
   const auto within = [&](std::int64_t most, bool in_place) {
-    const auto parts = parts_of(measured_, [&](const Measured& one) {
-      return one.part.workspace <= most && permission.allows(one.is_deterministic, one.is_legacy) &&
-             (!in_place || is_in_place(one.part));
-    });
+    std::vector<const MicroConfiguration*> parts;
+    for (const Measured& one : measured_) {
+      if (one.part.workspace <= most && permission.allows(one.is_deterministic, one.is_legacy) &&
+          (!in_place || is_in_place(one.part))) {
+        parts.push_back(&one.part);
+      }
+    }
     return reuse_workspace(parts, mini_batch_);
   };
   Configuration best;

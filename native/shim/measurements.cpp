@@ -4,7 +4,6 @@
 
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
-#include "cudnn/engine_name.hpp"
 #include "shim/notes.hpp"
 
 namespace mucudnn::shim {
@@ -45,8 +44,7 @@ std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Prob
       if (time == at.measured.end()) {
         missing.push_back({size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)});
       } else {
-        measured.push_back(
-            {time->second, is_deterministic(candidate.notes), !parse_engine_name(candidate.algorithm)});
+        measured.push_back({time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
       }
     }
   };

@@ -24,6 +24,10 @@ struct Point {
   bool is_legacy = true;  // of legacy algorithms alone
 };
 
+// Legacy algorithms have the names of their enumerators, in capitals; engines are named as in
+// engine_name.hpp.
+inline bool is_legacy(const std::string& algorithm) noexcept { return algorithm.rfind("eng", 0) != 0; }
+
 // Whether a point is nothing but this algorithm.
 inline bool is_own(const Point& point, const char* algorithm) noexcept {
   return point.configuration.size() == 1 && point.configuration.front().algorithm == algorithm;
