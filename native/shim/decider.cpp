@@ -15,6 +15,13 @@ std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> cont
                             : make_combined_engine(std::move(context));
 }
 
+bool is_strict(const Configuration& configuration, const std::vector<std::string>& notes) {
+  return std::all_of(notes.begin(), notes.end(),
+                     [](const auto& note) { return shim::is_strict("", note); }) &&
+         std::all_of(configuration.begin(), configuration.end(),
+                     [](const auto& part) { return shim::is_strict(part.algorithm, ""); });
+}
+
 // As the plan has it; what is not in the plan is not yet known.
 Point point_of(const Configuration& configuration) {
   const bool all_legacy = std::all_of(configuration.begin(), configuration.end(),
@@ -95,32 +102,22 @@ std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem
   for (const Configuration& configuration : plan.desirable) points.push_back(point_of(configuration));
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
     points.push_back(point_of(plan.chosen));
-  points = ready(engine, problem, pass, std::move(points));
-  points.erase(
-      std::remove_if(points.begin(), points.end(),
-                     [&](const Point& point) { return !is_allowed(*point.division, point.configuration); }),
-      points.end());
-  for (Point& point : points) {
-    const auto notes = point.division->notes();
+  std::vector<Point> usable;
+  for (Point& point : ready(engine, problem, pass, std::move(points))) {
+    const std::vector<std::string> notes = point.division->notes();
+    if (options_.strict && !is_strict(point.configuration, notes)) continue;
     point.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
+    usable.push_back(std::move(point));
   }
-  const auto preferred = std::find_if(points.begin(), points.end(),
+  const auto preferred = std::find_if(usable.begin(), usable.end(),
                                       [&](const Point& point) { return point.configuration == plan.chosen; });
-  const int index = preferred == points.end() ? -1 : static_cast<int>(preferred - points.begin());
+  const int index = preferred == usable.end() ? -1 : static_cast<int>(preferred - usable.begin());
   Permissions permitted{};
   if (api == Api::legacy) {
     permitted =
-        permissions(pass, list(engine, problem, pass), preferred == points.end() ? nullptr : &*preferred);
+        permissions(pass, list(engine, problem, pass), preferred == usable.end() ? nullptr : &*preferred);
   }
-  return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, index);
-}
-
-bool Decider::is_allowed(const Division& division, const Configuration& configuration) const {
-  if (!options_.strict) return true;
-  const auto notes = division.notes();
-  return std::all_of(notes.begin(), notes.end(), [](const auto& note) { return is_strict("", note); }) &&
-         std::all_of(configuration.begin(), configuration.end(),
-                     [](const auto& part) { return is_strict(part.algorithm, ""); });
+  return std::make_unique<const KnownKernel>(pass, std::move(usable), permitted, index);
 }
 
 std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass pass,

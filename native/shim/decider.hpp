@@ -42,7 +42,6 @@ class Decider {
   Measurements& measurements();
   std::unique_ptr<const KnownKernel> follow(Engine& engine, const Problem& problem, Pass pass, Api api,
                                             const PlanKernel& plan) const;
-  bool is_allowed(const Division& division, const Configuration& configuration) const;
   // Those that can be made ready, after a warning about the others.
   std::vector<Point> ready(Engine& engine, const Problem& problem, Pass pass,
                            std::vector<Point> points) const;

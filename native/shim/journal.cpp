@@ -19,7 +19,11 @@ constexpr std::string_view kKernel = "\nkernel ";
 Journal::Journal(std::string path, std::map<std::string, std::string> identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
   if (path_.empty() || ::access(path_.c_str(), F_OK) != 0) return;
-  text_ = read_file(path_);
+  try {
+    text_ = read_file(path_);
+  } catch (const std::runtime_error& error) {
+    log(LogLevel::warning, std::string("what was measured before is not known: ") + error.what());
+  }
   index();
 }
 

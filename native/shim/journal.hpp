@@ -21,9 +21,11 @@ class Journal {
  public:
   using Sizes = std::map<std::int64_t, Known>;  // by micro-batch size
 
-  // `identity` is the header of the documents that are ours to believe. Without a path nothing is kept.
-  // Throws std::runtime_error where there is a file that cannot be read.
+  // `identity` is the header of the documents that are ours to believe. Without a path nothing is kept; of a
+  // file that cannot be read nothing is known, after a warning.
   Journal(std::string path, std::map<std::string, std::string> identity);
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
 
   // Of a kernel's geometry, whatever its mini-batch.
   Sizes& of(const Problem& problem, Pass pass);
@@ -45,7 +47,7 @@ class Journal {
 
   std::string path_;
   std::map<std::string, std::string> identity_;
-  std::string text_;  // of the file, when this process began to read it
+  std::string text_;  // of the file, as this process found it
   std::map<Key, Kernel> kernels_;
 };
 

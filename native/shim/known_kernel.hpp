@@ -23,7 +23,7 @@ class KnownKernel {
 
   // For callers of the graph API: each of their plans says what it permits before it is run, and then no more
   // needs to be made ready than what that chooses.
-  explicit KnownKernel(Pass pass, MeasuredKernel measured);
+  KnownKernel(Pass pass, MeasuredKernel measured);
 
   bool is_planned() const noexcept { return preferred_ >= 0; }
 

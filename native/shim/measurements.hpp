@@ -22,8 +22,7 @@ std::vector<Listed> list(Engine& engine, const Problem& problem, Pass pass);
 
 class Measurements {
  public:
-  // `identity` says whose times they are. The device outlives it. Throws std::runtime_error where there is a
-  // journal that cannot be read.
+  // `identity` says whose times they are. The device outlives it.
   Measurements(const Options& options, std::shared_ptr<const Library> library, Device& device,
                std::map<std::string, std::string> identity);
 
