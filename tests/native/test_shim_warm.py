@@ -209,3 +209,13 @@ def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) ->
     assert [{row[0].mini_batch for row in rows} for _, rows in documents] == [
         new for new in sizes.values() if new
     ]
+
+
+def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Path) -> None:
+    journal_in(tmp_path).mkdir()
+    found = online(tmp_path, case(GRAPH, "forward", "graph"), MUCUDNN_LOG="warning")
+    assert [line.split(": ")[1] for line in found.warnings] == [
+        "what was measured before is not known",
+        "what was measured is not kept",
+    ]
+    assert found.facts[0]["statuses"] == [0]
