@@ -86,7 +86,7 @@ def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
         size, algorithm = int(match[1]), match[2]
         return f"1*{size}:{algorithm}:{time(size, algorithm)}:"
 
-    journal.write_text(re.sub(r"1\*(\d+):(\w+):[^:]+:", changed, journal.read_text()))
+    journal.write_text(re.sub(r"1\*(\d+):([^:]+):[^:]+:", changed, journal.read_text()))
 
 
 def _best_at_16(size: int, algorithm: str) -> float:

@@ -188,11 +188,13 @@ class Engine:
         *,
         repeats: int,
         budget_ms: float,
+        hopeless_ms: float = ...,
     ) -> list[float]:
         """Times in ms of runs over slices of x and y, which rotate through the memory given.
 
         At least three runs; up to `repeats` while the sum stays below `budget_ms`. One warm-up run is not
-        counted.
+        counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer once
+        they are above the budget.
         """
     def execute(
         self,

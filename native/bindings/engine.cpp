@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <limits>
 #include <mutex>
 
 #include <pybind11/stl.h>
@@ -131,12 +132,12 @@ class PyEngine {
 
   std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
                               const Memory& x, const Memory& w, const Memory& y, const Memory* workspace,
-                              int repeats, double budget_ms) const {
+                              int repeats, double budget_ms, double hopeless_ms) const {
     const Pass which = pass_named(pass);
     const py::gil_scoped_release release;
     use_threads();
     return mucudnn::measure(*engine_, *device_, problem, which, algorithm, to_region(x, w, y),
-                            to_scratch(workspace), repeats, budget_ms);
+                            to_scratch(workspace), repeats, budget_ms, hopeless_ms);
   }
 
   void execute(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
@@ -264,7 +265,8 @@ void bind_engine(py::module_& module) {
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
       .def("measure", &PyEngine::measure, py::arg("problem"), py::arg("pass_"), py::arg("algorithm"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("repeats"), py::arg("budget_ms"))
+           py::arg("repeats"), py::arg("budget_ms"),
+           py::arg("hopeless_ms") = std::numeric_limits<double>::infinity())
       .def("execute", &PyEngine::execute, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false)

@@ -46,6 +46,10 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return name_; }
   int number() const override { return number_; }
+  int current() const noexcept override {
+    int device = -1;
+    return runtime_.cudaGetDevice(&device) == cudaSuccess ? device : -1;
+  }
   cudaStream_t stream() const override { return stream_; }
 
   bool is_capturing(cudaStream_t stream) const override {
@@ -90,6 +94,8 @@ class CudaDevice final : public Device {
                     cudaStream_t stream) override {
     runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream), "cudaMemset2DAsync");
   }
+
+  void wait() override { runtime_.check(runtime_.cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
   double time_ms(const std::function<void()>& work) override {
     const Event start(runtime_), end(runtime_);

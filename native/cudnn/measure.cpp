@@ -38,7 +38,7 @@ void check_sizes(const Problem& problem, const Region& region) {
 
 std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms) {
+                            int repeats, double budget_ms, double hopeless_ms) {
   check_sizes(problem, region);
   const auto kernel = engine.prepare(problem, pass, algorithm);
   const Bytes slice = bytes_of(problem);
@@ -50,11 +50,12 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
     return device.time_ms([&] { kernel->execute(engine.handle(), {at}, workspace); });
   };
   time_one();
-  std::vector<double> times;
-  double sum = 0;
-  const int most = std::max(repeats, kLeastRuns);
-  while (static_cast<int>(times.size()) < most &&
-         (static_cast<int>(times.size()) < kLeastRuns || sum < budget_ms)) {
+  std::vector<double> times{time_one()};
+  double sum = times.front();
+  const bool is_hopeless = sum > hopeless_ms;
+  const int most = std::max(is_hopeless ? 0 : repeats, kLeastRuns);
+  const auto runs = [&] { return static_cast<int>(times.size()); };
+  while (runs() < most && (sum < budget_ms || (runs() < kLeastRuns && !is_hopeless))) {
     times.push_back(time_one());
     sum += times.back();
   }

@@ -21,12 +21,13 @@ struct Region {
 void check_sizes(const Problem& problem, const Region& region);
 
 // Times in ms of single runs, after one that is not counted: at least three, and up to `repeats` while
-// their sum stays below `budget_ms`. Each run takes the next slice of x and y in the region, so that a
-// region larger than the caches gives what a slice costs inside a mini-batch: one hot buffer flatters
-// small micro-batches by up to 17 %.
+// their sum stays below `budget_ms`. Where the first is above `hopeless_ms`, three are enough, and fewer once
+// they are above the budget: what is so slow need not be known so well. Each run takes the next slice of x
+// and y in the region, so that a region larger than the caches gives what a slice costs inside a mini-batch:
+// one hot buffer flatters small micro-batches by up to 17 %.
 std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms);
+                            int repeats, double budget_ms, double hopeless_ms);
 
 // Times in ms of each configuration run whole, `rounds` times in turns, after one turn that is not counted.
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,

@@ -19,8 +19,10 @@ class Decider {
   // Throws EngineError, in particular where the plan cannot be followed in this process.
   Decider(const Options& options, std::shared_ptr<const Library> library);
 
-  // One thread at a time, on its handle. Null where nothing is known without measuring, which is then not
-  // allowed. Throws EngineError and std::bad_alloc.
+  const Device& device() const { return *device_; }
+
+  // One thread at a time, on its handle, with the device current that was so when this was made. Null where
+  // nothing is known without measuring, which is then not allowed. Throws EngineError and std::bad_alloc.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
                                             bool may_measure);
 

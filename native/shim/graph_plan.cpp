@@ -32,22 +32,22 @@ bool are_planned(const GraphConvolution& c) {
 }
 
 // What its caller permits.
-Permission permission_of(const State& state, const KnownKernel& known, const EngineNotes& notes,
-                         const GraphPlan& plan) {
+Permission permission_of(const State& state, const EngineNotes& notes, const GraphPlan& plan) {
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   permission.legacy_only = !are_planned(plan.convolution);
-  permission.limit = state.limit().value_or(known.planned_workspace().value_or(plan.own_workspace));
+  permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own_workspace));
   return permission;
 }
 
 // By what it is run in so many bytes, made ready now: an execution may not plan.
 std::optional<Point> choose(State& state, cudnnHandle_t handle, const GraphPlan& plan,
-                            const KnownKernel& known, const Permission& permission, std::int64_t workspace) {
-  std::optional<Point> point = known.choose(permission, workspace);
+                            const Permission& permission, std::int64_t workspace) {
+  std::optional<Point> point = plan.known->choose(permission, workspace);
   if (!point || is_own(*point, plan.own.c_str())) return point;
   try {
-    state.decider()->make_ready(handle, plan.kernel->problem, plan.kernel->pass, Api::graph, *point);
+    const SeenKernel& kernel = *plan.kernel;
+    state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
     if (point->workspace <= std::min(workspace, permission.limit)) return point;
   } catch (const EngineError& error) {
     state.warn_once(*plan.kernel, "not used: " + describe(point->configuration) + ": " + error.what());
@@ -76,24 +76,37 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   problem.math = math_of(problem.data_type, notes);
   made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
-  const KnownKernel* const known = state.know(handle, *made.kernel, true);
-  if (known == nullptr) {
+  made.known = state.know_for_plan(handle, *made.kernel);
+  if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
   }
-  const Permission permission = permission_of(state, *known, notes, made);
-  made.point = choose(state, handle, made, *known, permission, kNoLimit);
+  const Permission permission = permission_of(state, notes, made);
+  made.point = choose(state, handle, made, permission, kNoLimit);
   if (!made.point) {
     made.obstacle = "nothing within the workspace";
   } else if (is_own(*made.point, made.own.c_str())) {
     made.obstacle = "the caller's own choice is the best";
   } else {
-    if (made.point->workspace > 0) made.lean = choose(state, handle, made, *known, permission, 0);
+    if (made.point->workspace > 0) made.lean = choose(state, handle, made, permission, 0);
     // The program's own plan fits besides as far as the limit allows, so that it can be run where this fails
     // or a CUDA graph is made.
     const bool own_is_allowed = made.own_workspace <= permission.limit;
     made.told = std::max(made.point->workspace, own_is_allowed ? made.own_workspace : std::int64_t{0});
   }
+}
+
+// Of a plan that was made from JSON. It may be of anything; a convolution in it is counted.
+std::shared_ptr<const GraphPlan> plan_from_json(const Shadow& shadow, const Backend& plan) {
+  if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
+    return nullptr;
+  const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+  if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
+  auto made = std::make_shared<GraphPlan>();
+  made->own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  made->told = made->own_workspace;
+  made->obstacle = "a plan made from JSON";
+  return made;
 }
 
 }  // namespace
@@ -103,13 +116,15 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
   try {
     const auto shadow = state.shadows().find(plan);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
+    const Backend finalized(state.library(), plan);
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    const auto graph = config == nullptr ? nullptr : graph_of(*config);
+    if (config == nullptr) return plan_from_json(*shadow, finalized);
+    const auto graph = graph_of(*config);
     if (graph == nullptr) return nullptr;
     auto made = std::make_shared<GraphPlan>();
     made->convolution = recognise_graph(*graph);
     if (!made->convolution.is_convolution) return nullptr;
-    fill(state, *shadow, *graph, Backend(state.library(), plan), *made);
+    fill(state, *shadow, *graph, finalized, *made);
     return made;
   } catch (const std::exception&) {
     // Of a plan that the library does not tell about, nothing is known.

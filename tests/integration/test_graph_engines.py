@@ -21,6 +21,11 @@ LEGACY = {
     "backward_data": ["ALGO_1", "ALGO_0", "FFT_TILING", "WINOGRAD_NONFUSED"],
     "backward_filter": ["ALGO_1", "ALGO_0", "FFT_TILING", "WINOGRAD_NONFUSED"],
 }
+EXPLICIT = {
+    "forward": "eng2",
+    "backward_data": "eng0",
+    "backward_filter": "eng0",
+}  # whose knob k2 is its tiles
 ENGINES = {
     "forward": ["eng0", "eng2", "eng5", "eng7"],
     "backward_data": ["eng1", "eng0", "eng3", "eng5"],
@@ -33,7 +38,10 @@ def test_both_are_in_one_list_with_the_same_workspaces(pass_: str) -> None:
     check(f"""
 problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(15, 14), kernel=(3, 3), padding=1)
 found = {{c.algorithm: c for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"}}
-assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]}), sorted(found)
+tiled = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in (0, 4)]
+assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]} + tiled), sorted(found)
+assert [found[name].workspace for name in tiled][0] == found["{EXPLICIT[pass_]}"].workspace
+assert found[tiled[1]].workspace < found[tiled[0]].workspace / 4
 for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
     assert found[legacy].workspace == found[engine].workspace, engine
 notes = [found[engine].notes for engine in {ENGINES[pass_]}]
@@ -127,7 +135,21 @@ assert all(np.array_equal(a, b) for a, b in zip(alone, together))
 """)
 
 
-@pytest.mark.parametrize("name", ["eng", "eng5_", "eng05", "eng5_k2", "eng4", "eng99", "eng0_k2=1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eng",
+        "eng5_",
+        "eng05",
+        "eng5_k2",
+        "eng4",
+        "eng99",
+        "eng0_k2=1",
+        "eng2_k2=5",
+        "eng2_k2=-2",
+        "eng2_k3=1",
+    ],
+)
 def test_a_name_that_no_engine_has_is_refused(name: str) -> None:
     check(f"""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -226,7 +226,8 @@ class Client:
         assert isinstance(index, int)
         return index
 
-    def config(self, graph: Descriptor, index: int) -> Descriptor:
+    def config(self, graph: Descriptor, index: int, knobs: Mapping[int, int] | None = None) -> Descriptor:
+        """Of an engine by its number; knobs: values by type."""
         engine = self.make(
             "ENGINE",
             [
@@ -234,7 +235,44 @@ class Client:
                 ("ENGINE_GLOBAL_INDEX", "INT64", [index]),
             ],
         )
-        return self.make("ENGINECFG", [("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR", [engine])])
+        choices = [
+            self.make(
+                "KNOB_CHOICE",
+                [
+                    ("KNOB_CHOICE_KNOB_TYPE", "KNOB_TYPE", [type_]),
+                    ("KNOB_CHOICE_KNOB_VALUE", "INT64", [value]),
+                ],
+            )
+            for type_, value in (knobs or {}).items()
+        ]
+        attributes = [("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR", [engine])]
+        if choices:
+            attributes.append(("ENGINECFG_KNOB_CHOICES", "BACKEND_DESCRIPTOR", choices))
+        return self.make("ENGINECFG", attributes)
+
+    def knobs(self, config: Descriptor) -> dict[int, int]:
+        """Values by type, as a configuration has chosen them."""
+        brought = [self.library.create("KNOB_CHOICE")[1] for _ in range(8)]
+        array, count = (ctypes.c_void_p * len(brought))(*brought), ctypes.c_int64()
+        self.check(
+            self.library.dll.cudnnBackendGetAttribute(
+                *(config, CONSTANTS["ATTR_ENGINECFG_KNOB_CHOICES"], CONSTANTS["TYPE_BACKEND_DESCRIPTOR"]),
+                *(ctypes.c_int64(len(brought)), ctypes.byref(count), array),
+            )
+        )
+        chosen = {}
+        for choice in brought[: count.value]:
+            type_ = self.read(choice, "KNOB_CHOICE_KNOB_TYPE", "KNOB_TYPE")
+            value = self.read(choice, "KNOB_CHOICE_KNOB_VALUE", "INT64")
+            assert isinstance(type_, int)
+            assert isinstance(value, int)
+            chosen[type_] = value
+        return chosen
+
+    def name(self, config: Descriptor) -> str:
+        """As mucudnn names engines with their knobs."""
+        knobs = (f"_k{type_}={value}" for type_, value in sorted(self.knobs(config).items()))
+        return f"eng{self.engine_index(config)}{''.join(knobs)}"
 
     def plan(self, config: Descriptor) -> Descriptor:
         return self.make(

@@ -1,8 +1,9 @@
 """How programs convolve with the graph API: as shim_client.py's cases say, one after the other.
 
-What a case may say besides: engine (its number; else the first of the heuristics), keep (its descriptors are
-left in place while the plan runs), unknown (attributes that the graph gets besides), json (the plan goes
-through its text), share (threads that run one plan), scratch (False: no workspace is passed).
+What a case may say besides: engine (its number; else the first of the heuristics), knobs (of that engine,
+values by type), keep (its descriptors are left in place while the plan runs), unknown (attributes that the
+graph gets besides), json (the plan goes through its text), share (threads that run one plan), scratch (False:
+no workspace is passed), call (what is called instead of Execute: PopulateCudaGraph or UpdateCudaGraph).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
     ]
     graph = client.make("OPERATIONGRAPH", [*attributes, *map(tuple, case.get("unknown", []))])
     engine = case.get("engine")
-    config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine)
+    knobs = {int(type_): value for type_, value in case.get("knobs", {}).items()}
+    config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine, knobs)
     plan = client.plan(config)
     return client.plan_from_json(client.json(plan)) if case.get("json") else plan
 
@@ -74,9 +76,11 @@ def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str
     pack = client.pack(
         {UIDS[name]: data for name, data in memory.items()}, workspace if case.get("scratch", True) else None
     )
+    call = getattr(library.dll, f"cudnnBackend{case.get('call', 'Execute')}")
+    cuda_graph = (ctypes.c_void_p(1),) if "call" in case else ()
     for _ in range(case.get("repeat", 1)):
         output[:] = start
-        statuses.append(int(library.dll.cudnnBackendExecute(client.handle, plan, pack)))
+        statuses.append(int(call(client.handle, plan, pack, *cuda_graph)))
     assert workspace_size(client, plan, pack) == workspace.size
     share(client, plan, memory, case.get("share", 0))
     library.destroy_all_but()

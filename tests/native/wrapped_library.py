@@ -1,4 +1,4 @@
-"""The host engine behind functions that can be made to fail, are counted, and can pass for NVIDIA's."""
+"""The host engine behind functions that are counted, may fail, and may say what NVIDIA's would say."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ static void note(const char* name, int type) {
   if (file == -2) file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   dprintf(file, "%s %d\\n", name, type);
 }
+/* Those of the graph API that exist. */
+static atomic_int live;
+int live_descriptors(void) { return live; }
 
 static int fails(const char* name, int executes) {
   const char* refused = getenv("REFUSED");
@@ -63,10 +66,38 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
     if (results[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0) results[i].determinism = 0;
   }
 }
+
+/* ENGINE_NOTES="2=0 7=4": engine 2 has numerical note 0 besides its own, and engine 7 note 4. */
+static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_t* count, int* notes) {
+  int64_t index = -1, got = 0;
+  cudnnStatus_t (*read)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
+                        int64_t, int64_t*, void*);
+  *(void**)&read = find("cudnnBackendGetAttribute");
+  read(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &got, &index);
+  const char* text = getenv("ENGINE_NOTES");
+  for (char* end; text != NULL && *text != '\\0'; text = end) {
+    const long number = strtol(text, &end, 10), note = strtol(end + 1, &end, 10);
+    if (number != index) continue;
+    if (notes != NULL && *count < requested) notes[*count] = (int)note;
+    if (notes == NULL || *count < requested) ++*count;
+  }
+}
 """
 
 
+# A graph is made and launched in one.
+CUDA_GRAPHS = """if (getenv("CUDA_GRAPHS") != NULL) *(void**)&real = find("cudnnBackendExecute");"""
 EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
+
+
+# What comes after a call.
+AFTER = {
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
+    "cudnnBackendCreateDescriptor": "live += status == 0;",
+    "cudnnBackendDestroyDescriptor": "live -= status == 0;",
+    "cudnnBackendGetAttribute": "if (status == 0 && name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) "
+    "add_notes(descriptor, requested, count, elements);",
+}
 
 
 def wrapper(result: str, name: str, parameters: str) -> str:
@@ -74,15 +105,14 @@ def wrapper(result: str, name: str, parameters: str) -> str:
     fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
     type_ = "type" if name == "cudnnBackendCreateDescriptor" else "0"
     body = f"{'' if result == 'void' else 'return '}real({names});"
-    if name == "cudnnGetConvolutionBackwardFilterAlgorithm_v7":
-        body = (
-            f"const {result} status = real({names}); make_nondeterministic(results, returned); return status;"
-        )
+    if name in AFTER:
+        body = f"const {result} status = real({names}); {AFTER[name]} return status;"
     return f"""
 {result} {name}({parameters}) {{
   static {result} (*real)({parameters});
   if (real == NULL) *(void**)&real = find("{name}");
   note("{name}", {type_});
+  {CUDA_GRAPHS if name.endswith("CudaGraph") else ""}
   {fails if result == "cudnnStatus_t" else ""}
   {body}
 }}"""
@@ -91,8 +121,10 @@ def wrapper(result: str, name: str, parameters: str) -> str:
 def build_wrapper(folder: Path, *options: str) -> Path:
     """The library, which finds the host engine by HOST_ENGINE.
 
-    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0; with `-DNO_HOST` it does not tell
-    that it is no NVIDIA's. The function that REFUSED names fails; CALLS names a file for `calls_in`.
+    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, ENGINE_NOTES is what it says of the
+    graph API's engines, and with CUDA_GRAPHS it makes CUDA graphs, which are launched at once; with
+    `-DNO_HOST` it does not tell that it is no NVIDIA's. The function that REFUSED names fails; CALLS names a
+    file for `calls_in`.
     """
     headers = "".join(header.read_text() for header in host_abi.HEADERS)
     text = re.sub(r"\s*\\\n\s*", " ", headers)

@@ -85,7 +85,9 @@ class FakeEngine:
         sixteen = pass_ == "backward_filter" and problem.element_size == 2
         return problem.w_elements * 6 if sixteen and parts > 4 else 0
 
-    def measure(self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms) -> list[float]:
+    def measure(
+        self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more
+    ) -> list[float]:
         if self.calls["measure"] == self.interrupt_after:
             raise KeyboardInterrupt
         self.calls["measure"] += 1
