@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import cache, division, efficiency, hooks, shim, solver, tiles
+from bench import cache, division, efficiency, graph, hooks, shim, solver, tiles
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn._native import Engine, host_library
@@ -44,6 +44,7 @@ def main() -> None:
     add(solver.run())
     add(shim.run())
     add(hooks.run())
+    add(graph.run())
     add(efficiency.run(engine))
     add(cache.run())
     with Cache.in_memory(Path("none")) as measured:

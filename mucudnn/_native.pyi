@@ -111,6 +111,15 @@ def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: 
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
     """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
 
+# problem at the micro-batch size, pass, algorithm, time in ms, workspace in bytes, notes
+_Measured = tuple[Problem, str, str, float, int, str]
+
+def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured]]]:
+    """(header, what was measured) of each document of a drop-in's journal that can be read."""
+
+def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
+    """As the drop-in finds it: the fastest configuration of all that is given; empty where there is none."""
+
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
     """As the drop-in finds it: what `mucudnn.solver.desirable_set` is, in C++."""
 

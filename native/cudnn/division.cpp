@@ -48,6 +48,12 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
   accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
 }
 
+std::vector<std::string> Division::notes() const {
+  std::vector<std::string> notes;
+  for (const auto& [part, kernel] : kernels_) notes.push_back(kernel->notes());
+  return notes;
+}
+
 void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
   std::int64_t done = 0;
   run(handle, arguments, workspace, done);

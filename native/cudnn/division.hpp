@@ -33,6 +33,8 @@ class Division final : public PreparedConfiguration {
            const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  // Of each algorithm, as PreparedKernel has them.
+  std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
   // Where this throws, the output is that of the first `done` samples.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,

@@ -91,6 +91,7 @@ class GraphKernel final : public PreparedKernel {
   }
 
   std::size_t workspace() const override { return planned_.workspace; }
+  std::string notes() const override { return planned_.plain.notes.text(); }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     if (arguments.fusion) throw EngineError(to_text(name_) + " is not what the legacy API fuses");

@@ -74,8 +74,15 @@ std::size_t memory_to_measure(Device& device, const Problem& problem, const std:
   return needs.tensors.total() + needs.workspace;
 }
 
-std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                                            const std::vector<Task>& tasks) {
+bool any_fits_memory(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
+  const std::size_t cap = device.available() / 2;
+  const std::size_t tensors = measuring_extent(problem, cap).total();
+  return std::any_of(tasks.begin(), tasks.end(),
+                     [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
+}
+
+Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                   const std::vector<Task>& tasks) {
   const auto [extent, most] = needs_of(device, problem, tasks);
   std::deque<Memory> memories;
   const auto random = [&](std::size_t size) {
@@ -89,7 +96,7 @@ std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, cons
   }
   const Memory workspace(device, most);
   device.wait();  // for the program's work, which would be timed along
-  std::vector<MicroConfiguration> measured;
+  Survey survey;
   std::map<std::int64_t, double> fastest;
   for (const Task& task : tasks) {
     if (task.workspace > most) continue;
@@ -103,13 +110,13 @@ std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, cons
                        times.end());
       const double median = times[times.size() / 2];
       best = std::min(best, median);
-      measured.push_back(
+      survey.measured.push_back(
           {task.micro_batch, task.algorithm, median, static_cast<std::int64_t>(task.workspace)});
     } catch (const EngineError&) {
-      // An algorithm that says it can run and does not: nothing to choose.
+      survey.failed.push_back(task);  // it says that it can run, and does not
     }
   }
-  return measured;
+  return survey;
 }
 
 }  // namespace mucudnn
