@@ -172,10 +172,14 @@ class Engine:
     @property
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
+    def is_capturing(self, stream: int) -> bool:
+        """Whether work on a CUDA stream becomes part of a CUDA graph instead of being done."""
     def device_properties(self) -> str:
         """The JSON that a Planner takes, of this device. Raises EngineError."""
     def allocate(self, size: int) -> Memory:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
+    def borrow(self, address: int, size: int) -> Memory:
+        """Memory of the device that somebody else has allocated, and keeps."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
         """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:

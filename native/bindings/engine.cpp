@@ -135,8 +135,14 @@ class PyEngine {
   int device_number() const { return device_->number(); }
   std::string device_properties() const { return device_properties_of(*context_); }
 
+  bool is_capturing(std::uintptr_t stream) const {
+    return device_->is_capturing(reinterpret_cast<cudaStream_t>(stream));
+  }
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
+  std::shared_ptr<Memory> borrow(std::uintptr_t address, std::size_t size) const {
+    return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
+  }
 
   std::vector<Candidate> enumerate(const Problem& problem, const std::string& pass) const {
     return engine_->enumerate(problem, pass_named(pass));
@@ -278,8 +284,10 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
+      .def("borrow", &PyEngine::borrow, py::arg("address"), py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
       .def("measure", &PyEngine::measure, py::arg("problem"), py::arg("pass_"), py::arg("algorithm"),

@@ -54,8 +54,10 @@ class CudaDevice final : public Device {
 
   bool is_capturing(cudaStream_t stream) const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    runtime_.check(runtime_.cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-    return status != cudaStreamCaptureStatusNone;
+    if (runtime_.cudaStreamIsCapturing(stream, &status) == cudaSuccess)
+      return status != cudaStreamCaptureStatusNone;
+    runtime_.cudaGetLastError();
+    return true;  // the default stream does not say while another one is captured: it must be left alone
   }
 
   std::size_t available() const override {
