@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 
 import torch
 
 from bench.networks import kernels
 from bench.record import Record
+from bench.whole import run_whole
 from mucudnn._native import Engine
 from mucudnn.buffers import Tensors, extent
 from mucudnn.cache import Cache
@@ -70,24 +70,14 @@ def sweep(engine: Engine, cache: Cache) -> list[Record]:
         measured = {kernel: cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)}
         chosen = {limit: decide(measured, POLICY, Limits(workspace=limit))[0] for limit in SWEEP}
         candidates = {c for decision in chosen.values() for c in (decision.undivided, decision.divided) if c}
-        times = _run_whole(engine, kernel, sorted(candidates, key=lambda c: c.workspace))
+        times = run_whole(engine, kernel, sorted(candidates, key=lambda c: c.workspace), ROUNDS)
+        medians = {configuration: statistics.median(runs) for configuration, runs in times.items()}
         for limit, decision in chosen.items():
-            totals[limit] += min(times[c] for c in (decision.undivided, decision.divided) if c)
+            totals[limit] += min(medians[c] for c in (decision.undivided, decision.divided) if c)
     return [
         Record("limits", "none" if limit is None else format_size(limit), "sum of times, forward", ms, "ms")
         for limit, ms in totals.items()
     ]
-
-
-def _run_whole(
-    engine: Engine, kernel: Kernel, configurations: Sequence[Configuration]
-) -> dict[Configuration, float]:
-    problem = kernel.problem
-    tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = engine.allocate(max(c.workspace for c in configurations))
-    divisions = [engine.prepare(problem, kernel.pass_, slices(c)) for c in configurations]
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
-    return {c: statistics.median(t) for c, t in zip(configurations, times, strict=True)}
 
 
 def total_workspace(engine: Engine, cache: Cache) -> list[Record]:

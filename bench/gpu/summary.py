@@ -1,0 +1,87 @@
+"""What the records of a results folder come to: each question with its aim and its figure, and the tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.columns import LIMITS
+from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, value_of
+from bench.gpu.run import FAILED
+from bench.gpu.setting import COLUMNS, GPU, MIB
+from bench.gpu.training import WAYS
+from bench.record import read
+
+
+def write_summary(folder: Path) -> None:
+    """`summary.md`, anew."""
+    records = read(folder / "gpu.jsonl")
+    machine = records[-1][0] if records else {}
+    (folder / "summary.md").write_text(summary(folder.name, machine, latest(record for _, record in records)))
+
+
+def summary(name: str, machine: dict[str, Any], found: Found) -> str:
+    """The page."""
+    lines = [
+        f"# {name}",
+        "",
+        ", ".join(f"{key} {value}" for key, value in machine.get("gpu", {}).items()) or "no GPU: a dry run",
+        "",
+        ", ".join(f"{key} {value}" for key, value in machine.get("packages", {}).items()),
+        "",
+        *table(("question", "aim", "figure"), questions(found)),
+        "",
+        *table(COLUMNS_HEAD, _columns(found)),
+        "",
+        *table(("training", "step ms", "first step ms", "peak MiB"), _training(found)),
+    ]
+    failures = [(r.bench, r.case, r.details["why"]) for r in found.values() if r.metric == FAILED]
+    if failures:
+        lines += ["", *table(("failed", "case", "why"), failures)]
+    return "\n".join(lines) + "\n"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Markdown."""
+    titles = list(head)
+    return [_row(titles), "|" + "---|" * len(titles), *map(_row, rows)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+
+
+COLUMNS_HEAD = (
+    "column", "network", "MiB", "kernels", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
+    "within 5 %",
+)  # fmt: skip
+
+
+def _columns(found: Found) -> Iterator[tuple[str, ...]]:
+    benches = [bench for bench in dict.fromkeys(key[0] for key in found) if bench.endswith(tuple(COLUMNS))]
+    for bench, network, limit in product(benches, ("alexnet", "resnet50", "deepbench"), LIMITS):
+        records = ratios_of(found, bench, (network,), limit)
+        ratios = [record.value for record in records if record.value is not None]
+        of = [ratio for record in records if (ratio := record.details["of_unlimited"])]
+        if ratios:
+            yield (
+                bench, network, f"{limit // MIB}", f"{len(ratios)}",
+                f"{statistics.geometric_mean(ratios):.2f}", f"{max(ratios):.2f}", f"{min(ratios):.2f}",
+                f"{sum(ratio > 1.05 for ratio in ratios)}",
+                f"{statistics.geometric_mean(of):.2f}" if of else NOT_MEASURED,
+                f"{sum(ratio <= 1.05 for ratio in of)} of {len(of)}",
+            )  # fmt: skip
+
+
+def _training(found: Found) -> list[tuple[str, ...]]:
+    rows = []
+    for network in GPU.networks:
+        for way in WAYS:
+            case = f"{network}, {way}"
+            metrics = ("step", "first step", "peak memory of PyTorch's allocator")
+            figures = [value_of(found, "training", case, metric, "") or NOT_MEASURED for metric in metrics]
+            rows.append((case, *figures))
+    return rows
