@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Iterator
 from functools import partial
+from itertools import zip_longest
 
 from bench.gpu.run import Case, Run
 from bench.gpu.setting import COLUMNS, MIB
@@ -45,7 +46,8 @@ def _networks(run: Run, column: str, pass_: str) -> list[Kernel]:
         for kernel in run.setting.kernels("resnet50", column, (pass_,))
         if run.setting.most or RESNET.fullmatch(kernel.name)
     ]
-    return [*run.setting.kernels("alexnet", column, (pass_,)), *resnet]
+    alternating = zip_longest(run.setting.kernels("alexnet", column, (pass_,)), resnet)
+    return [kernel for pair in alternating for kernel in pair if kernel is not None]
 
 
 def _deepbench(run: Run, column: str, pass_: str) -> list[Kernel]:

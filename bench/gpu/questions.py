@@ -10,7 +10,7 @@ from bench.gpu.columns import PAPER
 from bench.gpu.programs import HOWS
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
-from bench.gpu.training import SECOND
+from bench.gpu.training import PEAK, SECOND
 from bench.record import Record
 
 NOT_MEASURED = "not measured"
@@ -59,12 +59,12 @@ def _engines(found: Found) -> str:
     whole: list[dict[str, Any]] = [next(iter(record.details["sizes"].values()), {}) for record in rows]
     tensor = [at for at in whole if at.get("with_tensor_cores")]
     least = [at["least_workspace_with_tensor_cores"] / MIB for at in tensor]
-    needs = (
-        f", with tensor cores in {len(tensor)}, there from {statistics.median(least):.4g} MiB"
-        if least
-        else ""
-    )
-    return f"{counts:.0f} in the median of {len(rows)} kernels{needs} at the largest mini-batch (median)"
+    text = f"{counts:.0f} run (median of {len(rows)} kernels)"
+    if least:
+        text += (
+            f"; whole, {len(tensor)} have some with tensor cores, from {statistics.median(least):.4g} MiB up"
+        )
+    return text
 
 
 def _legacy(found: Found) -> str:
@@ -124,8 +124,12 @@ def _step(network: str) -> Callable[[Found], str]:
         if ours is None or ours.value is None:
             return ""
         rate = f"{tuned.value / ours.value:.2f} of its speed" if tuned and tuned.value else ""
-        added = ours.details.get("journal_bytes_added")
-        return f"{ours.value:.4g} ms, {rate}, {added} bytes measured in the second process"
+        added = f"{ours.details['journal_bytes_added']} bytes measured in the second process"
+        peak, stock_peak = (found.get(("training", f"{network}, {way}", PEAK)) for way in (SECOND, "stock"))
+        more = ""
+        if peak and stock_peak and peak.value and stock_peak.value:
+            more = f"{peak.value - stock_peak.value:.4g} MiB more than stock"
+        return ", ".join(filter(None, (f"{ours.value:.4g} ms", rate, more, added)))
 
     return answer
 
@@ -188,7 +192,7 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     ("divided within 64 MiB, over undivided without a limit, NCHW", "within 5 %", _of_unlimited),
     ("worst of all kernels, columns and limits", "at least 0.98×", _worst),
     *(
-        (f"a training step of {network} within 512 MiB, over cudnn.benchmark", "at least 0.95, 0 bytes",
+        (f"a training step of {network} within 512 MiB, over cudnn.benchmark", "at least 0.95; at most 512 MiB; 0",
          _step(network))
         for network in GPU.networks
     ),

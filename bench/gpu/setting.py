@@ -54,10 +54,10 @@ class Setting:
     most: int | None = None
 
     def kernels(self, network: str, column: str, passes: tuple[str, ...]) -> list[Kernel]:
-        """Of a bundled network, in one column's data type, layout and math."""
+        """Of a bundled network, in one column's data type, layout and math; first layers come last."""
         kernels = read_network(network, Flags(self.batch, *COLUMNS[column]), passes)
         if self.most is None:
-            return kernels
+            return sorted(kernels, key=lambda kernel: kernel.problem.in_channels < 16)
         return sorted(kernels, key=lambda kernel: kernel.problem.flops)[: self.most]
 
 

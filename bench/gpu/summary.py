@@ -12,7 +12,7 @@ from bench.gpu.columns import LIMITS
 from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, value_of
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
-from bench.gpu.training import WAYS
+from bench.gpu.training import PEAK, WAYS
 from bench.record import read
 
 
@@ -55,7 +55,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 COLUMNS_HEAD = (
-    "column", "network", "MiB", "kernels", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
+    "column", "network", "MiB", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
     "within 5 %",
 )  # fmt: skip
 
@@ -68,9 +68,9 @@ def _columns(found: Found) -> Iterator[tuple[str, ...]]:
         of = [ratio for record in records if (ratio := record.details["of_unlimited"])]
         if ratios:
             yield (
-                bench, network, f"{limit // MIB}", f"{len(ratios)}",
+                bench, network, f"{limit // MIB}",
                 f"{statistics.geometric_mean(ratios):.2f}", f"{max(ratios):.2f}", f"{min(ratios):.2f}",
-                f"{sum(ratio > 1.05 for ratio in ratios)}",
+                f"{sum(ratio > 1.05 for ratio in ratios)} of {len(ratios)}",
                 f"{statistics.geometric_mean(of):.2f}" if of else NOT_MEASURED,
                 f"{sum(ratio <= 1.05 for ratio in of)} of {len(of)}",
             )  # fmt: skip
@@ -81,7 +81,7 @@ def _training(found: Found) -> list[tuple[str, ...]]:
     for network in GPU.networks:
         for way in WAYS:
             case = f"{network}, {way}"
-            metrics = ("step", "first step", "peak memory of PyTorch's allocator")
+            metrics = ("step", "first step", PEAK)
             figures = [value_of(found, "training", case, metric, "") or NOT_MEASURED for metric in metrics]
             rows.append((case, *figures))
     return rows

@@ -14,6 +14,7 @@ from mucudnn.errors import MucudnnError
 
 STOCK, DROP_IN = HOWS
 FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"
+PEAK = "peak memory of PyTorch's allocator"
 WAYS = {  # name: how, and PyTorch's own tuning
     "stock": (STOCK, False),
     "cudnn.benchmark": (STOCK, True),
@@ -43,7 +44,7 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
         details |= {"journal_bytes_before": before, "journal_bytes_added": _size(journal) - before}
     yield Record("training", case, "step", answer["step_ms"], "ms", details)
     yield Record("training", case, "first step", answer["first_ms"], "ms")
-    yield Record("training", case, "peak memory of PyTorch's allocator", answer["peak_mib"], "MiB")
+    yield Record("training", case, PEAK, answer["peak_mib"], "MiB")
 
 
 def _size(path: Path) -> int:
