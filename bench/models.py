@@ -90,7 +90,7 @@ def resnet50() -> nn.Sequential:
 TRAINED = {
     "resnet18": (resnet18, (256, 3, 224, 224), (2, 3, 32, 32)),
     "resnet50": (resnet50, (128, 3, 224, 224), (2, 3, 32, 32)),
-    "unet3d": (lambda: UNet3d(width=32), (8, 1, 64, 64, 64), (1, 1, 8, 8, 8)),
+    "unet3d": (lambda: UNet3d(width=32), (8, 1, 64, 64, 64), (1, 1, 4, 4, 4)),
 }
 
 

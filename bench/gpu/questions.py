@@ -192,8 +192,8 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     ("divided within 64 MiB, over undivided without a limit, NCHW", "within 5 %", _of_unlimited),
     ("worst of all kernels, columns and limits", "at least 0.98×", _worst),
     *(
-        (f"a training step of {network} within 512 MiB, over cudnn.benchmark", "at least 0.95; at most 512 MiB; 0",
-         _step(network))
+        (f"a training step of {network} within 512 MiB, over cudnn.benchmark",
+         "at least 0.95; at most 512 MiB; 0", _step(network))
         for network in GPU.networks
     ),
     ("mini-batch sizes from 1 to 256 at which stock PyTorch's time jumps", "", _cliffs),
