@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,16 @@ def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
         else:
             found.append((machine, Record(**values)))
     return found
+
+
+def update(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> None:
+    """Write one run; of what was there the records of other benches stay, each under its own machine."""
+    benches = {record.bench for record in records}
+    kept = [found for found in read(path) if found[1].bench not in benches]
+    path.unlink(missing_ok=True)
+    for former, group in groupby(kept, key=itemgetter(0)):
+        append(path, {"kind": "machine", **former}, *(record for _, record in group))
+    append(path, machine, *records)
 
 
 def append(path: Path, *lines: dict[str, Any] | Record) -> None:

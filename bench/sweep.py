@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bench.record import Record
+from bench.whole import run_whole
 from mucudnn._native import Engine
 from mucudnn.cache import Cache
 from mucudnn.kernels import Kernel
@@ -13,6 +16,7 @@ from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.sweep import Point, find_cliffs, sweep
 
 LIMIT = 64 * 2**20
+ROUNDS = 7
 
 
 def run(
@@ -20,21 +24,15 @@ def run(
 ) -> list[Record]:
     """Of one kernel at these mini-batch sizes, within 64 MiB: cliffs, and the most that dividing gains."""
     ((found,), _) = sweep(engine, cache, [kernel], sizes, "power_of_two", LIMIT, listener)
-    gains = {point.mini_batch: gain for point in found.points if (gain := _gain(point)) is not None}
     details = {
         "problem": str(kernel.problem),
         "at": [cliff.point.mini_batch for cliff in found.cliffs],
         "undivided_ms": {p.mini_batch: p.undivided and p.undivided.time_ms for p in found.points},
         "divided_ms": {p.mini_batch: p.divided and p.divided.time_ms for p in found.points},
     }
-    case = str(kernel)
-    largest = max(gains, key=gains.__getitem__, default=None)
-    return [
-        Record("sweep", case, "cliffs of the best undivided within 64 MiB", len(found.cliffs), "", details),
-        Record(
-            "sweep", case, "most that dividing gains", largest and gains[largest], "ratio", {"at": largest}
-        ),
-    ]
+    cliffs = Record("sweep", str(kernel), "cliffs within 64 MiB", len(found.cliffs), "", details)
+    most = max(found.points, key=_predicted)
+    return [cliffs, _gain(engine, kernel, most)]
 
 
 def cliffs_of(times: dict[int, float]) -> list[int]:
@@ -44,7 +42,19 @@ def cliffs_of(times: dict[int, float]) -> list[int]:
     return [cliff.point.mini_batch for cliff in find_cliffs(points)]
 
 
-def _gain(point: Point) -> float | None:
+def _predicted(point: Point) -> float:
     if point.undivided is None or point.divided is None:
-        return None
+        return 0.0
     return point.undivided.time_ms / point.divided.time_ms
+
+
+def _gain(engine: Engine, kernel: Kernel, point: Point) -> Record:
+    """Of dividing at one size, both run whole."""
+    details = {"at": point.mini_batch, "predicted": _predicted(point)}
+    metric = "gain where dividing promises most"
+    if point.undivided is None or point.divided is None:
+        return Record("sweep", str(kernel), metric, None, "ratio", details)
+    kernel = replace(kernel, problem=kernel.problem.replace(mini_batch=point.mini_batch))
+    times = run_whole(engine, kernel, (point.undivided, point.divided), ROUNDS)
+    undivided, divided = (statistics.median(times[c]) for c in (point.undivided, point.divided))
+    return Record("sweep", str(kernel), metric, undivided / divided, "ratio", details)
