@@ -32,27 +32,27 @@ ROUNDS = 7
 
 def run(engine: Engine, cache: Cache, pass_: str, listener: Listener) -> list[Record]:
     """The main job on each kernel, at 64 MiB: speedups as `mucudnn optimize` measured them."""
-    return _speedups(engine, cache, kernels(pass_), f"all {pass_}", listener)
+    return _speedups(engine, cache, "division", kernels(pass_), f"all {pass_}", listener)
 
 
 def run_deepbench(engine: Engine, cache: Cache, listener: Listener) -> list[Record]:
     """The same of DeepBench's, forward."""
-    return _speedups(engine, cache, deepbench(), "DeepBench", listener)
+    return _speedups(engine, cache, "deepbench", deepbench(), "all forward", listener)
 
 
 def _speedups(
-    engine: Engine, cache: Cache, kernels: list[Kernel], case: str, listener: Listener
+    engine: Engine, cache: Cache, bench: str, kernels: list[Kernel], case: str, listener: Listener
 ) -> list[Record]:
     result = optimize(engine, cache, kernels, POLICY, LIMIT, listener)
-    records = [_speedup(decision) for decision in result.decisions]
+    records = [_speedup(bench, decision) for decision in result.decisions]
     speedups = [record.value for record in records if record.value is not None]
     details = {"best": max(speedups), "worst": min(speedups), "kernels": len(speedups)}
     mean = statistics.geometric_mean(speedups)
-    records.append(Record("division", case, "geometric mean of speedups", mean, "ratio", details))
+    records.append(Record(bench, case, "geometric mean of speedups", mean, "ratio", details))
     return records
 
 
-def _speedup(decision: Decision) -> Record:
+def _speedup(bench: str, decision: Decision) -> Record:
     comparison, kernel = decision.comparison, decision.kernel
     assert comparison is not None
     assert comparison.undivided_ms is not None
@@ -71,7 +71,7 @@ def _speedup(decision: Decision) -> Record:
     }
     speedup = 1.0 if decision.dropped else comparison.undivided_ms / comparison.divided_ms
     name = f"{kernel.name} {kernel.pass_}"
-    return Record("division", name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
+    return Record(bench, name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
 
 
 def sweep(engine: Engine, cache: Cache) -> list[Record]:
