@@ -54,7 +54,7 @@ def _gain(engine: Engine, kernel: Kernel, point: Point) -> Record:
     metric = "gain where dividing promises most"
     if point.undivided is None or point.divided is None:
         return Record("sweep", str(kernel), metric, None, "ratio", details)
-    kernel = replace(kernel, problem=kernel.problem.replace(mini_batch=point.mini_batch))
-    times = run_whole(engine, kernel, (point.undivided, point.divided), ROUNDS)
+    there = replace(kernel, problem=kernel.problem.replace(mini_batch=point.mini_batch))
+    times = run_whole(engine, there, (point.undivided, point.divided), ROUNDS)
     undivided, divided = (statistics.median(times[c]) for c in (point.undivided, point.divided))
     return Record("sweep", str(kernel), metric, undivided / divided, "ratio", details)

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.gpu.part import PARTS, SETTINGS
-from bench.gpu.run import record_failure
+from bench.gpu.run import record_outcome
 from bench.gpu.summary import write_summary
 from bench.record import RESULTS
 from mucudnn.engines import open_engine
@@ -56,9 +56,10 @@ def main() -> None:
     for index, part in enumerate(arguments.only):
         share = PARTS[part][1] / sum(PARTS[later][1] for later in arguments.only[index:])
         seconds = max(0.0, (end - time.monotonic()) * share)
+        start = time.monotonic()
         if why := _measure(part, arguments.engine, folder, seconds):
-            record_failure(folder / "gpu.jsonl", part, why)
             failed.append(f"{part}: {why}")
+        record_outcome(folder / "gpu.jsonl", part, time.monotonic() - start, why)
         write_summary(folder)
     Console(width=110).print(f"{folder / 'summary.md'}", *failed, sep="\n", highlight=False)
 

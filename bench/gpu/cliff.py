@@ -19,6 +19,7 @@ from mucudnn.kernels import Flags, read_network
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.records import describe
+from mucudnn.solver import Configuration
 
 FREE = {"512 MiB of workspace": 512, "any workspace": None}
 ROUNDS = 5
@@ -51,13 +52,15 @@ def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
     (kernel,) = read_network(run.setting.cliff.descriptor, Flags(batch), ("forward",))
     benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
     rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    found: dict[str, Configuration] = {}
     for free, mib in FREE.items():
         limits = Limits(workspace=None if mib is None else mib * MIB)
         (decision,) = decide({kernel: rows}, "power_of_two", limits)
-        both = {"undivided": decision.undivided, "divided": decision.divided}
-        times = run_whole(run.engine, kernel, [c for c in both.values() if c], ROUNDS)
-        for which, configuration in both.items():
-            if configuration is not None:
-                details = {"by": describe(configuration), "workspace": configuration.workspace}
-                ms = statistics.median(times[configuration])
-                yield Record("cliff", case, f"{which}, {free}", ms, "ms", details)
+        if decision.undivided is not None:
+            found[f"undivided, {free}"] = decision.undivided
+        found[f"divided, {free}"] = decision.divided
+    times = run_whole(run.engine, kernel, found.values(), ROUNDS)
+    for metric, configuration in found.items():
+        details = {"by": describe(configuration), "workspace": configuration.workspace}
+        ms = statistics.median(times[configuration])
+        yield Record("cliff", case, metric, ms, "ms", details)

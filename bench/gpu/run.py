@@ -38,6 +38,7 @@ class Run:
         self.deadline = time.monotonic() + seconds
         self.listener: Listener = Terminal()
         self._cache: Cache | None = None
+        self._measured = _named(record for _, record in read(self.records))
 
     def __enter__(self) -> Run:
         return self
@@ -79,16 +80,16 @@ class Run:
         if self._cache is None:
             path = self.folder / "cache" / "engine.sqlite"
             path.parent.mkdir(parents=True, exist_ok=True)
+            new = not path.exists()
             self._cache = Cache.open(path)
-            if self.measurements.exists():
+            if new and self.measurements.exists():
                 with gzip.open(self.measurements, "rt", encoding="utf-8") as lines:
                     self._cache.merge(parse_rows(lines, self.measurements.name))
         return self._cache
 
     def has(self, bench: str, case: str) -> bool:
         """Whether a case is measured."""
-        found = (record for _, record in read(self.records) if record.metric != FAILED)
-        return any((record.bench, record.case) == (bench, case) for record in found)
+        return (bench, case) in self._measured
 
     def measure(self, cases: Iterator[Case]) -> None:
         """Measure the cases that are not there yet, in order, until the time is over.
@@ -106,8 +107,14 @@ class Run:
                 lines = str(error).strip().splitlines() or [""]
                 records = [_failure(case.bench, case.name, f"{type(error).__name__}: {lines[-1]}")]
             append(self.records, *records)
+            self._measured |= _named(records)
             for record in records:
                 print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
+
+
+def _named(records: Iterable[Record]) -> set[tuple[str, str]]:
+    """Those that were measured."""
+    return {(record.bench, record.case) for record in records if record.metric != FAILED}
 
 
 def _shown(record: Record) -> str:
@@ -120,6 +127,7 @@ def _failure(bench: str, case: str, why: str) -> Record:
     return Record(bench, case, FAILED, None, "", {"why": why})
 
 
-def record_failure(path: Path, part: str, why: str) -> None:
-    """Of a part as a whole."""
-    append(path, _failure(part, "the whole part", why))
+def record_outcome(path: Path, part: str, seconds: float, why: str) -> None:
+    """Of a part as a whole: what it took, or why it failed."""
+    case = "the whole part"
+    append(path, _failure(part, case, why) if why else Record(part, case, "took", seconds, "s"))

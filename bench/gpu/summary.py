@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.columns import LIMITS
+from bench.gpu.engines import TYPES
 from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, value_of
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
 from bench.gpu.training import PEAK, WAYS
-from bench.record import read
+from bench.record import Record, read
+from mucudnn.kernels import PASSES
 
 
 def write_summary(folder: Path) -> None:
@@ -33,6 +35,12 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
         ", ".join(f"{key} {value}" for key, value in machine.get("packages", {}).items()),
         "",
         *table(("question", "aim", "figure"), questions(found)),
+        "",
+        *table(("pytorch#128936", "what", "ms", "first call ms, or by what"), _cliff(found)),
+        "",
+        *table(("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines(found)),
+        "",
+        "Medians over the kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
         "",
         *table(COLUMNS_HEAD, _columns(found)),
         "",
@@ -54,10 +62,35 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
 
 
+SIZES = (256, 64, 16, 1)
 COLUMNS_HEAD = (
     "column", "network", "MiB", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
     "within 5 %",
 )  # fmt: skip
+
+
+def _cliff(found: Found) -> Iterator[tuple[str, ...]]:
+    for record in found.values():
+        if record.bench == "cliff" and record.value is not None:
+            more = record.details.get("by") or f"{record.details['first_ms']:.4g}"
+            yield record.case, record.metric, f"{record.value:.4g}", more
+
+
+def _engines(found: Found) -> Iterator[tuple[str, ...]]:
+    for column, pass_ in product(TYPES, PASSES):
+        records = [
+            record for record in found.values()
+            if record.bench == "engines" and record.value and record.case.endswith(f" {pass_}, {column}")
+        ]  # fmt: skip
+        if records:
+            run = statistics.median(record.value or 0 for record in records)
+            yield f"{column}, {pass_}", f"{len(records)}", f"{run:.0f}", *(_needed(records, n) for n in SIZES)
+
+
+def _needed(records: list[Record], size: int) -> str:
+    at = [record.details["sizes"].get(str(size), {}) for record in records]
+    least = [needed for found in at if (needed := found.get("least_workspace_with_tensor_cores")) is not None]
+    return f"{statistics.median(least) / MIB:.3g} ({len(least)} kernels)" if least else "none"
 
 
 def _columns(found: Found) -> Iterator[tuple[str, ...]]:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("part", "cases"),
     [
-        ("cliff", (2, 4)), ("engines", (0,)), ("columns", (0,)), ("training", (2, 3)), ("sweep", (0, 1)),
+        ("cliff", (2, 4)), ("engines", (0,)), ("columns", (0,)), ("training", (2,)), ("sweep", (0, 1)),
         ("results", (0, 1, 3, 13)),
     ],
 )  # fmt: skip
@@ -53,5 +53,6 @@ def test_a_run_goes_on_where_the_last_one_was_stopped(tmp_path: Path) -> None:
     }  # fmt: skip
     _, both = run(tmp_path, *arguments)
     assert both[: len(first)] == first
-    cases = [record.case for record in both]
-    assert len(set(cases)) == len(cases)
+    measured = [record.case for record in both if record.bench == "engines" and record.metric != "took"]
+    assert measured
+    assert len(set(measured)) == len(measured)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
-from bench.gpu.run import FAILED, Case, Run
+from bench.gpu.run import FAILED, Case, Run, record_outcome
 from bench.gpu.setting import GPU, HOST, Convolution
 from bench.gpu.summary import summary, write_summary
 from bench.record import Record, append, read
@@ -44,6 +44,18 @@ def test_a_failure_is_a_record_stops_nothing_and_is_tried_again(tmp_path: Path) 
     *_, last = measured(tmp_path, case("a"))
     assert last.value == 1.0
     assert FAILED not in {metric for _, _, metric in latest(measured(tmp_path))}
+
+
+def test_a_part_that_failed_once_is_no_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.jsonl"
+    record_outcome(path, "cliff", 2.0, "exit code -11")
+    assert "| cliff | the whole part | exit code -11 |" in summary("a device", {}, latest(read_records(path)))
+    record_outcome(path, "cliff", 60.0, "")
+    assert "exit code" not in summary("a device", {}, latest(read_records(path)))
+
+
+def read_records(path: Path) -> list[Record]:
+    return [record for _, record in read(path)]
 
 
 def test_when_the_time_is_over_nothing_is_begun(tmp_path: Path) -> None:
