@@ -129,5 +129,4 @@ def _failure(bench: str, case: str, why: str) -> Record:
 
 def record_outcome(path: Path, part: str, seconds: float, why: str) -> None:
     """Of a part as a whole: what it took, or why it failed."""
-    case = "the whole part"
-    append(path, _failure(part, case, why) if why else Record(part, case, "took", seconds, "s"))
+    append(path, _failure("part", part, why) if why else Record("part", part, "took", seconds, "s"))

@@ -40,7 +40,7 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
         "",
         *table(("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines(found)),
         "",
-        "Medians over the kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
+        "Medians over kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
         "",
         *table(COLUMNS_HEAD, _columns(found)),
         "",

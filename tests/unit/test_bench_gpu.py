@@ -49,7 +49,7 @@ def test_a_failure_is_a_record_stops_nothing_and_is_tried_again(tmp_path: Path) 
 def test_a_part_that_failed_once_is_no_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     record_outcome(path, "cliff", 2.0, "exit code -11")
-    assert "| cliff | the whole part | exit code -11 |" in summary("a device", {}, latest(read_records(path)))
+    assert "| part | cliff | exit code -11 |" in summary("a device", {}, latest(read_records(path)))
     record_outcome(path, "cliff", 60.0, "")
     assert "exit code" not in summary("a device", {}, latest(read_records(path)))
 
@@ -68,13 +68,13 @@ def test_each_question_of_an_empty_folder_is_not_measured() -> None:
 
 
 def test_the_summary_says_what_the_records_come_to(tmp_path: Path) -> None:
-    details = {"of_unlimited": 1.02}
+    details, first = {"of_unlimited": 1.02}, {"first_ms": 5000.0}
     run = "mucudnn run --workspace 512MiB"
     append(
         tmp_path / "gpu.jsonl",
         {"kind": "machine", "gpu": {"name": "a GPU", "driver_version": "1"}, "packages": {"torch": "2"}},
-        Record("cliff", "N=64, 512 MiB of workspace, stock", "time of a call", 1193.0, "ms"),
-        Record("cliff", f"N=64, 512 MiB of workspace, {run}", "time of a call", 20.0, "ms"),
+        Record("cliff", "N=64, 512 MiB of workspace, stock", "time of a call", 1193.0, "ms", first),
+        Record("cliff", f"N=64, 512 MiB of workspace, {run}", "time of a call", 20.0, "ms", first),
         Record("fp16 NCHW", "alexnet:conv2 forward", "speedup within 64 MiB", 2.0, "ratio", details),
         Record("fp16 NCHW", "resnet50:conv1 forward", "speedup within 64 MiB", 8.0, "ratio", details),
         Record("suite", "tests/gpu", FAILED, None, "", {"why": "no | folder"}),
