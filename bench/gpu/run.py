@@ -18,6 +18,7 @@ from mucudnn.engines import open_engine
 from mucudnn.exchange import format_rows, parse_rows
 from mucudnn.listener import Listener
 
+MOST_FAILURES = 5
 FAILED = "failed"  # the metric of a record without a value, whose details say why
 
 
@@ -94,18 +95,24 @@ class Run:
     def measure(self, cases: Iterator[Case]) -> None:
         """Measure the cases that are not there yet, in order, until the time is over.
 
-        A failure becomes a record and stops nothing; the next run tries again.
+        A failure becomes a record and stops nothing; the next run tries again. But many in a row are of one
+        cause, such as a device that an error has made unusable to the process: then SystemExit is raised.
         """
+        failures = 0
         for case in cases:
             if self.seconds_left <= 0:
                 return
             if self.has(case.bench, case.name):
                 continue
+            if failures == MOST_FAILURES:
+                raise SystemExit(f"{failures} failures in a row")
             try:
                 records = list(case.measure())
+                failures = 0
             except Exception as error:  # whatever it is, the others are not concerned
                 lines = str(error).strip().splitlines() or [""]
                 records = [_failure(case.bench, case.name, f"{type(error).__name__}: {lines[-1]}")]
+                failures += 1
             append(self.records, *records)
             self._measured |= _named(records)
             for record in records:

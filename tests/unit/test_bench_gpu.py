@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
-from bench.gpu.run import FAILED, Case, Run, record_outcome
+from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
 from bench.gpu.setting import GPU, HOST, Convolution
 from bench.gpu.summary import summary, write_summary
 from bench.record import Record, append, read
@@ -44,6 +44,14 @@ def test_a_failure_is_a_record_stops_nothing_and_is_tried_again(tmp_path: Path) 
     *_, last = measured(tmp_path, case("a"))
     assert last.value == 1.0
     assert FAILED not in {metric for _, _, metric in latest(measured(tmp_path))}
+
+
+def test_failure_after_failure_ends_a_part(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(2 * MOST_FAILURES)]
+    with pytest.raises(SystemExit, match="failures in a row"):
+        measured(tmp_path, *map(failing, names))
+    with_others = [failing(name) if int(name) % 2 else case(name) for name in names]
+    assert len(measured(tmp_path, *with_others)) == MOST_FAILURES + len(names)
 
 
 def test_a_part_that_failed_once_is_no_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
