@@ -71,10 +71,12 @@ def _kernel(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
         if undivided is not None and decides[undivided] < decides[divided]:
             chosen = undivided
         details = {
-            "undivided": undivided and _of(undivided, counts), "chosen": _of(chosen, counts),
+            "problem": str(kernel.problem),
+            "undivided": undivided and _of(undivided, counts),
+            "chosen": _of(chosen, counts),
             "unlimited": unlimited and _of(unlimited, counts),
             "of_unlimited": unlimited and counts[chosen] / counts[unlimited],
-        }  # fmt: skip
+        }
         speedup = None if undivided is None else counts[undivided] / counts[chosen]
         name = f"speedup within {limit // MIB} MiB"
         yield Record(column, str(kernel), name, speedup, "ratio", details)
