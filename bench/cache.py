@@ -29,7 +29,7 @@ from mucudnn.policies import POLICIES, micro_batch_sizes
 from mucudnn.records import SUCCESS, Machine, Measurement
 
 SEED = 2018
-REPEATS = 7
+REPEATS = 5
 ROWS = 100_000
 WRITERS, ROWS_EACH = 8, 1000
 HERE = Machine("host", "a device", "a library 1.0", 1)

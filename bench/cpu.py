@@ -3,17 +3,73 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench import cache, division, efficiency, hooks, shim, solver, tiles
+from bench import cache, determinism, division, efficiency, equality, graph, hooks, shim, solver, sweep, tiles
+from bench.networks import kernels
 from bench.openblas import OpenBlas, without_openblas_environment
-from bench.record import RESULTS, Record, describe_machine, show, write
+from bench.record import RESULTS, Record, describe_machine, show, update
 from mucudnn._native import Engine, host_library
 from mucudnn.cache import Cache
 from mucudnn.cli.terminal import Terminal
-from mucudnn.kernels import PASSES
+from mucudnn.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.listener import Listener
+from mucudnn.optimizer import benchmark
+
+SWEPT = range(1, 25)
+CHECKED, TYPES = "mb16_ic64ih14_oc64_kh3_ph1", ("f32", "f16", "bf16")
+
+
+def divisions(engine: Engine, measured: Cache, listener: Listener) -> list[Record]:
+    """All that is decided on the same measurements."""
+    records: list[Record] = []
+    for pass_ in PASSES:
+        records += division.run(engine, measured, pass_, listener)
+    records += division.run_deepbench(engine, measured, listener)
+    records += division.sweep(engine, measured)
+    records += division.total_workspace(engine, measured)
+    return records + division.against_torch(engine, measured)
+
+
+def sweeping(engine: Engine, measured: Cache, listener: Listener) -> list[Record]:
+    """ResNet-18's first 3x3, which Winograd does not fit into 64 MiB from some mini-batch size on."""
+    (kernel,) = [kernel for kernel in kernels("forward") if "layer1" in kernel.name]
+    return sweep.run(engine, measured, kernel, SWEPT, listener)
+
+
+def results(engine: Engine, measured: Cache, listener: Listener) -> list[Record]:
+    """Whether they are equal, in three types, and the same in each process."""
+    records: list[Record] = []
+    for data_type in TYPES:
+        for kernel in _checked(data_type):
+            records += equality.run(engine, measured, kernel, f"{data_type}, {kernel.pass_}", listener)
+    records.sort(key=lambda record: record.metric)
+    for kernel in _checked("f32"):
+        benchmark(engine, measured, [kernel], "power_of_two", listener, comparing=False)
+        records.append(determinism.compare_processes("host", measured.path, kernel, f"f32, {kernel.pass_}"))
+    return records
+
+
+def _checked(data_type: str) -> list[Kernel]:
+    return read_network(CHECKED, Flags(dtype=data_type), PASSES)
+
+
+THEMES: dict[str, Callable[[Engine, Cache, Listener], list[Record]]] = {
+    "solver": lambda *_: solver.run(),
+    "shim": lambda *_: shim.run(),
+    "hooks": lambda *_: hooks.run(),
+    "graph": lambda *_: graph.run(),
+    "efficiency": lambda engine, *_: efficiency.run(engine),
+    "cache": lambda *_: cache.run(),
+    "division": divisions,
+    "tiles": tiles.run,
+    "sweep": sweeping,
+    "results": results,
+}
 
 
 def main() -> None:
@@ -21,6 +77,7 @@ def main() -> None:
     without_openblas_environment()
     parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument("--output", type=Path, default=RESULTS / "cpu.jsonl", help="where the records go")
+    parser.add_argument("--only", choices=THEMES, help="leave the others as they are")
     arguments = parser.parse_args()
 
     engine = Engine(host_library(), threads=1)
@@ -35,24 +92,12 @@ def main() -> None:
         console.print(f"{key}: {value}", highlight=False)
 
     records: list[Record] = []
-
-    def add(theme: list[Record]) -> None:
-        records.extend(theme)
-        show(console, theme)
-        write(arguments.output, machine, records)
-
-    add(solver.run())
-    add(shim.run())
-    add(hooks.run())
-    add(efficiency.run(engine))
-    add(cache.run())
-    with Cache.in_memory(Path("none")) as measured:
-        for pass_ in PASSES:
-            add(division.run(engine, measured, pass_, listener))
-        add(division.sweep(engine, measured))
-        add(division.total_workspace(engine, measured))
-        add(tiles.run(engine, measured, listener))
-        add(division.against_torch(engine, measured))
+    with TemporaryDirectory() as folder, Cache.open(Path(folder) / "cache.sqlite") as measured:
+        for name, theme in THEMES.items():
+            if arguments.only in (None, name):
+                records += (found := theme(engine, measured, listener))
+                show(console, found)
+                update(arguments.output, machine, records)
 
 
 if __name__ == "__main__":

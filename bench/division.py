@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 
 import torch
 
-from bench.networks import kernels
+from bench.networks import deepbench, kernels
 from bench.record import Record
+from bench.whole import run_whole
 from mucudnn._native import Engine
 from mucudnn.buffers import Tensors, extent
 from mucudnn.cache import Cache
@@ -32,16 +32,27 @@ ROUNDS = 7
 
 def run(engine: Engine, cache: Cache, pass_: str, listener: Listener) -> list[Record]:
     """The main job on each kernel, at 64 MiB: speedups as `mucudnn optimize` measured them."""
-    result = optimize(engine, cache, kernels(pass_), POLICY, LIMIT, listener)
-    records = [_speedup(decision) for decision in result.decisions]
+    return _speedups(engine, cache, "division", kernels(pass_), f"all {pass_}", listener)
+
+
+def run_deepbench(engine: Engine, cache: Cache, listener: Listener) -> list[Record]:
+    """The same of DeepBench's, forward."""
+    return _speedups(engine, cache, "deepbench", deepbench(), "all forward", listener)
+
+
+def _speedups(
+    engine: Engine, cache: Cache, bench: str, kernels: list[Kernel], case: str, listener: Listener
+) -> list[Record]:
+    result = optimize(engine, cache, kernels, POLICY, LIMIT, listener)
+    records = [_speedup(bench, decision) for decision in result.decisions]
     speedups = [record.value for record in records if record.value is not None]
     details = {"best": max(speedups), "worst": min(speedups), "kernels": len(speedups)}
     mean = statistics.geometric_mean(speedups)
-    records.append(Record("division", f"all {pass_}", "geometric mean of speedups", mean, "ratio", details))
+    records.append(Record(bench, case, "geometric mean of speedups", mean, "ratio", details))
     return records
 
 
-def _speedup(decision: Decision) -> Record:
+def _speedup(bench: str, decision: Decision) -> Record:
     comparison, kernel = decision.comparison, decision.kernel
     assert comparison is not None
     assert comparison.undivided_ms is not None
@@ -60,7 +71,7 @@ def _speedup(decision: Decision) -> Record:
     }
     speedup = 1.0 if decision.dropped else comparison.undivided_ms / comparison.divided_ms
     name = f"{kernel.name} {kernel.pass_}"
-    return Record("division", name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
+    return Record(bench, name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
 
 
 def sweep(engine: Engine, cache: Cache) -> list[Record]:
@@ -70,24 +81,14 @@ def sweep(engine: Engine, cache: Cache) -> list[Record]:
         measured = {kernel: cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)}
         chosen = {limit: decide(measured, POLICY, Limits(workspace=limit))[0] for limit in SWEEP}
         candidates = {c for decision in chosen.values() for c in (decision.undivided, decision.divided) if c}
-        times = _run_whole(engine, kernel, sorted(candidates, key=lambda c: c.workspace))
+        times = run_whole(engine, kernel, sorted(candidates, key=lambda c: c.workspace), ROUNDS)
+        medians = {configuration: statistics.median(runs) for configuration, runs in times.items()}
         for limit, decision in chosen.items():
-            totals[limit] += min(times[c] for c in (decision.undivided, decision.divided) if c)
+            totals[limit] += min(medians[c] for c in (decision.undivided, decision.divided) if c)
     return [
         Record("limits", "none" if limit is None else format_size(limit), "sum of times, forward", ms, "ms")
         for limit, ms in totals.items()
     ]
-
-
-def _run_whole(
-    engine: Engine, kernel: Kernel, configurations: Sequence[Configuration]
-) -> dict[Configuration, float]:
-    problem = kernel.problem
-    tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = engine.allocate(max(c.workspace for c in configurations))
-    divisions = [engine.prepare(problem, kernel.pass_, slices(c)) for c in configurations]
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
-    return {c: statistics.median(t) for c, t in zip(configurations, times, strict=True)}
 
 
 def total_workspace(engine: Engine, cache: Cache) -> list[Record]:

@@ -15,7 +15,7 @@ from mucudnn.buffers import Tensors, extent
 
 # Implicit GEMM's name in each pass.
 ALGORITHM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
-ROUNDS = 5
+ROUNDS = 3
 
 
 def run(engine: Engine) -> list[Record]:

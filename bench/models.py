@@ -1,4 +1,4 @@
-"""Two networks as people train them, without a framework's model zoo."""
+"""Networks as people train them, without a framework's model zoo."""
 
 from __future__ import annotations
 
@@ -50,3 +50,52 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     if name == "volume":
         return UNet3d(width=16), torch.randn(1, 1, 64, 128, 128)
     return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)
+
+
+class Bottleneck(nn.Module):
+    """ResNet's block of three convolutions, with the stride in the middle one, as people build it today."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out_channels = 4 * width
+        self.branch = nn.Sequential(
+            nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels),
+        )  # fmt: skip
+        self.shortcut = nn.Identity() if (channels, stride) == (out_channels, 1) else nn.Sequential(
+            nn.Conv2d(channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's sum with its shortcut."""
+        return torch.relu(self.branch(x) + self.shortcut(x))
+
+
+def resnet50() -> nn.Sequential:
+    """ResNet-50, of the same table."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]  # fmt: skip
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        layers.append(Bottleneck(channels, width, stride))
+        channels = 4 * width
+        layers += [Bottleneck(channels, width, 1) for _ in range(blocks - 1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+# As they are trained on a GPU: how each is made, and the mini-batch; then the mini-batch of a dry run.
+TRAINED = {
+    "resnet18": (resnet18, (256, 3, 224, 224), (2, 3, 32, 32)),
+    "resnet50": (resnet50, (128, 3, 224, 224), (2, 3, 32, 32)),
+    "unet3d": (lambda: UNet3d(width=32), (8, 1, 64, 64, 64), (1, 1, 4, 4, 4)),
+}
+
+
+def trained(name: str, *, small: bool) -> tuple[nn.Module, Tensor]:
+    """A network of TRAINED and a mini-batch for it; the same every time."""
+    torch.manual_seed(1)
+    make, shape, small_shape = TRAINED[name]
+    return make(), torch.randn(small_shape if small else shape)

@@ -1,8 +1,10 @@
-"""The kernels of the CPU figures: AlexNet's conv2 to conv5 and ResNet-18's 3x3 of stride 1, N=64."""
+"""The kernels of the CPU figures: AlexNet's conv2 to conv5 and ResNet-18's 3x3 of stride 1, N=64; others."""
 
 from __future__ import annotations
 
 from mucudnn.kernels import Flags, Kernel, read_network
+
+DEEPBENCH = [f"deepbench:conv{number}" for number in (9, 11, 19, 24)]  # two of 3x3, two of 5x5
 
 
 def kernels(pass_: str) -> list[Kernel]:
@@ -14,3 +16,9 @@ def kernels(pass_: str) -> list[Kernel]:
         if k.problem.kernel == (3, 3) and k.problem.stride == (1, 1)
     ]
     return [Kernel(k.problem, k.pass_, k.name) for k in alexnet + resnet]
+
+
+def deepbench() -> list[Kernel]:
+    """Some that take a second or less, at the largest mini-batch that DeepBench has, forward."""
+    kernels = read_network("deepbench", Flags(batch=32), ("forward",))
+    return [kernel for kernel in kernels if kernel.name in DEEPBENCH]

@@ -1,4 +1,4 @@
-"""The one format of all figures: JSON lines, a machine's description first, then a record a figure."""
+"""The one format of all figures: JSON lines, a machine's description, then a record for each figure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,38 @@ def describe_machine(**engine: Any) -> dict[str, Any]:
 def write(path: Path, machine: dict[str, Any], records: Iterable[Record]) -> None:
     """Write one run to `path`, replacing what was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [machine, *({"kind": "record", **asdict(record)} for record in records)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("")
+    append(path, machine, *records)
+
+
+def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
+    """The records of a file, in order, each with the machine described before it; [] where there is none."""
+    machine: dict[str, Any] = {}
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        values = json.loads(line)
+        if values.pop("kind") == "machine":
+            machine = values
+        else:
+            found.append((machine, Record(**values)))
+    return found
+
+
+def update(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> None:
+    """Write one run; of what was there the records of other benches stay, each under its own machine."""
+    benches = {record.bench for record in records}
+    kept = [found for found in read(path) if found[1].bench not in benches]
+    path.unlink(missing_ok=True)
+    for former, group in groupby(kept, key=itemgetter(0)):
+        append(path, {"kind": "machine", **former}, *(record for _, record in group))
+    append(path, machine, *records)
+
+
+def append(path: Path, *lines: dict[str, Any] | Record) -> None:
+    """Add records and descriptions of machines to a file, each in one write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.writelines(_line(line) for line in lines)
 
 
 def show(console: Console, records: list[Record]) -> None:
@@ -75,6 +106,11 @@ def show(console: Console, records: list[Record]) -> None:
                 record.case, "not measured" if record.value is None else _short(record.value), details
             )
         console.print(table)
+
+
+def _line(item: dict[str, Any] | Record) -> str:
+    values = item if isinstance(item, dict) else {"kind": "record", **asdict(item)}
+    return json.dumps(values) + "\n"
 
 
 def _short(value: object) -> str:

@@ -14,7 +14,7 @@ from mucudnn._native import Problem
 from mucudnn.cache_file import UnwritableError
 from mucudnn.claims import Claims
 from mucudnn.descriptor import problem_key
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.exchange import COMPARISON, KINDS, MEASUREMENT, Kind, Row, derived
 from mucudnn.listener import Listener
 from mucudnn.records import Comparison, Machine, Measurement
@@ -90,6 +90,22 @@ class Cache:
     def read_only(cls, path: Path) -> "Cache":
         """An existing cache, which nothing can be added to. Raises NewerFileError, MucudnnError."""
         return cls(path, cache_file.open_to_read(path))
+
+    @classmethod
+    def recorded(cls, source: Path) -> "Cache":
+        """An existing cache, or what is shipped of the one machine whose name contains `source`.
+
+        Raises NewerFileError, MucudnnError.
+        """
+        system, text = SystemDatabase(), str(source).lower()
+        names = [name for name in system.names() if text in name.lower()]
+        if source.exists() or not names:
+            return cls.read_only(source)
+        if len(names) > 1:
+            raise UsageError(f"measurements of several machines are called '{source}': {', '.join(names)}")
+        cache = cls(source, cache_file.in_memory())
+        cache.merge(system.rows_of(names[0]))
+        return cache
 
     @classmethod
     def in_memory(cls, path: Path, *, system: SystemDatabase | None = None) -> "Cache":

@@ -152,6 +152,7 @@ def _measure_kernel(
                 workspace,
                 repeats=task.repeats,
                 budget_ms=BUDGET_MS,
+                operands=tensors.operands,
                 hopeless_ms=HOPELESS * fastest.get(task.micro_batch, math.inf),
             )
             fastest[task.micro_batch] = min(statistics.median(times), fastest.get(task.micro_batch, math.inf))

@@ -7,6 +7,7 @@ but what concerns the machine at hand, and there is no compiled copy that could 
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -14,17 +15,30 @@ from importlib.resources.abc import Traversable
 from mucudnn.exchange import Row, parse_rows
 from mucudnn.records import Machine
 
+SHIPPED: Traversable = resources.files("mucudnn") / "data"
+_SUFFIX = ".jsonl"
+
 
 class SystemDatabase:
     """A folder of such files, read when they are asked for."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
-        self._folder = folder or resources.files("mucudnn") / "data"
+        self._folder = folder or SHIPPED
         self._of = lru_cache(maxsize=None)(self._read)
 
     def rows(self, machine: Machine, problem: str, pass_: str) -> list[Row]:
         """Of a problem as the cache's table has it. Raises MucudnnError where a file is damaged."""
         return self._of(machine).get((problem, pass_), [])
+
+    def names(self) -> list[str]:
+        """Of the machines that there are measurements of, as `rows_of` takes them."""
+        files = (file.name for file in self._folder.iterdir())
+        return sorted(name.removesuffix(_SUFFIX) for name in files if name.endswith(_SUFFIX))
+
+    def rows_of(self, name: str) -> Iterator[Row]:
+        """Everything measured on one machine. Raises MucudnnError where the file is damaged."""
+        with (self._folder / f"{name}{_SUFFIX}").open(encoding="utf-8") as lines:
+            yield from parse_rows(lines, name)
 
     def _read(self, machine: Machine) -> dict[tuple[str, str], list[Row]]:
         found: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -40,4 +54,4 @@ class SystemDatabase:
 def file_name(machine: Machine) -> str:
     """`NVIDIA-H200-cuDNN-9.19-1.jsonl`. Two machines may share a name: each row says whose it is."""
     text = f"{machine.device} {machine.library} {machine.threads}"
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") + ".jsonl"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") + _SUFFIX

@@ -60,7 +60,7 @@ def _replay(arguments: argparse.Namespace) -> Result:
         options.policy_of(arguments),
         options.limits_of(arguments),
     )
-    with Cache.read_only(arguments.replay) as cache:
+    with Cache.recorded(arguments.replay) as cache:
         return replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
 
 

@@ -100,7 +100,10 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
         "--exact", action="store_true", help="divide the total exactly, however long it takes"
     )
     parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
-    parser.add_argument("--replay", type=checked(path), metavar="CACHE", help="decide from this cache alone")
+    parser.add_argument(
+        "--replay", type=checked(path), metavar="CACHE",
+        help="decide from this cache alone, or from what is shipped of a machine of that name",
+    )  # fmt: skip
 
 
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     limits = options.limits_of(arguments)
     if arguments.replay:
-        with Cache.read_only(arguments.replay) as cache:
+        with Cache.recorded(arguments.replay) as cache:
             result = replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
             report = _gather(arguments.network, result, cache)
     else:

@@ -153,7 +153,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
     std::unique_ptr<Decider>& decider = deciders_[index(kernel.device)];
     if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_);
     auto known = decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
-    say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
+    if (is_logged(LogLevel::info))
+      say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;
   } catch (const EngineError& error) {
     reason = error.what();

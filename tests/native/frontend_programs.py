@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,13 +84,16 @@ class Ran:
     log: str  # what the drop-in said
 
 
-def run_program(program: Path, case: Case, choice: str, *options: str, **environment: str) -> Ran:
+def run_program(
+    program: Path | Sequence[str | Path], case: Case, choice: str, *options: str, **environment: str
+) -> Ran:
     """Run it, each of its outputs checked against fp64."""
+    command = [program] if isinstance(program, Path) else program
     problem, operands = case.problem, case.operands()
     x, w, _ = shapes(problem).values()
     described = [",".join(map(str, row)) for row in (x, w, (problem.padding[0], problem.stride[0]))]
     result = subprocess.run(
-        [program, case.operation, choice, problem.layout, problem.data_type, *described, *options],
+        [*command, case.operation, choice, problem.layout, problem.data_type, *described, *options],
         input=b"".join(stored(values, problem.data_type, problem.layout).tobytes() for values in operands),
         env=programs.environment(**environment),
         capture_output=True,

@@ -4,6 +4,9 @@ What a case may say besides: engine (its number; else the first of the heuristic
 values by type), keep (its descriptors are left in place while the plan runs), unknown (attributes that the
 graph gets besides), json (the plan goes through its text), share (threads that run one plan), scratch (False:
 no workspace is passed), call (what is called instead of Execute: PopulateCudaGraph or UpdateCudaGraph).
+Of a problem with an epilogue: reverse (the graph names its operations from the last to the first), alias
+(operands that lie where other tensors do), odd (what differs from how cudnn-frontend writes it, see
+Client.fused), chain (the name of another graph, of odd_chains.py).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import ctypes
 import threading
 from typing import Any
 
+import odd_chains
 from graph_abi import Library
 from graph_client import UIDS, Bytes, Client, Descriptor
 
@@ -41,11 +45,15 @@ class Watched(Library):
 
 def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
     """The finalized plan."""
-    operation = client.operation(
-        problem, case["pass_"], alpha=case.get("alpha", 1.0), beta=case.get("beta", 0.0)
-    )
+    if "chain" in case:
+        operations = odd_chains.operations(client, problem, case["chain"])
+    elif problem.epilogue:
+        operations = client.fused(problem, **case.get("odd", {}))
+    else:
+        alpha, beta = case.get("alpha", 1.0), case.get("beta", 0.0)
+        operations = [client.operation(problem, case["pass_"], alpha=alpha, beta=beta)]
     attributes = [
-        ("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", [operation]),
+        ("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", operations[:: -1 if case.get("reverse") else 1]),
         ("OPERATIONGRAPH_HANDLE", "HANDLE", [client.handle]),
     ]
     graph = client.make("OPERATIONGRAPH", [*attributes, *map(tuple, case.get("unknown", []))])
@@ -73,6 +81,7 @@ def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str
     workspace = client.workspace(plan)
     output = memory[{"forward": "y", "backward_data": "x", "backward_filter": "w"}[case["pass_"]]]
     start, statuses = output.copy(), []
+    memory = {**memory, **{name: memory[other] for name, other in case.get("alias", {}).items()}}
     pack = client.pack(
         {UIDS[name]: data for name, data in memory.items()}, workspace if case.get("scratch", True) else None
     )

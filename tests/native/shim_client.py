@@ -19,6 +19,7 @@ from typing import Any
 import graph_habit
 import numpy as np
 import numpy.typing as npt
+from reference import operand_shapes
 
 from mucudnn._native import Problem, parse_descriptor
 
@@ -62,6 +63,7 @@ def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
         "x": (problem.mini_batch, problem.in_channels, *problem.input),
         "w": (problem.out_channels, channels, *problem.kernel),
         "y": (problem.mini_batch, problem.out_channels, *problem.output),
+        **operand_shapes(problem),
     }
 
 

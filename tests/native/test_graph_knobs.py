@@ -96,6 +96,20 @@ def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Proble
     assert sizes == sorted(sizes, reverse=True)
 
 
+@settings(max_examples=100)
+@given(problem=problems(), pass_=st.sampled_from(PASSES), tile_size=st.sampled_from(SIZES))
+def test_nothing_is_written_beyond_the_workspace(
+    engine: Engine, problem: Problem, pass_: str, tile_size: int
+) -> None:
+    bench = TiledBench(engine, problem, pass_)
+    plan, size = client.plan(bench.config(tile_size)), bench.workspace(tile_size)
+    memory = {UIDS[key]: stored(value, "f32", problem.layout) for key, value in bench.values.items()}
+    workspace = np.full(size + 4096, 165, np.uint8)
+    pack = client.pack(memory, workspace)
+    client.check(client.library.dll.cudnnBackendExecute(client.handle, plan, pack))
+    assert (workspace[size:] == 165).all()
+
+
 @each_pass
 def test_each_step_halves_the_workspace_of_a_large_problem(engine: Engine, pass_: str) -> None:
     sizes = (32, 64)  # and a kernel that no factor in the workspace is as large as

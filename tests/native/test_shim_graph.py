@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shim_cases
 from programs import SHIM, preload, run
@@ -96,7 +97,7 @@ def check_same(cases: list[dict[str, Any]], found: shim_cases.Ran, folder: Path)
     assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
     assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
     for one, other in zip(found.outputs, alone.outputs, strict=True):
-        assert (one == other).all()
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 1 << 20])

@@ -75,6 +75,17 @@ def test_a_program_that_chose_the_knobs_of_the_plan_itself_makes_its_own_call(
     assert (found.outputs[0] == run_alone(cases, tmp_path).outputs[0]).all()
 
 
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_knob_that_a_program_leaves_to_the_engine_is_no_part_of_its_name(
+    pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    name = f"eng{EXPLICIT_GEMM[pass_]}"
+    plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(SMALL, pass_): [[(7, name)]]})
+    found = run_under_shim([graph(pass_, -1), graph(pass_)], tmp_path, **followed(plan))
+    own = "2 passed through (the caller's own choice is the best)"
+    assert found.summary == f"0 of 2 convolutions divided, {own}"
+
+
 @pytest.mark.parametrize("name", ["eng{}_k2=5", "eng{}_k2=-2", "eng{}_k3=1"])
 def test_a_plan_with_a_value_that_no_knob_has_is_not_followed(
     name: str, engine: Engine, tmp_path: Path

@@ -1,0 +1,80 @@
+"""`python -m bench.determinism`: one decided kernel, run in a process of its own; prints what came out.
+
+The measurements are given, so that each process decides from the same; `compare_processes` runs several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.record import Record
+from mucudnn.buffers import Tensors, allocate_workspace, extent
+from mucudnn.cache import Cache
+from mucudnn.decide import Limits, decide
+from mucudnn.engines import open_engine
+from mucudnn.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.measure import machine_of
+from mucudnn.records import describe, slices
+
+LIMIT = 64 * 2**20
+PROCESSES, RUNS = 3, 2
+
+
+def compare_processes(engine: str, cache: Path, kernel: Kernel, case: str) -> Record:
+    """How many different results, and choices, several processes come to; one is the aim."""
+    command = [
+        sys.executable, "-m", "bench.determinism", str(kernel.problem), kernel.pass_,
+        "--engine", engine, "--cache", str(cache),
+    ]  # fmt: skip
+    root = Path(__file__).parents[1]
+    found: list[dict[str, Any]] = []
+    for _ in range(PROCESSES):
+        printed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+        if printed.returncode:
+            raise RuntimeError(printed.stderr)
+        found.append(json.loads(printed.stdout))
+    choices = {answer["chosen"] for answer in found}
+    results = {digest for answer in found for digest in answer["digests"]}
+    details = {"chosen": sorted(choices), "notes": found[0]["notes"], "runs": PROCESSES * RUNS}
+    return Record("determinism", case, f"results of {PROCESSES} processes", len(results), "", details)
+
+
+def main() -> None:
+    """Decide from the cache, run, print digests."""
+    parser = argparse.ArgumentParser(prog="python -m bench.determinism", description=__doc__)
+    parser.add_argument("descriptor")
+    parser.add_argument("pass_", metavar="PASS", choices=PASSES)
+    parser.add_argument("--engine", required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    arguments = parser.parse_args()
+    engine = open_engine(arguments.engine, 1)
+    (kernel,) = read_network(arguments.descriptor, Flags(), (arguments.pass_,))
+    problem, pass_ = kernel.problem, kernel.pass_
+    with Cache.read_only(arguments.cache) as cache:
+        rows = cache.measurements(machine_of(engine), problem, pass_)
+    (decision,) = decide({kernel: rows}, "power_of_two", Limits(workspace=LIMIT))
+    chosen = decision.divided
+    tensors = Tensors.random(engine, problem, extent(problem))
+    workspace = allocate_workspace(engine, engine.prepare(problem, pass_, slices(chosen)).workspace)
+    digests = []
+    for _ in range(RUNS):
+        engine.execute(problem, pass_, slices(chosen), tensors.x, tensors.w, tensors.y, workspace)
+        output, count = {
+            "forward": (tensors.y, problem.y_elements),
+            "backward_data": (tensors.x, problem.x_elements),
+            "backward_filter": (tensors.w, problem.w_elements),
+        }[pass_]
+        digests.append(hashlib.sha256(output.read(problem.data_type, count).tobytes()).hexdigest())
+    used = {(part.micro_batch, part.algorithm) for part in chosen.parts}
+    notes = sorted({row.notes for row in rows if (row.micro_batch, row.algorithm) in used})
+    print(json.dumps({"chosen": describe(chosen), "notes": notes, "digests": digests}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Whether division changes results: errors against fp64 of divided kernels over undivided ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bench.record import Record
+from mucudnn._native import Engine
+from mucudnn.buffers import memory_cap
+from mucudnn.cache import Cache
+from mucudnn.compare import compare
+from mucudnn.kernels import Kernel
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
+from mucudnn.optimizer import benchmark
+from mucudnn.solver import Configuration, MicroConfiguration
+
+SLICES = (2, 4, 8)
+
+
+def run(engine: Engine, cache: Cache, kernel: Kernel, case: str, listener: Listener) -> Iterator[Record]:
+    """The fastest algorithm of the whole mini-batch that also runs on its slices, in 2, 4 and 8 of them.
+
+    A record without a value is a division that is refused, which is an answer too.
+    """
+    benchmark(engine, cache, [kernel], "power_of_two", listener, comparing=False)
+    rows = cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)
+    at: dict[int, dict[str, MicroConfiguration]] = {}
+    for row in rows:
+        if (part := row.part()) is not None:
+            at.setdefault(row.micro_batch, {})[row.algorithm] = part
+    batch = kernel.problem.mini_batch
+    for slices in SLICES:
+        metric = f"error in {slices} slices over that undivided"
+        both = at[batch].keys() & at.get(batch // slices, {}).keys()
+        if not both:
+            yield Record("equality", case, metric, None, "ratio", {"why": "no algorithm runs at both sizes"})
+            continue
+        algorithm = min(both, key=lambda name: at[batch][name].time_ms)
+        whole = Configuration((at[batch][algorithm],))
+        accumulator = engine.accumulator_size(kernel.problem, kernel.pass_, slices)
+        if accumulator is None:
+            yield Record(
+                "equality", case, metric, None, "ratio", {"why": "the slices cannot be summed in fp32"}
+            )
+            continue
+        part = at[batch // slices][algorithm]
+        part = replace(part, workspace=part.workspace + accumulator)
+        yield _compared(engine, kernel, whole, Configuration((part,) * slices), case, metric)
+
+
+def _compared(
+    engine: Engine, kernel: Kernel, whole: Configuration, divided: Configuration, case: str, metric: str
+) -> Record:
+    details: dict[str, object] = {"problem": str(kernel.problem), "algorithm": whole.parts[0].algorithm}
+    found = compare(engine, kernel, whole, divided, memory_cap(engine))
+    if found.error is None or found.undivided_error is None:
+        return Record("equality", case, metric, None, "ratio", {**details, "why": "no memory for fp64"})
+    details |= {"error": found.error, "undivided_error": found.undivided_error}
+    if found.undivided_error == 0:  # then ours must be none either
+        return Record("equality", case, metric, 1.0 if found.error == 0 else None, "ratio", details)
+    return Record("equality", case, metric, found.error / found.undivided_error, "ratio", details)

@@ -1,0 +1,1 @@
+"""What division gives on a GPU: `python -m bench.gpu`, and the programs that it runs."""

@@ -1,0 +1,99 @@
+"""Cliffs over all mini-batch sizes, equality, determinism, sums in fp32, and the tests that need a GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from bench import equality, sweep
+from bench.determinism import compare_processes
+from bench.gpu.programs import HOWS, call
+from bench.gpu.run import Case, Run
+from bench.gpu.setting import COLUMNS, NCHW
+from bench.record import Record
+from mucudnn._native import host_library
+from mucudnn.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.optimizer import benchmark
+
+STOCK = next(iter(HOWS))
+ROOT = Path(__file__).parents[2]
+
+
+def sweeping(run: Run) -> Iterator[Case]:
+    """What a program meets at every size, and the engine with and without division at those about powers."""
+    yield Case("sweep", "PyTorch, stock", partial(_program_sweep, run))
+    (kernel,) = read_network(
+        run.setting.swept.descriptor, Flags(max(run.setting.swept_batches)), ("forward",)
+    )
+    yield Case("sweep", str(kernel), partial(_engine_sweep, run, kernel))
+
+
+def _engine_sweep(run: Run, kernel: Kernel) -> list[Record]:
+    return sweep.run(run.engine, run.cache, kernel, run.setting.swept_batches, run.listener)
+
+
+def _program_sweep(run: Run) -> Iterator[Record]:
+    convolution, sizes = run.setting.swept, range(1, max(run.setting.swept_batches) + 1)
+    answer = call(
+        run, STOCK, "bench.gpu.torch_convolution", "--batches", ",".join(map(str, sizes)), "--calls", "3",
+        "--channels", str(convolution.channels), "--size", str(convolution.size), "--padding", "1",
+    )  # fmt: skip
+    times = {int(size): ms for size, ms in answer["ms"].items()}
+    details = {"at": sweep.cliffs_of(times), "ms": times}
+    yield Record("sweep", "PyTorch, stock", "cliffs", len(details["at"]), "", details)
+
+
+def results(run: Run) -> Iterator[Case]:
+    """Equality of results in each type, the call that sums in fp32, and determinism over processes."""
+    yield Case("sums", "16-bit slices in fp32", partial(_sums, run))
+    for column in NCHW:
+        for pass_ in PASSES:
+            kernel, case = _kernel(run, column, pass_), f"{column}, {pass_}"
+            yield Case("equality", case, partial(_equality, run, kernel, case))
+    for column in NCHW:
+        for pass_ in PASSES:
+            kernel, case = _kernel(run, column, pass_), f"{column}, {pass_}"
+            yield Case("determinism", case, partial(_determinism, run, kernel, case))
+
+
+def _kernel(run: Run, column: str, pass_: str) -> Kernel:
+    return read_network(run.setting.checked, Flags(None, *COLUMNS[column]), (pass_,))[0]
+
+
+def _equality(run: Run, kernel: Kernel, case: str) -> Iterable[Record]:
+    return equality.run(run.engine, run.cache, kernel, case, run.listener)
+
+
+def _sums(run: Run) -> Iterator[Record]:
+    library = ("--library", host_library()) if run.setting.engine == "host" else ()
+    found = call(run, STOCK, "bench.gpu.torch_sums", *library)["sums"]
+    ways = [way for way, answer in found.items() if answer == "fp32"]
+    yield Record("sums", "16-bit slices in fp32", "calls that sum in fp32", len(ways), "", found)
+
+
+def _determinism(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
+    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
+    yield compare_processes(run.setting.engine, run.cache.path, kernel, case)
+
+
+def suite(run: Run) -> Iterator[Case]:
+    """`pytest -m gpu tests/gpu`."""
+    yield Case("suite", "tests/gpu", partial(_suite, run))
+
+
+def _suite(run: Run) -> Iterator[Record]:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"]
+    if not (ROOT / "tests" / "gpu").is_dir():
+        raise FileNotFoundError("there is no folder tests/gpu")
+    finished = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(run.seconds_left, 60.0)
+    )
+    lines = finished.stdout.strip().splitlines() or [finished.stderr.strip()[-200:]]
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    details = {"outcome": lines[-1], "exit_code": finished.returncode, "failed": failed}
+    passed = re.search(r"(\d+) passed", lines[-1])
+    yield Record("suite", "tests/gpu", "tests passed", int(passed[1]) if passed else 0, "", details)

@@ -1,0 +1,66 @@
+"""The step that users met between 63 and 64 samples (pytorch#128936), with memory in plenty and with little.
+
+In PyTorch, stock and under the drop-in, each in a process of its own; then by the engine alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+
+from bench.gpu.programs import HOWS, call
+from bench.gpu.run import Case, Run
+from bench.gpu.setting import MIB
+from bench.record import Record
+from bench.whole import run_whole
+from mucudnn.decide import Limits, decide
+from mucudnn.kernels import Flags, read_network
+from mucudnn.measure import machine_of
+from mucudnn.optimizer import benchmark
+from mucudnn.records import describe
+from mucudnn.solver import Configuration
+
+FREE = {"512 MiB of workspace": 512, "any workspace": None}
+ROUNDS = 5
+
+
+def cases(run: Run) -> Iterator[Case]:
+    """Programs first: they are what users see."""
+    for how in HOWS:
+        for batch in reversed(run.setting.cliff_batches):
+            for name in FREE:
+                case = f"N={batch}, {name}, {how}"
+                yield Case("cliff", case, partial(_in_pytorch, run, how, batch, name, case))
+    for batch in reversed(run.setting.cliff_batches):
+        case = f"N={batch}, the engine alone"
+        yield Case("cliff", case, partial(_by_engine, run, batch, case))
+
+
+def _in_pytorch(run: Run, how: str, batch: int, free: str, case: str) -> Iterator[Record]:
+    convolution, mib = run.setting.cliff, FREE[free]
+    answer = call(
+        run, how, "bench.gpu.torch_convolution", "--batches", str(batch),
+        "--channels", str(convolution.channels), "--size", str(convolution.size),
+        "--stride", str(convolution.stride), *(() if mib is None else ("--free-mib", str(mib))),
+    )  # fmt: skip
+    (ms,) = answer.pop("ms").values()
+    yield Record("cliff", case, "time of a call", ms, "ms", answer)
+
+
+def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
+    (kernel,) = read_network(run.setting.cliff.descriptor, Flags(batch), ("forward",))
+    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
+    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    found: dict[str, Configuration] = {}
+    for free, mib in FREE.items():
+        limits = Limits(workspace=None if mib is None else mib * MIB)
+        (decision,) = decide({kernel: rows}, "power_of_two", limits)
+        if decision.undivided is not None:
+            found[f"undivided, {free}"] = decision.undivided
+        found[f"divided, {free}"] = decision.divided
+    times = run_whole(run.engine, kernel, found.values(), ROUNDS)
+    for metric, configuration in found.items():
+        details = {"by": describe(configuration), "workspace": configuration.workspace}
+        ms = statistics.median(times[configuration])
+        yield Record("cliff", case, metric, ms, "ms", details)

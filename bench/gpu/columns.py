@@ -1,0 +1,101 @@
+"""Divided over the best undivided within each limit, and over the fastest without any: whole kernels."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from functools import partial
+from itertools import zip_longest
+
+from bench.gpu.run import Case, Run
+from bench.gpu.setting import COLUMNS, MIB
+from bench.record import Record
+from bench.whole import run_whole
+from mucudnn.decide import Decision, Limits, decide
+from mucudnn.errors import NothingFitsError
+from mucudnn.kernels import PASSES, Kernel
+from mucudnn.measure import machine_of
+from mucudnn.optimizer import benchmark
+from mucudnn.records import describe
+from mucudnn.solver import Configuration
+
+LIMITS = tuple(mib * MIB for mib in (8, 64, 128, 512))
+ROUNDS = 10
+RESNET = re.compile(r"resnet50:layer[1-4]\.[01]\.conv[23]|resnet50:conv1")
+PAPER = ("fp32 NCHW", "TF32 NCHW", "fp16 NCHW")  # DeepBench's, which the μ-cuDNN paper measured in fp32
+
+
+def cases(run: Run) -> Iterator[Case]:
+    """A pass after the other, forward first; of each kernel all columns before the next kernel."""
+    for pass_ in PASSES:
+        found = {column: _networks(run, column, pass_) for column in COLUMNS}
+        yield from _in_turns(run, found)
+        yield from _in_turns(run, {f"DeepBench {column}": _deepbench(run, column, pass_) for column in PAPER})
+
+
+def _in_turns(run: Run, found: dict[str, list[Kernel]]) -> Iterator[Case]:
+    for same in zip(*found.values(), strict=True):
+        for column, kernel in zip(found, same, strict=True):
+            yield Case(column, str(kernel), partial(_kernel, run, column, kernel))
+
+
+def _networks(run: Run, column: str, pass_: str) -> list[Kernel]:
+    resnet = [
+        kernel
+        for kernel in run.setting.kernels("resnet50", column, (pass_,))
+        if run.setting.most or RESNET.fullmatch(kernel.name)
+    ]
+    alternating = zip_longest(run.setting.kernels("alexnet", column, (pass_,)), resnet)
+    return [kernel for pair in alternating for kernel in pair if kernel is not None]
+
+
+def _deepbench(run: Run, column: str, pass_: str) -> list[Kernel]:
+    kernels = run.setting.kernels("deepbench", column, (pass_,))
+    return [kernel for kernel in kernels if run.setting.most or kernel.problem.kernel in ((3, 3), (5, 5))]
+
+
+def _kernel(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
+    """What decides whether a division holds up is every second round; what is reported are the others."""
+    decisions = decided(run, kernel)
+    unlimited = decisions[None].undivided
+    wanted = [c for d in decisions.values() for c in (d.undivided, d.divided) if c is not None]
+    times = run_whole(run.engine, kernel, wanted, ROUNDS)
+    decides = {c: statistics.median(runs[::2]) for c, runs in times.items()}
+    counts = {c: statistics.median(runs[1::2]) for c, runs in times.items()}
+    for limit in LIMITS:
+        if limit not in decisions:
+            continue
+        undivided, divided = decisions[limit].undivided, decisions[limit].divided
+        chosen = divided
+        if undivided is not None and decides[undivided] < decides[divided]:
+            chosen = undivided
+        details = {
+            "problem": str(kernel.problem),
+            "undivided": undivided and _of(undivided, counts),
+            "chosen": _of(chosen, counts),
+            "unlimited": unlimited and _of(unlimited, counts),
+            "of_unlimited": unlimited and counts[chosen] / counts[unlimited],
+        }
+        speedup = None if undivided is None else counts[undivided] / counts[chosen]
+        name = f"speedup within {limit // MIB} MiB"
+        yield Record(column, str(kernel), name, speedup, "ratio", details)
+
+
+def decided(run: Run, kernel: Kernel) -> dict[int | None, Decision]:
+    """What is chosen within each limit that anything fits into, and without one."""
+    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
+    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    decisions: dict[int | None, Decision] = {}
+    for limit in (*LIMITS, None):
+        try:
+            (decisions[limit],) = decide({kernel: rows}, "power_of_two", Limits(workspace=limit))
+        except NothingFitsError:
+            if limit is None:
+                raise
+    return decisions
+
+
+def _of(configuration: Configuration, ms: dict[Configuration, float]) -> dict[str, object]:
+    by, workspace = describe(configuration), configuration.workspace
+    return {"by": by, "ms": ms[configuration], "workspace": workspace}

@@ -1,0 +1,210 @@
+"""The questions that the benchmark asks, each with its aim and what the records answer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bench.gpu.columns import PAPER
+from bench.gpu.programs import HOWS
+from bench.gpu.run import FAILED
+from bench.gpu.setting import COLUMNS, GPU, MIB
+from bench.gpu.training import PEAK, SECOND
+from bench.record import Record
+
+NOT_MEASURED = "not measured"
+STOCK, DROP_IN = HOWS
+Found = dict[tuple[str, str, str], Record]
+
+
+def latest(records: Iterable[Record]) -> Found:
+    """The last record of each case and metric; a failure only of what was not measured afterwards."""
+    found: Found = {}
+    for record in records:
+        if record.metric != FAILED:
+            found.pop((record.bench, record.case, FAILED), None)
+        found[record.bench, record.case, record.metric] = record
+    return found
+
+
+def questions(found: Found) -> list[tuple[str, str, str]]:
+    """(question, aim, figure), in the order in which they are measured."""
+    return [(question, aim, answer(found) or NOT_MEASURED) for question, aim, answer in QUESTIONS]
+
+
+def value_of(found: Found, bench: str, case: str, metric: str, unit: str) -> str:
+    """A figure with its unit; nothing where there is none."""
+    record = found.get((bench, case, metric))
+    return "" if record is None or record.value is None else f"{record.value:.4g} {unit}".strip()
+
+
+def _cliff(batch: int, free: str) -> Callable[[Found], str]:
+    def answer(found: Found) -> str:
+        times = {
+            how: value_of(found, "cliff", f"N={batch}, {free}, {how}", "time of a call", "ms") for how in HOWS
+        }
+        if not any(times.values()):
+            return ""
+        return f"stock {times[STOCK] or NOT_MEASURED}, under `run` {times[DROP_IN] or NOT_MEASURED}"
+
+    return answer
+
+
+def _engines(found: Found) -> str:
+    rows = [record for record in found.values() if record.bench == "engines" and record.value]
+    if not rows:
+        return ""
+    counts = statistics.median(record.value or 0 for record in rows)
+    whole: list[dict[str, Any]] = [next(iter(record.details["sizes"].values()), {}) for record in rows]
+    tensor = [at for at in whole if at.get("with_tensor_cores")]
+    least = [at["least_workspace_with_tensor_cores"] / MIB for at in tensor]
+    text = f"{counts:.0f} run (median of {len(rows)} kernels)"
+    if least:
+        text += (
+            f"; whole, {len(tensor)} have some with tensor cores, from {statistics.median(least):.4g} MiB up"
+        )
+    return text
+
+
+def _legacy(found: Found) -> str:
+    rows = [r.details["legacy"] for r in found.values() if r.bench == "engines" and "legacy" in r.details]
+    return (
+        ", ".join(f"{name} {sum(row[name] for row in rows)} of {len(rows)}" for name in rows[0])
+        if rows
+        else ""
+    )
+
+
+def ratios_of(found: Found, column: str, networks: tuple[str, ...], limit: int) -> list[Record]:
+    """The records of a column within a limit, of the kernels of these networks."""
+    return [
+        record
+        for (bench, case, metric), record in found.items()
+        if bench == column and metric == f"speedup within {limit // MIB} MiB" and case.startswith(networks)
+    ]
+
+
+def _speedup(
+    column: str, networks: tuple[str, ...], *limits: int, kernels: str = ""
+) -> Callable[[Found], str]:
+    """Of the networks' kernels whose descriptor contains `kernels`."""
+
+    def answer(found: Found) -> str:
+        records = [r for mib in limits for r in ratios_of(found, column, networks, mib * MIB)]
+        ratios = [r.value for r in records if r.value and kernels in r.details["problem"]]
+        if not ratios:
+            return ""
+        mean = statistics.geometric_mean(ratios)
+        return f"{mean:.2f}×, {min(ratios):.2f} to {max(ratios):.2f}, of {len(ratios)}"
+
+    return answer
+
+
+def _of_unlimited(found: Found) -> str:
+    columns = [column for column in COLUMNS if "NCHW" in column]
+    all_of = [
+        record for column in columns for record in ratios_of(found, column, ("alexnet", "resnet50"), 64 * MIB)
+    ]
+    ratios = [ratio for record in all_of if (ratio := record.details["of_unlimited"])]
+    if not ratios:
+        return ""
+    near = sum(ratio <= 1.05 for ratio in ratios)
+    return f"{statistics.geometric_mean(ratios):.2f} of its time; {near} of {len(ratios)} within 5 %"
+
+
+def _worst(found: Found) -> str:
+    ratios = [record.value for record in found.values() if record.metric.startswith("speedup within")]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return f"{min(known):.2f}×" if known else ""
+
+
+def _step(network: str) -> Callable[[Found], str]:
+    def answer(found: Found) -> str:
+        steps = {
+            way: found.get(("training", f"{network}, {way}", "step"))
+            for way in ("stock", "cudnn.benchmark", SECOND)
+        }
+        tuned, ours = steps["cudnn.benchmark"], steps[SECOND]
+        if ours is None or ours.value is None:
+            return ""
+        rate = f"{tuned.value / ours.value:.2f} of its speed" if tuned and tuned.value else ""
+        added = f"{ours.details['journal_bytes_added']} bytes measured in the second process"
+        peak, stock_peak = (found.get(("training", f"{network}, {way}", PEAK)) for way in (SECOND, "stock"))
+        more = ""
+        if peak and stock_peak and peak.value and stock_peak.value:
+            more = f"{peak.value - stock_peak.value:.4g} MiB more than stock"
+        return ", ".join(filter(None, (f"{ours.value:.4g} ms", rate, more, added)))
+
+    return answer
+
+
+def _cliffs(found: Found) -> str:
+    record = found.get(("sweep", "PyTorch, stock", "cliffs"))
+    return str(record.details["at"] or "none") if record else ""
+
+
+def _equality(found: Found) -> str:
+    ratios = [r.value for r in found.values() if r.bench == "equality" and r.value is not None]
+    refused = sum(r.value is None for r in found.values() if r.bench == "equality" and r.metric != FAILED)
+    return f"worst {max(ratios):.2f} of {len(ratios)}; {refused} divisions refused" if ratios else ""
+
+
+def _sums(found: Found) -> str:
+    record = next((r for r in found.values() if r.bench == "sums" and r.metric != FAILED), None)
+    if record is None:
+        return ""
+    return (
+        "; ".join(way for way, answer in record.details.items() if answer == "fp32") or "none of those tried"
+    )
+
+
+def _determinism(found: Found) -> str:
+    rows = [r for r in found.values() if r.bench == "determinism" and r.value is not None]
+    return f"{sum(r.value == 1 for r in rows)} of {len(rows)} kernels" if rows else ""
+
+
+def _suite(found: Found) -> str:
+    record = found.get(("suite", "tests/gpu", "tests passed"))
+    return str(record.details["outcome"]) if record else ""
+
+
+_BOTH = ("alexnet", "resnet50")
+_THREE = "at least 3×"
+QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
+    *(
+        (
+            f"bf16 3×3 stride 2 of 513², N={batch} (pytorch#128936), {free}",
+            "at most 25 ms" if batch == 64 else "",
+            _cliff(batch, free),
+        )
+        for batch in (64, 63)
+        for free in ("512 MiB of workspace", "any workspace")
+    ),
+    ("engines that cuDNN offers", "", _engines),
+    ("kernels in which legacy FFT and Winograd run", "", _legacy),
+    *(
+        (f"divided over undivided, {column}, AlexNet and ResNet-50, N=256, 64 MiB", aim,
+         _speedup(column, _BOTH, 64))
+        for column, aim in zip(COLUMNS, (_THREE, _THREE, _THREE, "", "about 1×", "about 1×"), strict=True)
+    ),
+    ("the same, AlexNet, strict fp32", "above 1.63×", _speedup("fp32 NCHW", ("alexnet",), 64)),
+    *(
+        (f"DeepBench {size}×{size}, {column}, N=256, 128 and 512 MiB", aim if column == PAPER[0] else "",
+         _speedup(f"DeepBench {column}", ("deepbench",), 128, 512, kernels=f"_kh{size}kw{size}_"))
+        for column in PAPER
+        for size, aim in ((3, "the paper: up to 2.31×"), (5, "the paper: up to 3.85×"))
+    ),
+    ("divided within 64 MiB, over undivided without a limit, NCHW", "within 5 %", _of_unlimited),
+    ("worst of all kernels, columns and limits", "at least 0.98×", _worst),
+    *(
+        (f"a training step of {network} within 512 MiB, over cudnn.benchmark",
+         "at least 0.95; at most 512 MiB; 0", _step(network))
+        for network in GPU.networks
+    ),
+    ("mini-batch sizes from 1 to 256 at which stock PyTorch's time jumps", "", _cliffs),
+    ("error of divided results over that of undivided ones", "at most 2", _equality),
+    ("calls that add 16-bit slices in fp32", "one at least", _sums),
+    ("kernels with one result in three processes", "all", _determinism),
+    ("the tests that need a GPU", "all pass", _suite),
+)  # fmt: skip

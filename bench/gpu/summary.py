@@ -1,0 +1,120 @@
+"""What the records of a results folder come to: each question with its aim and its figure, and the tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.columns import LIMITS
+from bench.gpu.engines import TYPES
+from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, value_of
+from bench.gpu.run import FAILED
+from bench.gpu.setting import COLUMNS, GPU, MIB
+from bench.gpu.training import PEAK, WAYS
+from bench.record import Record, read
+from mucudnn.kernels import PASSES
+
+
+def write_summary(folder: Path) -> None:
+    """`summary.md`, anew."""
+    records = read(folder / "gpu.jsonl")
+    machine = records[-1][0] if records else {}
+    (folder / "summary.md").write_text(summary(folder.name, machine, latest(record for _, record in records)))
+
+
+def summary(name: str, machine: dict[str, Any], found: Found) -> str:
+    """The page."""
+    lines = [
+        f"# {name}",
+        "",
+        ", ".join(f"{key} {value}" for key, value in machine.get("gpu", {}).items()) or "no GPU: a dry run",
+        "",
+        ", ".join(f"{key} {value}" for key, value in machine.get("packages", {}).items()),
+        "",
+        *table(("question", "aim", "figure"), questions(found)),
+        "",
+        *table(("pytorch#128936", "what", "ms", "first call ms, or by what"), _cliff(found)),
+        "",
+        *table(("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines(found)),
+        "",
+        "Medians over kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
+        "",
+        *table(COLUMNS_HEAD, _columns(found)),
+        "",
+        *table(("training", "step ms", "first step ms", "peak MiB"), _training(found)),
+    ]
+    failures = [(r.bench, r.case, r.details["why"]) for r in found.values() if r.metric == FAILED]
+    if failures:
+        lines += ["", *table(("failed", "case", "why"), failures)]
+    return "\n".join(lines) + "\n"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Markdown."""
+    titles = list(head)
+    return [_row(titles), "|" + "---|" * len(titles), *map(_row, rows)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+
+
+SIZES = (256, 64, 16, 1)
+COLUMNS_HEAD = (
+    "column", "network", "MiB", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
+    "within 5 %",
+)  # fmt: skip
+
+
+def _cliff(found: Found) -> Iterator[tuple[str, ...]]:
+    for record in found.values():
+        if record.bench == "cliff" and record.value is not None:
+            more = record.details.get("by") or f"{record.details['first_ms']:.4g}"
+            yield record.case, record.metric, f"{record.value:.4g}", more
+
+
+def _engines(found: Found) -> Iterator[tuple[str, ...]]:
+    for column, pass_ in product(TYPES, PASSES):
+        records = [
+            record for record in found.values()
+            if record.bench == "engines" and record.value and record.case.endswith(f" {pass_}, {column}")
+        ]  # fmt: skip
+        if records:
+            run = statistics.median(record.value or 0 for record in records)
+            yield f"{column}, {pass_}", f"{len(records)}", f"{run:.0f}", *(_needed(records, n) for n in SIZES)
+
+
+def _needed(records: list[Record], size: int) -> str:
+    at = [record.details["sizes"].get(str(size), {}) for record in records]
+    least = [needed for found in at if (needed := found.get("least_workspace_with_tensor_cores")) is not None]
+    return f"{statistics.median(least) / MIB:.3g} ({len(least)} kernels)" if least else "none"
+
+
+def _columns(found: Found) -> Iterator[tuple[str, ...]]:
+    benches = [bench for bench in dict.fromkeys(key[0] for key in found) if bench.endswith(tuple(COLUMNS))]
+    for bench, network, limit in product(benches, ("alexnet", "resnet50", "deepbench"), LIMITS):
+        records = ratios_of(found, bench, (network,), limit)
+        ratios = [record.value for record in records if record.value is not None]
+        of = [ratio for record in records if (ratio := record.details["of_unlimited"])]
+        if ratios:
+            yield (
+                bench, network, f"{limit // MIB}",
+                f"{statistics.geometric_mean(ratios):.2f}", f"{max(ratios):.2f}", f"{min(ratios):.2f}",
+                f"{sum(ratio > 1.05 for ratio in ratios)} of {len(ratios)}",
+                f"{statistics.geometric_mean(of):.2f}" if of else NOT_MEASURED,
+                f"{sum(ratio <= 1.05 for ratio in of)} of {len(of)}",
+            )  # fmt: skip
+
+
+def _training(found: Found) -> list[tuple[str, ...]]:
+    rows = []
+    for network in GPU.networks:
+        for way in WAYS:
+            case = f"{network}, {way}"
+            metrics = ("step", "first step", PEAK)
+            figures = [value_of(found, "training", case, metric, "") or NOT_MEASURED for metric in metrics]
+            rows.append((case, *figures))
+    return rows

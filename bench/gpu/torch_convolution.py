@@ -1,0 +1,72 @@
+"""`python -m bench.gpu.torch_convolution`: one convolution of PyTorch, at several mini-batch sizes.
+
+A program like any other: it does not know of mucudnn, which comes in front of its cuDNN by `mucudnn run`.
+Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from functools import partial
+
+import torch
+
+from bench.gpu.torch_timing import milliseconds, versions, wall_milliseconds
+
+MIB = 2**20
+ROUNDING = 32 * MIB  # what PyTorch's allocator rounds up, of all tensors together
+TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def main() -> None:
+    """Time forward calls: the first, and the median of those after it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.torch_convolution", description=__doc__)
+    parser.add_argument("--batches", required=True, help="mini-batch sizes, with commas between them")
+    parser.add_argument("--channels", type=int, required=True, help="of input and output")
+    parser.add_argument("--size", type=int, required=True, help="height and width of the input")
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--padding", type=int, default=0)
+    parser.add_argument("--dtype", choices=TYPES, default="bf16")
+    parser.add_argument("--free-mib", type=int, help="that PyTorch may still allocate beside x, w and y")
+    parser.add_argument("--calls", type=int, default=5, help="that the median is of")
+    parser.add_argument("--device", default="cuda")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    torch.manual_seed(1)
+
+    convolution = torch.nn.Conv2d(
+        arguments.channels, arguments.channels, 3, arguments.stride, arguments.padding, bias=False
+    ).to(device, TYPES[arguments.dtype])
+    times, first = {}, 0.0
+    with torch.inference_mode():
+        for batch in map(int, arguments.batches.split(",")):
+            shape = (batch, arguments.channels, arguments.size, arguments.size)
+            x = torch.randn(shape, device=device, dtype=TYPES[arguments.dtype])
+            if arguments.free_mib is not None and device.type == "cuda":
+                leave_free(device, arguments, batch)
+            once = wall_milliseconds(device, partial(convolution, x))
+            first = first or once
+            runs = [milliseconds(device, partial(convolution, x)) for _ in range(arguments.calls)]
+            times[batch] = statistics.median(runs)
+            del x
+    peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
+    print(json.dumps({"ms": times, "first_ms": first, "peak_mib": peak, **versions(device)}))
+
+
+def leave_free(device: torch.device, arguments: argparse.Namespace, batch: int) -> None:
+    """Forbid PyTorch's allocator, which cuDNN's workspaces come from, all but y and so many MiB.
+
+    The device itself keeps its memory, so that only workspaces feel the limit.
+    """
+    out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
+    y = batch * arguments.channels * out * out * TYPES[arguments.dtype].itemsize
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved(device) + y + arguments.free_mib * MIB + ROUNDING
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), device)
+
+
+if __name__ == "__main__":
+    main()

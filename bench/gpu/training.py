@@ -1,0 +1,51 @@
+"""Whole training steps in unmodified PyTorch: stock, with cuDNN's own tuning, and under the drop-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.programs import HOWS, call
+from bench.gpu.run import Case, Run
+from bench.record import Record
+from mucudnn.errors import MucudnnError
+
+STOCK, DROP_IN = HOWS
+FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"
+PEAK = "peak memory of PyTorch's allocator"
+WAYS = {  # name: how, and PyTorch's own tuning
+    "stock": (STOCK, False),
+    "cudnn.benchmark": (STOCK, True),
+    FIRST: (DROP_IN, False),
+    SECOND: (DROP_IN, False),
+}
+
+
+def cases(run: Run) -> Iterator[Case]:
+    """Network after network."""
+    for network in run.setting.networks:
+        for way in WAYS:
+            yield Case("training", f"{network}, {way}", partial(_steps, run, network, way))
+
+
+def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
+    case, (how, tuned) = f"{network}, {way}", WAYS[way]
+    if way == SECOND and not run.has("training", f"{network}, {FIRST}"):
+        raise MucudnnError("the first process was not done")
+    journal = run.programs_cache.with_name(f"{run.programs_cache.name}.journal")
+    before = _size(journal)
+    arguments = (network, "--steps", str(run.setting.steps), *(("--benchmark",) if tuned else ()))
+    answer = call(run, how, "bench.gpu.torch_step", *arguments)
+    details: dict[str, Any] = {name: answer[name] for name in ("losses", "torch", "cudnn", "drop_in")}
+    if how == DROP_IN:
+        # What a first process found already, such as of another network or of a run that was stopped.
+        details |= {"journal_bytes_before": before, "journal_bytes_added": _size(journal) - before}
+    yield Record("training", case, "step", answer["step_ms"], "ms", details)
+    yield Record("training", case, "first step", answer["first_ms"], "ms")
+    yield Record("training", case, PEAK, answer["peak_mib"], "MiB")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

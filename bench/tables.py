@@ -1,0 +1,173 @@
+"""`python -m bench.tables`: the tables of `bench/README.md`, anew from the records in `bench/results/`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench.gpu.questions import NOT_MEASURED, latest, questions
+from bench.gpu.summary import table
+from bench.record import RESULTS, Record, read
+
+README = Path(__file__).with_name("README.md")
+Records = list[Record]
+
+
+def refreshed(text: str, results: Path) -> str:
+    """The README's text, with what is between its marks made anew."""
+    for name, make in (("cpu", cpu_tables), ("gpu", gpu_tables)):
+        start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
+        text = text[: text.index("\n", start) + 1] + make(results) + text[end:]
+    return text
+
+
+def cpu_tables(results: Path) -> str:
+    """One for each command."""
+    lines = []
+    for command, file, rows in CPU:
+        found = read(results / file)
+        figures = [
+            (question, aim, answer([record for _, record in found]) or NOT_MEASURED)
+            for question, aim, answer in rows
+        ]
+        lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
+    return "\n".join(lines)
+
+
+def _where(found: list[tuple[dict[str, object], Record]]) -> str:
+    if not found:
+        return ""
+    machine = found[0][0]
+    return f", {str(machine['date'])[:10]}, {machine['device']}, {machine['library']}"
+
+
+def gpu_tables(results: Path) -> str:
+    """One for each GPU, or, while there is none, one without figures."""
+    lines, head = [], ("question", "aim", "figure")
+    for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
+        found = read(folder / "gpu.jsonl")
+        if any(machine.get("gpu") for machine, _ in found):  # else it was a dry run
+            records = latest(record for _, record in found)
+            title = f"[{folder.name}](results/{folder.name}/summary.md)"
+            lines += [title, "", *table(head, questions(records)), ""]
+    return "\n".join(lines or [*table(head, questions({})), ""])
+
+
+def _of(records: Records, bench: str, metric: str = "", case: str = "") -> list[float]:
+    """The values whose metric and case contain these."""
+    found = [r for r in records if r.bench == bench and metric in r.metric and case in r.case]
+    return [record.value for record in found if record.value is not None]
+
+
+def _figure(
+    bench: str, metric: str = "", case: str = "", unit: str = "", *, form: str = "range"
+) -> Callable[[Records], str]:
+    """A value, or the least and the most of several; `mean` has their geometric mean before them."""
+
+    def answer(records: Records) -> str:
+        values = _of(records, bench, metric, case)
+        if not values:
+            return ""
+        least, most = map(_short, (min(values), max(values)))
+        text = least if least == most else f"{least} to {most}"
+        if form == "mean":
+            text = f"{_short(statistics.geometric_mean(values))}, {text}, of {len(values)}"
+        return f"{text} {unit}".strip()
+
+    return answer
+
+
+def _by_case(bench: str, metric: str, unit: str, cases: Iterable[str] = ()) -> Callable[[Records], str]:
+    """Each case with its value."""
+
+    def answer(records: Records) -> str:
+        found = [r for r in records if r.bench == bench and metric in r.metric]
+        wanted = {r.case: r.value for r in found if r.value is not None and (not cases or r.case in cases)}
+        return "; ".join(f"{case}: {_short(value)} {unit}".strip() for case, value in wanted.items())
+
+    return answer
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _cliffs(records: Records) -> str:
+    found = [r for r in records if r.bench == "sweep" and "cliffs" in r.metric]
+    return "; ".join(f"{r.case}: {r.details['at'] or 'none'}" for r in found)
+
+
+_SPEEDUP = "speedup at 64 MiB"
+_STEP = "speedup over stock PyTorch"
+_PEAK = "peak memory of stock"
+Row = tuple[str, str, Callable[[Records], str]]
+CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
+    ("python -m bench.cpu", "cpu.jsonl", (
+        ("divided over the best undivided, both within 64 MiB, N=64: forward (geometric mean, worst to best)",
+         "above the paper's 1.63", _figure("division", _SPEEDUP, " forward", form="mean")),
+        ("backward data", "", _figure("division", _SPEEDUP, " backward_data", form="mean")),
+        ("backward filter", "", _figure("division", _SPEEDUP, " backward_filter", form="mean")),
+        ("two 3×3 and two 5×5 of DeepBench, forward, N=32", "",
+         _figure("deepbench", _SPEEDUP, form="mean")),
+        ("sum of the forward kernels within a limit", "", _by_case("limits", "sum", "ms")),
+        ("time within evenly split workspace (WR) over that of WD, at one total", "at least 1",
+         _by_case("totals", "WR", "")),
+        ("implicit GEMM, the usual baseline, of raw sgemm", "about 1", _figure("efficiency")),
+        ("divided forward kernels over PyTorch's on one thread (sum)", "above 1",
+         _figure("torch", case="sum")),
+        ("one sample in tiles, over the best whole algorithm within 64 MiB", "above 1",
+         _figure("tiles", "within the limit", form="mean")),
+        ("the same, its time of the fastest whole one without a limit", "at most 1.1",
+         _figure("tiles", "unlimited", form="mean")),
+        ("mini-batch sizes from 1 to 24 at which the time jumps within 64 MiB", "", _cliffs),
+        ("gain at the size where dividing promises most", "above 1", _figure("sweep", "gain")),
+        ("error of 2, 4 and 8 slices over that undivided, three types", "at most 2",
+         _figure("equality", form="mean")),
+        ("different results of one kernel in three processes", "1", _figure("determinism")),
+        ("desirable set, N=1024, eight algorithms at all 1024 sizes", "",
+         _figure("solver", case="desirable_set, N=1024, all", unit="ms")),
+        ("WD over 159 kernels with 562 configurations (the paper: 5.46 ms)", "",
+         _figure("solver", case="159 kernels", unit="ms")),
+        ("WD over 150 kernels with 200 configurations each", "",
+         _figure("solver", case="150 kernels", unit="ms")),
+        ("deciding ResNet-50, three passes, from a warm cache: a whole command", "at most 2000 ms",
+         _figure("cache", "time", "optimize", "ms")),
+        ("opening a cache of 100,000 rows and answering", "at most 20 ms",
+         _figure("cache", "time", "open", "ms")),
+        ("eight processes writing to one cache", "", _figure("cache", "rate", unit="rows/s")),
+        ("drop-in: a call that it passes on", "at most 5 ns", _figure("shim", case="trampoline", unit="ns")),
+        ("a program's start", "at most 0.2 ms", _figure("shim", case="never calls", unit="ms")),
+        ("a hooked call, mode off", "at most 50 ns", _figure("hooks", case="mode off", unit="ns")),
+        ("a hooked call, mode online, left undivided", "", _figure("hooks", case="online", unit="ns")),
+        ("a slice, against a loop of one's own", "at most 1000 ns", _figure("hooks", "slice", unit="ns")),
+    )),
+    ("python -m bench.frameworks", "frameworks.jsonl", (
+        ("a call of the array functions, beyond the engine's own", "",
+         _figure("overhead", case="convolution_forward", unit="µs")),
+        ("mucudnn.torch.conv2d without gradient", "at most 20 µs",
+         _figure("overhead", case="without gradient", unit="µs")),
+        ("with gradient", "", _figure("overhead", case="with gradient", unit="µs")),
+        ("a training step of ResNet-18 on one thread, N=32, over stock PyTorch", "above 1",
+         _by_case("training", _STEP, "", ("resnet18 within 8MiB", "resnet18 within 64MiB"))),
+        ("its peak memory of stock's", "at most 1",
+         _by_case("training", _PEAK, "", ("resnet18 within 8MiB", "resnet18 within 64MiB"))),
+        ("a training step of a 3-D U-Net, over stock", "above 1",
+         _by_case("training", _STEP, "", ("unet3d within 8MiB", "unet3d within 64MiB"))),
+        ("its peak memory of stock's", "at most 1",
+         _by_case("training", _PEAK, "", ("unet3d within 8MiB", "unet3d within 64MiB"))),
+        ("one volume through a 3-D U-Net, over stock", "above 1", _figure("training", _STEP, "volume")),
+    )),
+    ("python -m bench.peak", "peak.jsonl", (
+        ("memory that a call takes beyond its arrays", "the limit", _by_case("peak", "peak", "MiB")),
+    )),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Write the README."""
+    README.write_text(refreshed(README.read_text("utf-8"), RESULTS), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What was measured on a GPU goes into the package, and decides on machines without one."""
+
+import gzip
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.ship import ship
+from mucudnn import system_database
+from mucudnn._native import parse_descriptor
+from mucudnn.cache import Cache, default_path
+from mucudnn.cli import main
+from mucudnn.exchange import MEASUREMENT, Row, format_rows
+from mucudnn.policies import micro_batch_sizes
+from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.settings import SETTINGS
+from mucudnn.system_database import SystemDatabase, file_name
+
+Capture = pytest.CaptureFixture[str]
+A_GPU = Machine("cudnn", "A GPU 9000, compute capability 9.0", "cuDNN 9.19.0", 1)
+ALGORITHMS = {"eng0": (4.0, 0), "eng28_k2=1": (1.0, 10_000)}  # ms and bytes of a sample
+PROBLEM = parse_descriptor("f16:mb8_ic64ih56_oc64_kh3_ph1")[0]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in the place of the package's."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setattr(system_database, "SHIPPED", folder)
+    return folder
+
+
+def results(path: Path, *, faster: float = 1.0, machine: Machine = A_GPU) -> Path:
+    """A results folder's measurements: the fast algorithm needs memory in proportion to the mini-batch."""
+    with Cache.open(path.with_suffix(".sqlite")) as cache, gzip.open(path, "wt") as file:
+        for size in micro_batch_sizes("power_of_two", PROBLEM.mini_batch):
+            for name, (ms, workspace) in ALGORITHMS.items():
+                measured = Measurement(size, name, SUCCESS, size * workspace, "", size * ms / faster, 0.0)
+                cache.add(machine, PROBLEM, "forward", measured)
+        file.writelines(format_rows(cache.rows()))
+    return path
+
+
+def replay(capsys: Capture, device: str, *arguments: str) -> Any:
+    assert main(["optimize", *arguments, "--replay", device, "--json", "--engine", "/no/engine"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_replay_decides_from_what_is_shipped_of_a_device(
+    tmp_path: Path, shipped: Path, capsys: Capture
+) -> None:
+    file = ship(results(tmp_path / "measurements.jsonl.gz"), shipped)
+    assert file == shipped / file_name(A_GPU)
+    result = replay(capsys, "gpu-9000", str(PROBLEM), "--workspace", "25000")
+    assert (result["device"], result["library"]) == (A_GPU.device, A_GPU.library)
+    (kernel,) = result["kernels"]
+    assert kernel["undivided"]["algorithm"] == "eng0"
+    assert [(part["micro_batch"], part["algorithm"]) for part in kernel["divided"]["parts"]] == [
+        (1, "eng28_k2=1")
+    ] * 8
+    assert result["total"]["speedup"] == 4.0
+    assert not default_path().exists()
+
+
+def test_shipping_again_keeps_what_was_measured_later(tmp_path: Path, shipped: Path) -> None:
+    file = ship(results(tmp_path / "first.gz"), shipped)
+    once = file.read_text()
+    assert ship(results(tmp_path / "first.gz"), shipped).read_text() == once
+    header, *lines = once.splitlines()
+    older = [json.dumps({**json.loads(line), "measured_at": "2020-01-01T00:00:00Z"}) for line in lines]
+    file.write_text("\n".join([header, *older]) + "\n")
+    ship(results(tmp_path / "second.gz", faster=2.0), shipped)
+    times = {row["median_ms"] for _, row in SystemDatabase(shipped).rows_of(file.stem)}
+    assert min(times) == 0.5
+
+
+def test_a_name_of_several_devices_is_refused_and_an_unknown_one_is_no_cache(
+    tmp_path: Path, shipped: Path, capsys: Capture
+) -> None:
+    for number in (1, 2):
+        machine = Machine("cudnn", f"A GPU {number}", "cuDNN 9.19.0", 1)
+        ship(results(tmp_path / f"{number}.gz", machine=machine), shipped)
+    arguments = ["optimize", str(PROBLEM), "--replay"]
+    assert main([*arguments, "gpu"]) == 2
+    assert "several machines are called 'gpu': A-GPU-1-cuDNN-9.19.0-1, A-GPU-2" in capsys.readouterr().err
+    assert main([*arguments, "another"]) == 1
+    assert "the cache another does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", [None, *SystemDatabase().names()])
+def test_every_kernel_that_is_shipped_can_be_replayed(
+    device: str | None, tmp_path: Path, request: pytest.FixtureRequest, capsys: Capture
+) -> None:
+    if device is None:  # one that is made up, so that this is tested while none is shipped
+        device = ship(results(tmp_path / "made-up.gz"), request.getfixturevalue("shipped")).stem
+    kernels = list(complete(list(SystemDatabase().rows_of(device))))
+    assert kernels
+    for pass_, group in groupby(sorted(kernels), key=lambda kernel: kernel[0]):
+        network = tmp_path / "network.txt"
+        network.write_text("".join(f"{problem}\n" for _, problem in group))
+        result = replay(capsys, device, str(network), "--workspace", "64MiB", "--passes", pass_)
+        assert result["new_measurements"] == 0
+        assert all(kernel["divided"]["time_ms"] > 0 for kernel in result["kernels"])
+
+
+def complete(rows: list[Row]) -> list[tuple[str, str]]:
+    """(pass, descriptor) of each kernel, at the largest mini-batch whose every power of two was measured."""
+    sizes: dict[tuple[str, str], set[int]] = {}
+    for kind, row in rows:
+        if kind is MEASUREMENT and row["median_ms"] is not None and row["workspace"] <= 2**26:
+            sizes.setdefault((row["pass"], row["problem"]), set()).add(row["micro_batch"])
+    found = []
+    for (pass_, key), measured in sizes.items():
+        whole = [n for n in measured if measured.issuperset(micro_batch_sizes("power_of_two", n))]
+        if whole:
+            found.append((pass_, str(parse_descriptor(key)[0].replace(mini_batch=max(whole)))))
+    return found

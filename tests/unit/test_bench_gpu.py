@@ -1,0 +1,117 @@
+"""How `python -m bench.gpu` keeps what it measures, and what its summary says of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
+from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
+from bench.gpu.setting import GPU, HOST, Convolution
+from bench.gpu.summary import summary, write_summary
+from bench.record import Record, append, read
+
+
+def case(name: str, value: float = 1.0) -> Case:
+    return Case("theme", name, lambda: [Record("theme", name, "time", value, "ms")])
+
+
+def failing(name: str) -> Case:
+    def measure() -> Iterator[Record]:
+        raise MemoryError("no room\nfor that")
+
+    return Case("theme", name, measure)
+
+
+def measured(folder: Path, *cases: Case, seconds: float = 60) -> list[Record]:
+    with Run(folder, HOST, seconds) as run:
+        run.measure(iter(cases))
+        return [record for _, record in read(run.records)]
+
+
+def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path) -> None:
+    first = measured(tmp_path, case("a"), case("b"))
+    assert [(record.case, record.value) for record in first] == [("a", 1.0), ("b", 1.0)]
+    again = measured(tmp_path, case("a", 2.0), case("c", 3.0))
+    assert again == [*first, Record("theme", "c", "time", 3.0, "ms")]
+
+
+def test_a_failure_is_a_record_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    first, second = measured(tmp_path, failing("a"), case("b"))
+    assert first == Record("theme", "a", FAILED, None, "", {"why": "MemoryError: for that"})
+    assert second.case == "b"
+    *_, last = measured(tmp_path, case("a"))
+    assert last.value == 1.0
+    assert FAILED not in {metric for _, _, metric in latest(measured(tmp_path))}
+
+
+def test_failure_after_failure_ends_a_part(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(2 * MOST_FAILURES)]
+    with pytest.raises(SystemExit, match="failures in a row"):
+        measured(tmp_path, *map(failing, names))
+    with_others = [failing(name) if int(name) % 2 else case(name) for name in names]
+    assert len(measured(tmp_path, *with_others)) == MOST_FAILURES + len(names)
+
+
+def test_a_part_that_failed_once_is_no_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.jsonl"
+    record_outcome(path, "cliff", 2.0, "exit code -11")
+    assert "| part | cliff | exit code -11 |" in summary("a device", {}, latest(read_records(path)))
+    record_outcome(path, "cliff", 60.0, "")
+    assert "exit code" not in summary("a device", {}, latest(read_records(path)))
+
+
+def read_records(path: Path) -> list[Record]:
+    return [record for _, record in read(path)]
+
+
+def test_when_the_time_is_over_nothing_is_begun(tmp_path: Path) -> None:
+    assert measured(tmp_path, case("a"), seconds=0) == []
+
+
+def test_each_question_of_an_empty_folder_is_not_measured() -> None:
+    assert [figure for _, _, figure in questions({})] == [NOT_MEASURED] * len(QUESTIONS)
+    assert f"| at most 25 ms | {NOT_MEASURED} |" in summary("a device", {}, {})
+
+
+def test_the_summary_says_what_the_records_come_to(tmp_path: Path) -> None:
+    details, first = {"of_unlimited": 1.02, "problem": "ic64_oc64_kh3kw3_"}, {"first_ms": 5000.0}
+    run = "mucudnn run --workspace 512MiB"
+    append(
+        tmp_path / "gpu.jsonl",
+        {"kind": "machine", "gpu": {"name": "a GPU", "driver_version": "1"}, "packages": {"torch": "2"}},
+        Record("cliff", "N=64, 512 MiB of workspace, stock", "time of a call", 1193.0, "ms", first),
+        Record("cliff", f"N=64, 512 MiB of workspace, {run}", "time of a call", 20.0, "ms", first),
+        Record("fp16 NCHW", "alexnet:conv2 forward", "speedup within 64 MiB", 2.0, "ratio", details),
+        Record("fp16 NCHW", "resnet50:conv1 forward", "speedup within 64 MiB", 8.0, "ratio", details),
+        Record("suite", "tests/gpu", FAILED, None, "", {"why": "no | folder"}),
+    )
+    write_summary(tmp_path)
+    text = (tmp_path / "summary.md").read_text()
+    assert "name a GPU, driver_version 1\n\ntorch 2\n" in text
+    assert "512 MiB of workspace | at most 25 ms | stock 1193 ms, under `run` 20 ms |" in text
+    assert (
+        "fp16 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | 4.00×, 2.00 to 8.00, of 2 |" in text
+    )
+    assert "| 1.02 of its time; 2 of 2 within 5 % |" in text
+    assert "| fp16 NCHW | alexnet | 64 | 2.00 | 2.00 | 2.00 | 1 of 1 | 1.02 | 1 of 1 |" in text
+    assert "| suite | tests/gpu | no / folder |" in text
+
+
+@pytest.mark.parametrize(
+    ("convolution", "descriptor"),
+    [
+        (GPU.cliff, "bf16:nchw:default:ic128ih513_oc128oh256_kh3_sh2_ph0"),
+        (GPU.swept, "bf16:nchw:default:ic64ih56_oc64oh56_kh3_sh1_ph1"),
+    ],
+)
+def test_programs_and_engine_measure_the_same_convolution(convolution: Convolution, descriptor: str) -> None:
+    assert convolution.descriptor == descriptor
+
+
+def test_kernels_of_few_channels_come_last_and_a_dry_run_takes_the_cheapest() -> None:
+    names = [kernel.name for kernel in GPU.kernels("alexnet", "fp16 NCHW", ("forward",))]
+    assert names == [f"alexnet:conv{number}" for number in (2, 3, 4, 5, 1)]
+    (kernel,) = replace(HOST, most=1).kernels("alexnet", "TF32 NCHW", ("forward",))
+    assert (kernel.problem.mini_batch, kernel.problem.math) == (HOST.batch, "tf32")

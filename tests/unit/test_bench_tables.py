@@ -1,0 +1,68 @@
+"""The tables of bench/README.md are those of the committed records."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.gpu.questions import NOT_MEASURED, QUESTIONS
+from bench.record import RESULTS, Record, append, read, update, write
+from bench.tables import CPU, README, Row, gpu_tables, refreshed
+
+MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "device": "a CPU", "library": "one"}
+MARKS = """before
+<!-- cpu: x -->
+old
+<!-- end cpu -->
+between
+<!-- gpu: y -->
+old
+<!-- end gpu -->
+after"""
+
+
+def test_the_readme_is_up_to_date() -> None:
+    text = README.read_text("utf-8")
+    assert refreshed(text, RESULTS) == text, "run python -m bench.tables"
+
+
+def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
+    metric = "speedup at 64 MiB, re-measured"
+    values = [Record("division", f"{ratio} forward", metric, ratio, "ratio") for ratio in (2, 8)]
+    write(tmp_path / "cpu.jsonl", MACHINE, values)
+    text = refreshed(MARKS, tmp_path)
+    assert text.startswith("before\n<!-- cpu: x -->\n`python -m bench.cpu`, 2026-01-01, a CPU, one\n")
+    assert "| above the paper's 1.63 | 4, 2 to 8, of 2 |" in text
+    assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text
+    assert "old" not in text
+    assert text.endswith("<!-- end gpu -->\nafter")
+
+
+def test_without_a_gpu_each_question_stands_there_as_not_measured(tmp_path: Path) -> None:
+    dry = {"kind": "machine", "gpu": {}}
+    append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("suite", "tests/gpu", "tests passed", 1, ""))
+    assert gpu_tables(tmp_path).count(NOT_MEASURED) == len(QUESTIONS)
+
+
+def test_each_gpu_has_a_table_of_its_own(tmp_path: Path) -> None:
+    machine = {"kind": "machine", "gpu": {"name": "a GPU"}}
+    record = Record("suite", "tests/gpu", "tests passed", 3, "", {"outcome": "3 passed"})
+    append(tmp_path / "a-GPU" / "gpu.jsonl", machine, record)
+    text = gpu_tables(tmp_path)
+    assert text.startswith("[a-GPU](results/a-GPU/summary.md)\n\n| question | aim | figure |")
+    assert "| the tests that need a GPU | all pass | 3 passed |" in text
+
+
+@pytest.mark.parametrize(("file", "rows"), [(file, rows) for _, file, rows in CPU])
+def test_each_committed_run_has_figures(file: str, rows: tuple[Row, ...]) -> None:
+    records = [record for _, record in read(RESULTS / file)]
+    assert any(answer(records) for _, _, answer in rows)
+
+
+def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.jsonl"
+    old, new = (Record(bench, "case", "time", 1.0, "ms") for bench in ("old", "new"))
+    other = {**MACHINE, "device": "another CPU"}
+    write(path, MACHINE, [old, new])
+    update(path, other, [Record("new", "case", "time", 2.0, "ms")])
+    found = [(machine["device"], record.bench, record.value) for machine, record in read(path)]
+    assert found == [("a CPU", "old", 1.0), ("another CPU", "new", 2.0)]
