@@ -1,9 +1,8 @@
-"""Runs with `pytest -m gpu` alone; with TEST_GPU_ENGINE=host without a GPU (gpu_engine.py)."""
+"""Runs with `pytest -m gpu tests/gpu` alone; with TEST_GPU_ENGINE=host without a GPU (gpu_engine.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from gpu_engine import ON_GPU, open_gpu_engine
@@ -12,14 +11,16 @@ from mucudnn import dispatch
 from mucudnn._native import Engine
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
-    for item in here:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "gpu":
         # What libraries of other versions warn of is not what is tested here.
-        item.add_marker(pytest.mark.filterwarnings("default"))
+        config.addinivalue_line("filterwarnings", "default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if ON_GPU:
         return
-    left_out = [item for item in here if "only_on_gpu" in getattr(item, "fixturenames", ())]
+    left_out = [item for item in items if "only_on_gpu" in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
