@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
-from mucudnn._native import Engine, Memory, Problem
+from mucudnn._native import Engine, EngineError, Memory, Problem
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.kernels import Kernel
 from mucudnn.records import SUCCESS, Comparison, Slices, slices
@@ -57,7 +58,7 @@ def comparison_memory(problem: Problem, cap: int) -> int:
 class _Errors:
     """Normalised L2 errors of configurations on the same values, against one fp64 run.
 
-    None stands for all that the memory does not allow.
+    None stands for all that the memory does not allow, and for what does not run although it says so.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
@@ -87,7 +88,10 @@ class _Errors:
             return None
         problem, pass_ = self._kernel.problem, self._kernel.pass_
         t, workspace = self._tensors, allocate_workspace(self._engine, needed)
-        self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
+        try:
+            self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
+        except EngineError:
+            return None
         memory, count = _output(problem, pass_, t)
         result = memory.read(problem.data_type, count)
         return float(np.linalg.norm(result - self._reference) / np.linalg.norm(self._reference))
@@ -110,15 +114,17 @@ class _Errors:
         candidates = [c for c in self._engine.enumerate(problem, pass_) if c.status == SUCCESS]
         if not candidates or _reference_memory(problem) > self._room:
             return None
-        leanest = min(candidates, key=lambda candidate: candidate.workspace)
         t = Tensors.allocated(self._engine, extent(problem))
         for source, target in zip(self._tensors.all, t.all, strict=True):
             target.write("f64", source.read(self._kernel.problem.data_type, target.size // 8))
-        workspace = allocate_workspace(self._engine, leanest.workspace)
-        parts = [(problem.mini_batch, leanest.algorithm)]
-        self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
-        memory, count = _output(problem, pass_, t)
-        return memory.read("f64", count)
+        for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
+            workspace = allocate_workspace(self._engine, candidate.workspace)
+            parts = [(problem.mini_batch, candidate.algorithm)]
+            with suppress(EngineError):
+                self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
+                memory, count = _output(problem, pass_, t)
+                return memory.read("f64", count)
+        return None
 
 
 def _reference_memory(problem: Problem) -> int:

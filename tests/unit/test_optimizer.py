@@ -239,6 +239,21 @@ def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: 
     assert ("HUNGRY", "CUDNN_STATUS_EXECUTION_FAILED") in statuses
 
 
+def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: Path) -> None:
+    class Failing(FakeEngine):
+        def execute(self, problem: Any, pass_: Any, parts: Any, *args: Any, **kwargs: Any) -> None:
+            size, algorithm = parts[0]
+            if algorithm == "BROKEN" or (algorithm == "HUNGRY" and size == problem.mini_batch):
+                raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
+            super().execute(problem, pass_, parts, *args, **kwargs)
+
+    algorithms = {"BROKEN": FakeAlgorithm(lambda n: 9.0 * n, in_f64=True), **FakeEngine().algorithms}
+    measured = to_json(run(path, Failing(algorithms)))["kernels"][0]["measured"]
+    assert measured["error"] == pytest.approx(1e-6, rel=0.1)
+    assert measured["undivided_error"] < 1e-7
+    assert measured["same_algorithms_error"] is None
+
+
 def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
     problem = parse_descriptor("mb64_ic4ih5_oc4_kh3")[0]
     sample = (4 * 25 + 4 * 9) * 4
