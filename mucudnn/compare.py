@@ -15,6 +15,7 @@ from mucudnn.solver import Configuration
 
 _BUDGET_MS = 2000.0
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
+_MOST_REFERENCE = 2**30  # bytes; checking more on the host would take longer than all that a GPU measures
 
 
 def compare(
@@ -52,13 +53,14 @@ def compare(
 def comparison_memory(problem: Problem, cap: int) -> int:
     """Bytes that comparing takes beside workspaces: tensors, and the fp64 reference where there is room."""
     tensors, reference = extent(problem).total, _reference_memory(problem)
-    return tensors + reference if tensors + reference <= cap else tensors
+    return tensors + reference if reference <= min(cap - tensors, _MOST_REFERENCE) else tensors
 
 
 class _Errors:
     """Normalised L2 errors of configurations on the same values, against one fp64 run.
 
-    None stands for all that the memory does not allow, and for what does not run although it says so.
+    None stands for all that the memory does not allow or that is too large to be checked, and for what does
+    not run although it says so.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
@@ -112,7 +114,7 @@ class _Errors:
     def _run_reference(self, problem: Problem) -> npt.NDArray[np.float64] | None:
         pass_ = self._kernel.pass_
         candidates = [c for c in self._engine.enumerate(problem, pass_) if c.status == SUCCESS]
-        if not candidates or _reference_memory(problem) > self._room:
+        if not candidates or _reference_memory(problem) > min(self._room, _MOST_REFERENCE):
             return None
         t = Tensors.allocated(self._engine, extent(problem))
         for source, target in zip(self._tensors.all, t.all, strict=True):
