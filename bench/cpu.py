@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench import cache, determinism, division, efficiency, equality, hooks, shim, solver, sweep, tiles
+from bench import cache, determinism, division, efficiency, equality, graph, hooks, shim, solver, sweep, tiles
 from bench.networks import kernels
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, update
@@ -62,6 +62,7 @@ THEMES: dict[str, Callable[[Engine, Cache, Listener], list[Record]]] = {
     "solver": lambda *_: solver.run(),
     "shim": lambda *_: shim.run(),
     "hooks": lambda *_: hooks.run(),
+    "graph": lambda *_: graph.run(),
     "efficiency": lambda engine, *_: efficiency.run(engine),
     "cache": lambda *_: cache.run(),
     "division": divisions,

@@ -79,7 +79,10 @@ def training(name: str) -> list[Record]:
 
 def _step(name: str, limit: str) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.training_step", name, limit]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Tensors that are freed go back to the system at once. By default the C library keeps most, in holes that
+    # depend on the order of all allocations, and the peak would be theirs.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
     step: dict[str, float] = json.loads(result.stdout)

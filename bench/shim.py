@@ -45,15 +45,27 @@ def compare(
     theme: str, case: str, metric: str, unit: str, ns: float, *command: str | Path, **environment: str
 ) -> Record:
     """The figure of one command, in units of `ns` nanoseconds."""
+    return figure(theme, case, metric, unit, ns, pairs(*command, **environment))
+
+
+def figure(
+    theme: str, case: str, metric: str, unit: str, ns: float, rounds: list[tuple[float, float]]
+) -> Record:
+    """The median difference of rounds in ns."""
+    alone, through = (statistics.median(side) / ns for side in zip(*rounds, strict=True))
+    cost = statistics.median(second - first for first, second in rounds) / ns
+    details = {f"alone_{unit}": alone, f"with_{unit}": through, "rounds": len(rounds)}
+    return Record(theme, case, metric, cost, unit, details)
+
+
+def pairs(*command: str | Path, **environment: str) -> list[tuple[float, float]]:
+    """The lines of a timing program that measures on the host engine: without the shim, and with it."""
     variables = {**os.environ, "MUCUDNN_LIBRARY": "host", **environment}
     answer = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     if answer.stderr:  # what the loader could not preload costs nothing
         raise SystemExit(answer.stderr)
-    rounds = [tuple(float(word) / ns for word in line.split()) for line in answer.stdout.splitlines()]
-    alone, through = (statistics.median(side) for side in zip(*rounds, strict=True))
-    cost = statistics.median(second - first for first, second in rounds)
-    details = {f"alone_{unit}": alone, f"with_{unit}": through, "rounds": len(rounds)}
-    return Record(theme, case, metric, cost, unit, details)
+    lines = [line.split() for line in answer.stdout.splitlines()]
+    return [(float(alone), float(through)) for alone, through in lines]
 
 
 def compile_c(source: Path, program: Path, *options: str) -> None:

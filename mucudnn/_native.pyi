@@ -8,6 +8,8 @@ import numpy.typing as npt
 class Problem:
     """One convolution's geometry (immutable, hashable); `str()` is its descriptor without name and count.
 
+    `epilogue` is what is fused with its forward pass, such as `+bias+relu`.
+
     Sizes are tuples over the spatial dimensions, (height, width) or (depth, height, width).
     Dilation counts from 1 (none), as in cuDNN.
     """
@@ -27,6 +29,7 @@ class Problem:
         data_type: str = "f32",
         layout: str = "nchw",
         math: str = "default",
+        epilogue: str = "",
     ) -> None: ...
     @property
     def data_type(self) -> str: ...
@@ -62,6 +65,11 @@ class Problem:
     def w_elements(self) -> int: ...
     @property
     def y_elements(self) -> int: ...
+    @property
+    def epilogue(self) -> str: ...
+    @property
+    def operand_elements(self) -> list[int]:
+        """Of each tensor that the epilogue reads, in its order."""
     @property
     def element_size(self) -> int: ...
     @property
@@ -102,6 +110,15 @@ class NewerVersionError(ValueError):
 def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: ...
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
     """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
+
+# problem at the micro-batch size, pass, algorithm, time in ms, workspace in bytes, notes
+_Measured = tuple[Problem, str, str, float, int, str]
+
+def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured]]]:
+    """(header, what was measured) of each document of a drop-in's journal that can be read."""
+
+def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
+    """As the drop-in finds it: the fastest configuration of all that is given; empty where there is none."""
 
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
     """As the drop-in finds it: what `mucudnn.solver.desirable_set` is, in C++."""
@@ -155,10 +172,14 @@ class Engine:
     @property
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
+    def is_capturing(self, stream: int) -> bool:
+        """Whether work on a CUDA stream becomes part of a CUDA graph instead of being done."""
     def device_properties(self) -> str:
         """The JSON that a Planner takes, of this device. Raises EngineError."""
     def allocate(self, size: int) -> Memory:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
+    def borrow(self, address: int, size: int) -> Memory:
+        """Memory of the device that somebody else has allocated, and keeps."""
     def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
         """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
@@ -179,11 +200,16 @@ class Engine:
         *,
         repeats: int,
         budget_ms: float,
+        operands: Sequence[Memory] = (),
+        hopeless_ms: float = ...,
     ) -> list[float]:
         """Times in ms of runs over slices of x and y, which rotate through the memory given.
 
+        `operands` are the tensors that the problem's epilogue reads, in its order.
+
         At least three runs; up to `repeats` while the sum stays below `budget_ms`. One warm-up run is not
-        counted.
+        counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer once
+        they are above the budget.
         """
     def execute(
         self,
@@ -198,6 +224,7 @@ class Engine:
         alpha: float = 1.0,
         beta: float = 0.0,
         tiles: bool = False,
+        operands: Sequence[Memory] = (),
     ) -> None:
         """Run one configuration, given as (micro_batch, algorithm) in order.
 
@@ -216,6 +243,7 @@ class Engine:
         workspace: Memory | None,
         *,
         rounds: int,
+        operands: Sequence[Memory] = (),
     ) -> list[list[float]]:
         """Times in ms of each, all of one problem, run whole, `rounds` times, interleaved."""
 

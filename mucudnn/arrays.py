@@ -98,6 +98,25 @@ def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
     return np.empty(shape, _OF_NUMPY[data_type])
 
 
+def scratch(like: Any, size: int) -> tuple[int, object] | None:
+    """Bytes beside `like`, as (address, owner), of the allocator of its library; None if that is not known.
+
+    On a GPU the owner may go as soon as work is put on the current stream: the allocator knows when the bytes
+    are free. Raises MemoryError.
+    """
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(like, torch.Tensor):
+        try:
+            tensor = torch.empty(size, dtype=torch.uint8, device=like.device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise MemoryError(str(error)) from None
+        return tensor.data_ptr(), tensor
+    if cupy is not None and isinstance(like, cupy.ndarray):
+        array = cupy.empty(size, np.uint8)
+        return array.data.ptr, array
+    return None
+
+
 def returned(result: Any, like: Any) -> Any:
     """A result of `empty` as the library of `like` has it."""
     if type(result) is np.ndarray and not hasattr(like, "__array_interface__"):

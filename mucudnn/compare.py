@@ -32,7 +32,9 @@ def compare(
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
     divisions = [engine.prepare(problem, pass_, slices(c)) for c in configurations]
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
+    times = engine.compare(
+        divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
+    )
     workspace = None
     errors = _Errors(engine, kernel, tensors, cap)
     return Comparison(
@@ -85,7 +87,7 @@ class _Errors:
             return None
         problem, pass_ = self._kernel.problem, self._kernel.pass_
         t, workspace = self._tensors, allocate_workspace(self._engine, needed)
-        self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace)
+        self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
         memory, count = _output(problem, pass_, t)
         result = memory.read(problem.data_type, count)
         return float(np.linalg.norm(result - self._reference) / np.linalg.norm(self._reference))
@@ -108,16 +110,14 @@ class _Errors:
         candidates = [c for c in self._engine.enumerate(problem, pass_) if c.status == SUCCESS]
         if not candidates or _reference_memory(problem) > self._room:
             return None
-        needed = extent(problem)
         leanest = min(candidates, key=lambda candidate: candidate.workspace)
-        tensors = Tensors(*(self._engine.allocate(size) for size in (needed.x, needed.w, needed.y)))
-        single = self._tensors
-        for source, target in ((single.x, tensors.x), (single.w, tensors.w), (single.y, tensors.y)):
+        t = Tensors.allocated(self._engine, extent(problem))
+        for source, target in zip(self._tensors.all, t.all, strict=True):
             target.write("f64", source.read(self._kernel.problem.data_type, target.size // 8))
         workspace = allocate_workspace(self._engine, leanest.workspace)
         parts = [(problem.mini_batch, leanest.algorithm)]
-        self._engine.execute(problem, pass_, parts, tensors.x, tensors.w, tensors.y, workspace)
-        memory, count = _output(problem, pass_, tensors)
+        self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
+        memory, count = _output(problem, pass_, t)
         return memory.read("f64", count)
 
 

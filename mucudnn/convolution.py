@@ -59,9 +59,9 @@ def convolution_forward(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
-    ready = prepared(call, plan)
+    ready = prepared(call, plan, stream=vx.stream)
     result, vy = _output(out, x, vx, vw, ready.shapes["y"], beta)
-    ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream)
+    ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream, x)
     return _returned(result, out, x)
 
 
@@ -93,9 +93,9 @@ def convolution_backward_data(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
-    ready = prepared(call, plan)
+    ready = prepared(call, plan, stream=vdy.stream)
     result, vdx = _output(out, dy, vdy, vw, ready.shapes["x"], beta)
-    ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream)
+    ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream, dy)
     return _returned(result, out, dy)
 
 
@@ -128,9 +128,9 @@ def convolution_backward_filter(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
-    ready = prepared(call, plan)
+    ready = prepared(call, plan, stream=vx.stream)
     result, vdw = _output(out, x, vx, vdy, ready.shapes["w"], beta)
-    ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream)
+    ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream, x)
     return _returned(result, out, x)
 
 

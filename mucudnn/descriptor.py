@@ -14,7 +14,7 @@ def problem_key(problem: Problem) -> str:
 
 
 def short_text(problem: Problem, *, mini_batch: bool = True) -> str:
-    """The shortest descriptor: `mb64_ic64ih27_oc192_kh5_ph2`, with or without the mini-batch."""
+    """The shortest descriptor: `mb64_ic64ih27_oc192_kh5_ph2+relu`, with or without the mini-batch."""
     said = (problem.data_type, problem.layout, problem.math)
     prefix = "".join(
         f"{word}:" for word, usual in zip(said, ("f32", "nchw", "default"), strict=True) if word != usual
@@ -29,7 +29,7 @@ def short_text(problem: Problem, *, mini_batch: bool = True) -> str:
         _spatial("k", sizes["k"]),
         *(_spatial(a, sizes[a]) for a, usual in (("s", 1), ("p", 0), ("d", 0)) if set(sizes[a]) != {usual}),
     ]
-    return prefix + "_".join(part for part in parts if part)
+    return prefix + "_".join(part for part in parts if part) + problem.epilogue
 
 
 def geometry(problem: Problem) -> dict[str, int]:

@@ -3,17 +3,19 @@
 from collections import defaultdict
 from functools import cache
 
-from mucudnn import settings
+from mucudnn import arrays, settings
 from mucudnn._native import Division, Engine, Memory
 from mucudnn.engines import open_engine
-from mucudnn.errors import NoEngineError, NothingFitsError
+from mucudnn.errors import NoEngineError, NothingFitsError, UsageError
 from mucudnn.sizes import format_size
 
 
 class Device:
     """An engine with the workspaces of calls that are over, kept for the next ones on the same stream.
 
-    There are as many as calls ran at a time, each as large as the most that one of its calls needed.
+    There are as many as calls ran at a time, each as large as the most that one of its calls needed. On a GPU
+    the allocator of the arrays' own library gives them instead, if it is one that we know: it counts them,
+    and has a use for them between two calls.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -23,11 +25,26 @@ class Device:
         self._free: defaultdict[int, list[Memory]] = defaultdict(list)
 
     def run(
-        self, division: Division, x: int, w: int, y: int, size: int, alpha: float, beta: float, stream: int
+        self,
+        division: Division,
+        x: int,
+        w: int,
+        y: int,
+        size: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        owner: object,
     ) -> None:
-        """Run on addresses, with `size` bytes of workspace that no other call uses meanwhile."""
+        """Run on addresses, with `size` bytes of workspace that no other call uses meanwhile.
+
+        `owner` is one of the arrays.
+        """
         if not size:
             division.run(x, w, y, None, alpha, beta, stream)
+            return
+        if self.engine.kind == "cudnn" and (lent := self._lent(owner, size)) is not None:
+            division.run(x, w, y, self.engine.borrow(lent[0], size), alpha, beta, stream)
             return
         free = self._free[stream]
         workspace = self._take(free, size)
@@ -35,6 +52,20 @@ class Device:
             division.run(x, w, y, workspace, alpha, beta, stream)
         finally:
             free.append(workspace)
+
+    def check_stream(self, stream: int) -> None:
+        """Raise UsageError where a call could not be put on the stream."""
+        if self.engine.is_capturing(stream):
+            raise UsageError(
+                "a CUDA graph is being captured, which would keep memory that is not its own: make the call "
+                "outside of it, or start the program with `mucudnn run`, which divides what a graph captures"
+            )
+
+    def _lent(self, owner: object, size: int) -> tuple[int, object] | None:
+        try:
+            return arrays.scratch(owner, size)
+        except MemoryError:
+            raise _no_memory(size) from None
 
     def _take(self, free: list[Memory], size: int) -> Memory:
         try:
@@ -47,7 +78,11 @@ class Device:
         try:
             return self.engine.allocate(size)
         except MemoryError:
-            raise NothingFitsError(f"there is no memory for a workspace of {format_size(size)}") from None
+            raise _no_memory(size) from None
+
+
+def _no_memory(size: int) -> NothingFitsError:
+    return NothingFitsError(f"there is no memory for a workspace of {format_size(size)}")
 
 
 @cache

@@ -59,24 +59,40 @@ class Prepared:
     _division: Division
     _workspace: int
 
-    def run(self, x: int, w: int, y: int, alpha: float = 1.0, beta: float = 0.0, stream: int = 0) -> None:
-        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream."""
-        self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream)
+    def run(
+        self,
+        x: int,
+        w: int,
+        y: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: int = 0,
+        owner: object = None,
+    ) -> None:
+        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream.
+
+        Where one of the tensors is given as `owner`, its library lends a CUDA device's workspace.
+        """
+        self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
 
 
 _prepared: dict[Hashable, Prepared] = {}
 _deciding = Lock()  # one at a time: measurements would disturb each other
 
 
-def prepared(call: Call, plan: PlanOrPath | None = None, *, only_plan: bool = True) -> Prepared:
-    """The division for a call: of the plan, else the fastest within the workspace.
+def prepared(
+    call: Call, plan: PlanOrPath | None = None, *, stream: int = 0, only_plan: bool = True
+) -> Prepared:
+    """The division for a call, on this stream: of the plan, else the fastest within the workspace.
 
     Without `only_plan` a kernel that the plan does not have is decided as if there were no plan.
 
     A kernel that was never measured is measured now, and kept in the cache. Raises UsageError,
-    ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it;
-    NoEngineError, NothingFitsError, MucudnnError.
+    ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it, and
+    on a stream that a CUDA graph captures; NoEngineError, NothingFitsError, MucudnnError.
     """
+    if call.device != "cpu":
+        device_named(call.device).check_stream(stream)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
     try:

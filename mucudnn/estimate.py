@@ -39,7 +39,7 @@ def _flops_per_ms(engine: Engine, kernel: Kernel) -> float:
     workspace = allocate_workspace(engine, leanest.workspace)
     times = engine.measure(
         problem, kernel.pass_, leanest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
-        repeats=LEAST_RUNS, budget_ms=0.0,
+        repeats=LEAST_RUNS, budget_ms=0.0, operands=tensors.operands,
     )  # fmt: skip
     return problem.flops / max(min(times), 1e-6)
 

@@ -4,28 +4,22 @@ The drop-in appends to it, and later drop-ins read it, so it stays when it was t
 """
 
 import fcntl
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from mucudnn import __version__
-from mucudnn._native import MOST_SLICES_IN_PLACE, accumulator_size
+from mucudnn._native import MOST_SLICES_IN_PLACE, Problem, accumulator_size, parse_journal
 from mucudnn.cache import Cache
 from mucudnn.descriptor import problem_key
 from mucudnn.errors import MucudnnError
 from mucudnn.exchange import MEASUREMENT, Row
-from mucudnn.plan import Plan, PlanKernel
 from mucudnn.records import CANNOT_ACCUMULATE, SUCCESS
-
-# Cut off, a document has no last line; the next one may then begin in the middle of a line.
-_DOCUMENT = re.compile(r"mucudnn plan (?:(?!mucudnn plan ).)*?\nend \d+\n", re.DOTALL)
 
 
 def journal_of(cache: Path) -> Path:
-    """Where the journal of a cache is: native/shim/decider.cpp has the same name."""
+    """Where the journal of a cache is: native/shim/measurements.cpp has the same name."""
     return cache.with_name(cache.name + ".journal")
 
 
@@ -53,38 +47,37 @@ def take_journal(cache: Path, *, forget: bool = False) -> None:
 
 def rows_of(text: str) -> Iterator[Row]:
     """The rows of all documents that can be read."""
-    for document in _DOCUMENT.findall(text):
-        with suppress(ValueError, KeyError):  # damaged, or of a newer version
-            plan = Plan.parse(document)
+    for header, measured in parse_journal(text):
+        with suppress(ValueError, KeyError):  # a header that is not of a journal
             whose = {
-                **{name: plan.header[name] for name in ("engine", "device", "library")},
-                "threads": int(plan.header["threads"]),
-                "measured_at": _time(plan.header["measured_at"]),
+                **{name: header[name] for name in ("engine", "device", "library")},
+                "threads": int(header["threads"]),
+                "measured_at": _time(header["measured_at"]),
             }
-            for kernel in plan.kernels:
-                rows = _rows(kernel, sums=whose["engine"] == "host")
-                yield from ((MEASUREMENT, {**whose, **row}) for row in rows)
+            for problem, pass_, algorithm, time_ms, workspace, notes in measured:
+                yield (
+                    MEASUREMENT,
+                    {
+                        **whose,
+                        "problem": problem_key(problem),
+                        "pass": pass_,
+                        "micro_batch": problem.mini_batch,
+                        "algorithm": algorithm,
+                        "status": SUCCESS,
+                        "workspace": workspace,
+                        "notes": notes,
+                        "median_ms": time_ms,
+                        "spread_ms": None,
+                        "accumulator": _accumulator(problem, pass_, sums=whose["engine"] == "host"),
+                        "version": __version__,
+                    },
+                )
 
 
-def _rows(kernel: PlanKernel, *, sums: bool) -> Iterator[dict[str, Any]]:
-    """The rows of a kernel; `sums` says whether its device can sum slices in fp32."""
-    # The same for every division into more slices than are summed in place.
-    accumulator = accumulator_size(kernel.problem, kernel.pass_, MOST_SLICES_IN_PLACE + 1)
-    for option in kernel.desirable:
-        part = option.parts[0]
-        yield {
-            "problem": problem_key(kernel.problem),
-            "pass": kernel.pass_,
-            "micro_batch": part.micro_batch,
-            "algorithm": part.algorithm,
-            "status": SUCCESS,
-            "workspace": part.workspace,
-            "notes": "",
-            "median_ms": part.time_ms,
-            "spread_ms": None,
-            "accumulator": accumulator if sums or not accumulator else CANNOT_ACCUMULATE,
-            "version": __version__,
-        }
+def _accumulator(problem: Problem, pass_: str, *, sums: bool) -> int:
+    """Of any division into more slices than are summed in place; `sums`: the device can sum them in fp32."""
+    size = accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
+    return size if sums or not size else CANNOT_ACCUMULATE
 
 
 def _time(seconds: str) -> str:

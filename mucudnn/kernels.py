@@ -52,16 +52,19 @@ def bundled_networks() -> list[str]:
 def read_network(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
     """The kernels of a bundled network, a file or a descriptor; identical ones are counted, not repeated.
 
-    What a descriptor says stands unless a flag was given; what neither says takes the default.
+    What a descriptor says stands unless a flag was given; what neither says takes the default. A fused
+    convolution has the pass forward only: of the others there is no kernel.
     Raises UsageError, which for a file names the line.
     """
     merged: dict[tuple[Problem, str], Kernel] = {}
     for problem, name, count in _read_lines(source, flags):
         for pass_ in passes:
+            if problem.epilogue and pass_ != "forward":
+                continue
             first = merged.setdefault((problem, pass_), Kernel(problem, pass_, name, 0))
             merged[problem, pass_] = replace(first, count=first.count + count)
     if not merged:
-        raise UsageError(f"{source}: there is no descriptor in it")
+        raise UsageError(f"{source}: there is no descriptor in it for the pass {', '.join(passes)}")
     return list(merged.values())
 
 

@@ -123,11 +123,20 @@ def format_version(version: int) -> str:
 
 
 def preloading(shim: Path, environment: dict[str, str]) -> dict[str, str]:
-    """`environment` with `shim` in LD_PRELOAD, behind what is there (sanitizers must come first)."""
+    """`environment` with `shim` in LD_PRELOAD, behind what is there (sanitizers must come first).
+
+    Its folder is the first of LD_LIBRARY_PATH as well, for programs that look there themselves and open what
+    they find by its path, as cudnn-frontend's Python module does.
+    """
     there = environment.get("LD_PRELOAD", "")
     if str(shim) in re.split("[ :]+", there):
         return environment
-    return {**environment, "LD_PRELOAD": f"{there} {shim}".strip()}
+    folders = filter(None, (str(shim.parent), environment.get("LD_LIBRARY_PATH")))
+    return {
+        **environment,
+        "LD_PRELOAD": f"{there} {shim}".strip(),
+        "LD_LIBRARY_PATH": ":".join(folders),
+    }
 
 
 def run_child(

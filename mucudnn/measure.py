@@ -1,5 +1,6 @@
 """The benchmark driver: finds what is not measured yet, says what that takes, measures it into the cache."""
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from mucudnn.sizes import format_size
 
 BUDGET_MS = 150.0  # of one measurement; three runs are made whatever they take
 LEAST_RUNS, RUNS = 3, 7
+HOPELESS = 2.0  # times the fastest so far of a micro-batch size
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _measure_kernel(
     """The tasks of one kernel, on tensors that are freed afterwards. Returns how many."""
     tensors = Tensors.random(engine, kernel.problem, measuring_extent(kernel.problem, cap))
     workspace = allocate_workspace(engine, workspace_size)
-    made = 0
+    made, fastest = 0, dict[int, float]()
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last number is how many)
         problem = kernel.problem.replace(mini_batch=task.micro_batch)
         times, status = [], SUCCESS
@@ -150,7 +152,10 @@ def _measure_kernel(
                 workspace,
                 repeats=task.repeats,
                 budget_ms=BUDGET_MS,
+                operands=tensors.operands,
+                hopeless_ms=HOPELESS * fastest.get(task.micro_batch, math.inf),
             )
+            fastest[task.micro_batch] = min(statistics.median(times), fastest.get(task.micro_batch, math.inf))
         except EngineError as error:
             status = _status_in(error)
         cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))

@@ -51,6 +51,7 @@ class Plan:
                     problem, pass_, count, _configuration(chosen), tuple(map(_configuration, desirable))
                 )
                 for problem, pass_, count, chosen, desirable in kernels
+                if chosen  # a journal's may have candidates alone
             ),
         )
 

@@ -81,5 +81,7 @@ def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
     divisions = [engine.prepare(problem, kernel.pass_, slices(kernel.chosen))]
-    (times,) = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
+    (times,) = engine.compare(
+        divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
+    )
     return statistics.median(times)

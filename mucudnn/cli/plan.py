@@ -78,7 +78,9 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _verify(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
-    choice = LIBRARY.read() or plan.header.get("engine", "auto")
+    choice = plan.header.get("engine", "auto")
+    if choice != "cudnn":  # which looks for the library itself
+        choice = LIBRARY.read() or choice
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
     elsewhere = foreign(plan, engine)
     if elsewhere:

@@ -28,6 +28,7 @@ _SCHEMA = (
     "str? workspace, str? plan, bool fallback"
 )
 _PLAIN = (Tensor, torch.nn.Parameter)
+_FAILURES = (MucudnnError, EngineError, MemoryError)  # after which PyTorch's own operator may still run
 _plans: dict[str, Plan] = {}
 
 
@@ -66,15 +67,21 @@ def call_of(
     return Call(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        options.workspace, _math() if view.device.startswith("cuda") else "default",
+        options.workspace, _math(view.data_type) if view.device.startswith("cuda") else "default",
     )  # fmt: skip
 
 
-def _math() -> str:
+def _math(data_type: str) -> str:
     """What PyTorch itself would allow on a GPU. Raises UsageError."""
     if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
         raise UsageError("PyTorch was told to be deterministic, which is not chosen for on a GPU yet")
-    return "default" if torch.backends.cudnn.allow_tf32 else "strict"
+    if data_type != "f32":  # whose tensor cores nothing switches off
+        return "default"
+    try:
+        allowed = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # by its newer flags, not the same for convolutions and for what else there is
+        allowed = torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return "tf32" if allowed else "strict"
 
 
 def view_of(tensor: Tensor, name: str, channels_last: bool) -> View:
@@ -116,14 +123,14 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, *given: Any) -> Tenso
     options = Options(*given)
     try:
         vx, vw = _views("x", x, "w", w, options.channels_last)
-        ready = _ready(call_of("forward", vx, vx.shape, vw.shape, None, options), options)
+        ready = _ready(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
         y = _empty(_in_order(ready.shapes["y"], options.channels_last), x, options.channels_last)
         if bias is not None:  # added by the convolution itself, so that 16-bit results are rounded once
             _check_bias(bias, vx, w)
             y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
-        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream)
+        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
         return y
-    except (MucudnnError, EngineError) as error:
+    except _FAILURES as error:
         _give_way(error, options)
         return _kept(torch.ops.aten.convolution(x, w, bias, *_stock(options)), options)
 
@@ -133,11 +140,12 @@ def _backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Ten
     try:
         vdy, vw = _views("dy", dy, "w", w, options.channels_last)
         x_shape = _in_memory(input_shape, options.channels_last)
-        ready = _ready(call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options), options)
+        call = call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options)
+        ready = _ready(call, options, vdy.stream)
         dx = _empty(input_shape, dy, options.channels_last)
-        ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream)
+        ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream, owner=dy)
         return dx
-    except (MucudnnError, EngineError) as error:
+    except _FAILURES as error:
         _give_way(error, options)
         x, mask = dy.new_empty(1).expand(input_shape), [True, False, False]  # of x only the shape is read
         return _kept(torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[0], options)
@@ -148,11 +156,12 @@ def _backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> 
     try:
         vx, vdy = _views("x", x, "dy", dy, options.channels_last)
         w_shape = _in_memory(filter_shape, options.channels_last)
-        ready = _ready(call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options), options)
+        call = call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options)
+        ready = _ready(call, options, vx.stream)
         dw = _empty(filter_shape, x, options.channels_last)
-        ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream)
+        ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream, owner=x)
         return dw
-    except (MucudnnError, EngineError) as error:
+    except _FAILURES as error:
         _give_way(error, options)
         w, mask = x.new_empty(1).expand(filter_shape), [False, True, False]
         return _kept(torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[1], options)
@@ -174,9 +183,9 @@ def _check_bias(bias: Tensor, x: View, w: Tensor) -> None:
         )
 
 
-def _ready(call: Call, options: Options) -> Prepared:
+def _ready(call: Call, options: Options, stream: int) -> Prepared:
     plan = None if options.plan is None else _plans.get(options.plan, options.plan)
-    return prepared(call, plan, only_plan=not options.fallback)
+    return prepared(call, plan, stream=stream, only_plan=not options.fallback)
 
 
 def _give_way(error: Exception, options: Options) -> None:

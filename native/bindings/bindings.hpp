@@ -17,12 +17,16 @@ void bind_engine(pybind11::module_& module);
 void bind_dlpack(pybind11::module_& module);
 void bind_planner(pybind11::module_& module);
 
-// Bytes on a device, freed with the object.
+// Bytes on a device, freed with the object, unless they are somebody else's.
 class Memory {
  public:
   Memory(std::shared_ptr<Device> device, std::size_t size)
-      : device_(std::move(device)), size_(size), data_(device_->allocate(size)) {}
-  ~Memory() { device_->release(data_); }
+      : device_(std::move(device)), size_(size), data_(device_->allocate(size)), is_own_(true) {}
+  Memory(std::shared_ptr<Device> device, void* data, std::size_t size)
+      : device_(std::move(device)), size_(size), data_(data), is_own_(false) {}
+  ~Memory() {
+    if (is_own_) device_->release(data_);
+  }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -34,6 +38,7 @@ class Memory {
   std::shared_ptr<Device> device_;
   std::size_t size_;
   void* data_;
+  bool is_own_;
 };
 
 }  // namespace mucudnn::python

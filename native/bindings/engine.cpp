@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <limits>
 #include <mutex>
 
 #include <pybind11/stl.h>
@@ -33,8 +34,25 @@ std::vector<Tile> to_tiles(const Parts& parts) {
   return tiles;
 }
 
-Region to_region(const Memory& x, const Memory& w, const Memory& y) {
-  return {{x.data(), w.data(), y.data()}, x.size(), w.size(), y.size()};
+using Operands = std::vector<const Memory*>;
+
+// `operands` are those that the epilogue reads, in its order. Throws std::invalid_argument where there are
+// more or fewer.
+Region to_region(const Problem& problem, const Memory& x, const Memory& w, const Memory& y,
+                 const Operands& operands) {
+  Region region{{x.data(), w.data(), y.data()}, {x.size(), w.size(), y.size()}};
+  auto next = operands.begin();
+  for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
+    if (operand_of(problem.epilogue[i]) == Operand::none) continue;
+    if (next == operands.end()) break;
+    region.tensors.operands[i] = (*next)->data();
+    region.size.operands[i] = (*next++)->size();
+  }
+  if (next != operands.end())
+    throw std::invalid_argument(to_text(problem) + " reads fewer than " + std::to_string(operands.size()) +
+                                " operands");
+  check_sizes(problem, region);
+  return region;
 }
 
 Scratch to_scratch(const Memory* workspace) {
@@ -106,7 +124,7 @@ class PyEngine {
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
     context_ = std::make_shared<const Context>(library_, device_->stream());
     // In the machine's memory the engines of the host's graph API are its legacy algorithms once more.
-    engine_ = is_cuda_ ? make_combined_engine(context_) : make_legacy_engine(context_);
+    engine_ = is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_);
     handles_ = std::make_unique<Handles>(library_);
   }
 
@@ -117,8 +135,14 @@ class PyEngine {
   int device_number() const { return device_->number(); }
   std::string device_properties() const { return device_properties_of(*context_); }
 
+  bool is_capturing(std::uintptr_t stream) const {
+    return device_->is_capturing(reinterpret_cast<cudaStream_t>(stream));
+  }
   std::size_t available_memory() const { return device_->available(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
+  std::shared_ptr<Memory> borrow(std::uintptr_t address, std::size_t size) const {
+    return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
+  }
 
   std::vector<Candidate> enumerate(const Problem& problem, const std::string& pass) const {
     return engine_->enumerate(problem, pass_named(pass));
@@ -131,19 +155,20 @@ class PyEngine {
 
   std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
                               const Memory& x, const Memory& w, const Memory& y, const Memory* workspace,
-                              int repeats, double budget_ms) const {
+                              int repeats, double budget_ms, double hopeless_ms,
+                              const Operands& operands) const {
     const Pass which = pass_named(pass);
+    const Region region = to_region(problem, x, w, y, operands);
     const py::gil_scoped_release release;
     use_threads();
-    return mucudnn::measure(*engine_, *device_, problem, which, algorithm, to_region(x, w, y),
-                            to_scratch(workspace), repeats, budget_ms);
+    return mucudnn::measure(*engine_, *device_, problem, which, algorithm, region, to_scratch(workspace),
+                            repeats, budget_ms, hopeless_ms);
   }
 
   void execute(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
                const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
-               bool tiles) const {
-    const Region region = to_region(x, w, y);
-    check_sizes(problem, region);
+               bool tiles, const Operands& operands) const {
+    const Region region = to_region(problem, x, w, y, operands);
     const auto configuration = made_ready(problem, pass, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
@@ -156,7 +181,7 @@ class PyEngine {
 
   std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
-                                           int rounds) const;
+                                           int rounds, const Operands& operands) const;
 
  private:
   friend class PyDivision;
@@ -217,16 +242,17 @@ std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std:
 
 std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
                                                    const Memory& x, const Memory& w, const Memory& y,
-                                                   const Memory* workspace, int rounds) const {
-  const Region region = to_region(x, w, y);
+                                                   const Memory* workspace, int rounds,
+                                                   const Operands& operands) const {
   std::vector<const PreparedConfiguration*> configurations;
+  Tensors tensors;
   for (const PyDivision* division : divisions) {
-    check_sizes(division->problem(), region);
+    tensors = to_region(division->problem(), x, w, y, operands).tensors;
     configurations.push_back(&division->configuration());
   }
   const py::gil_scoped_release release;
   use_threads();
-  return mucudnn::compare(*engine_, *device_, configurations, region.tensors, to_scratch(workspace), rounds);
+  return mucudnn::compare(*engine_, *device_, configurations, tensors, to_scratch(workspace), rounds);
 }
 
 // The path of a library that is installed with the extension.
@@ -258,20 +284,25 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
+      .def("borrow", &PyEngine::borrow, py::arg("address"), py::arg("size"))
       .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
       .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
       .def("measure", &PyEngine::measure, py::arg("problem"), py::arg("pass_"), py::arg("algorithm"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("repeats"), py::arg("budget_ms"))
+           py::arg("repeats"), py::arg("budget_ms"),
+           py::arg("hopeless_ms") = std::numeric_limits<double>::infinity(), py::arg("operands") = Operands())
       .def("execute", &PyEngine::execute, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false)
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false,
+           py::arg("operands") = Operands())
       .def("prepare", &PyEngine::prepare, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
            py::kw_only(), py::arg("tiles") = false, py::keep_alive<0, 1>())
       .def("compare", &PyEngine::compare, py::arg("divisions"), py::arg("x"), py::arg("w"), py::arg("y"),
-           py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"));
+           py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"),
+           py::arg("operands") = Operands());
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)

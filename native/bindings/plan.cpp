@@ -1,10 +1,12 @@
 #include "core/plan.hpp"
 
+#include <algorithm>
 #include <tuple>
 
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "core/journal.hpp"
 #include "core/reuse.hpp"
 
 namespace py = pybind11;
@@ -56,6 +58,45 @@ std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
   return {plan.header, std::move(kernels)};
 }
 
+// _Measured in _native.pyi.
+using Measured = std::tuple<Problem, std::string, std::string, double, std::int64_t, std::string>;
+
+// From whichever list of candidates has the algorithm; empty where none does.
+std::string notes_on(const PlanKernel& kernel, const std::string& algorithm) {
+  for (const auto& [api, all] : kernel.candidates) {
+    const auto found = std::find_if(all.begin(), all.end(),
+                                    [&](const Listed& listed) { return listed.algorithm == algorithm; });
+    if (found != all.end()) return found->notes;
+  }
+  return "";
+}
+
+std::vector<std::tuple<Header, std::vector<Measured>>> journal(const std::string& text) {
+  std::vector<std::tuple<Header, std::vector<Measured>>> documents;
+  for (const std::string_view document : documents_in(text)) {
+    const std::optional<Plan> plan = parse_document(document);
+    if (!plan) continue;
+    std::vector<Measured> measured;
+    for (const PlanKernel& kernel : plan->kernels) {
+      for (const Configuration& option : kernel.desirable) {
+        if (option.size() != 1) continue;
+        const MicroConfiguration& one = option.front();
+        measured.emplace_back(kernel.problem, name_of(kernel.pass), one.algorithm, one.time_ms, one.workspace,
+                              notes_on(kernel, one.algorithm));
+      }
+    }
+    documents.emplace_back(plan->header, std::move(measured));
+  }
+  return documents;
+}
+
+Parts fastest(const Parts& measured, std::int64_t mini_batch) {
+  const Configuration all = to_configuration(measured);
+  std::vector<const MicroConfiguration*> pointers;
+  for (const MicroConfiguration& one : all) pointers.push_back(&one);
+  return to_parts(reuse_workspace(pointers, mini_batch));
+}
+
 std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
   std::vector<Parts> found;
   for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch)) {
@@ -70,6 +111,8 @@ void bind_plan(py::module_& module) {
   py::register_exception<NewerVersion>(module, "NewerVersionError", PyExc_ValueError);
   module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
   module.def("parse_plan", &parse, py::arg("text"));
+  module.def("parse_journal", &journal, py::arg("text"));
+  module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));
   module.def("desirable_set", &desirable, py::arg("measured"), py::arg("mini_batch"));
 }
 

@@ -40,7 +40,8 @@ Problem::Sizes spatial(const char* name, const SizeOrSizes& value, int dims, std
 Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int64_t out_channels,
                      const Sizes& input, const Sizes& kernel, const SizeOrSizes& stride,
                      const SizeOrSizes& padding, const SizeOrSizes& dilation, std::int64_t groups,
-                     const std::string& data_type, const std::string& layout, const std::string& math) {
+                     const std::string& data_type, const std::string& layout, const std::string& math,
+                     const std::string& epilogue) {
   Problem p;
   p.dims = static_cast<int>(input.size());
   if (p.dims != 2 && p.dims != 3) {
@@ -49,6 +50,7 @@ Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int
   p.data_type = data_type_named(data_type);
   p.layout = layout_named(layout);
   p.math = math_named(math);
+  p.epilogue = parse_epilogue(epilogue);
   p.groups = groups;
   p.mini_batch = mini_batch;
   p.in_channels = in_channels;
@@ -78,6 +80,15 @@ Problem replace(const Problem& problem, std::optional<std::int64_t> mini_batch,
   return copy;
 }
 
+// Of the operations that read any, in their order.
+std::vector<std::int64_t> operand_elements(const Problem& problem) {
+  std::vector<std::int64_t> elements;
+  for (const Pointwise operation : problem.epilogue) {
+    if (operand_of(operation) != Operand::none) elements.push_back(problem.operand_elements(operation));
+  }
+  return elements;
+}
+
 py::tuple parse(const std::string& text, std::int64_t mini_batch, const std::string& data_type,
                 const std::string& layout, const std::string& math) {
   Problem defaults;
@@ -99,7 +110,8 @@ void bind_problem(py::module_& module) {
       .def(py::init(&make_problem), py::kw_only(), py::arg("mini_batch"), py::arg("in_channels"),
            py::arg("out_channels"), py::arg("input"), py::arg("kernel"), py::arg("stride") = 1,
            py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("groups") = 1,
-           py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default")
+           py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default",
+           py::arg("epilogue") = "")
       .def_property_readonly("data_type", [](const Problem& p) { return name_of(p.data_type); })
       .def_property_readonly("layout", [](const Problem& p) { return name_of(p.layout); })
       .def_property_readonly("math", [](const Problem& p) { return name_of(p.math); })
@@ -117,6 +129,8 @@ void bind_problem(py::module_& module) {
       .def_property_readonly("x_elements", [](const Problem& p) { return p.mini_batch * p.x_sample(); })
       .def_property_readonly("w_elements", &Problem::w_elements)
       .def_property_readonly("y_elements", [](const Problem& p) { return p.mini_batch * p.y_sample(); })
+      .def_property_readonly("epilogue", [](const Problem& p) { return to_text(p.epilogue); })
+      .def_property_readonly("operand_elements", &operand_elements)
       .def_property_readonly("element_size", [](const Problem& p) { return size_of(p.data_type); })
       .def_property_readonly("flops", &Problem::flops)
       .def("replace", &replace, py::kw_only(), py::arg("mini_batch") = py::none(),

@@ -1,8 +1,10 @@
 // The one-line text form of a problem: oneDNN benchdnn's convolution descriptor behind a prefix of data
-// type, layout and math.
+// type, layout and math, with the epilogue at its end.
 #include <algorithm>
+#include <array>
 #include <charconv>
-#include <map>
+#include <iterator>
+#include <optional>
 #include <stdexcept>
 
 #include "core/problem.hpp"
@@ -10,12 +12,19 @@
 namespace mucudnn {
 namespace {
 
-using Numbers = std::map<std::string, std::int64_t, std::less<>>;
-
 constexpr std::string_view kTokens[] = {"g",  "mb", "ic", "id", "ih", "iw", "oc", "od", "oh", "ow", "kd",
                                         "kh", "kw", "sd", "sh", "sw", "pd", "ph", "pw", "dd", "dh", "dw"};
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+// The numbers that are given, each at the place of its token.
+using Numbers = std::array<std::optional<std::int64_t>, std::size(kTokens)>;
+
+// Past the end where it is no token.
+std::size_t place_of(std::string_view token) {
+  return static_cast<std::size_t>(std::find(std::begin(kTokens), std::end(kTokens), token) -
+                                  std::begin(kTokens));
+}
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
@@ -68,6 +77,13 @@ std::string_view read_name(std::string_view body, Descriptor& descriptor) {
   return rest;
 }
 
+// `+bias+relu` at the end of what is left.
+std::string_view read_epilogue(std::string_view body, Problem& problem) {
+  const std::size_t plus = std::min(body.find('+'), body.size());
+  problem.epilogue = parse_epilogue(body.substr(plus));
+  return body.substr(0, plus);
+}
+
 Numbers read_numbers(std::string_view body) {
   Numbers numbers;
   std::size_t at = 0;
@@ -83,7 +99,8 @@ Numbers read_numbers(std::string_view body) {
     if (at < body.size() && body[at] == '-') ++at;
     while (at < body.size() && is_digit(body[at])) ++at;
     const std::string part(body.substr(begin, std::max(at, begin + 1) - begin));
-    if (std::find(std::begin(kTokens), std::end(kTokens), token) == std::end(kTokens)) {
+    const std::size_t place = place_of(token);
+    if (place == numbers.size()) {
       fail("'" + part + "' is no part of a descriptor such as mb64_ic64ih27_oc192_kh5_ph2");
     }
     std::int64_t value = 0;
@@ -91,8 +108,8 @@ Numbers read_numbers(std::string_view body) {
     if (error == std::errc::result_out_of_range) fail("'" + part + "' is above 2147483647");
     if (error != std::errc() || end != body.data() + at) fail("'" + part + "' has no number");
     if (value > 0x7fffffff) fail("'" + part + "' is above 2147483647");
-    if (!numbers.emplace(token, value).second)
-      fail("'" + std::string(token) + "' is given twice, again in '" + part + "'");
+    if (numbers[place]) fail("'" + std::string(token) + "' is given twice, again in '" + part + "'");
+    numbers[place] = value;
   }
   return numbers;
 }
@@ -102,15 +119,16 @@ Numbers read_numbers(std::string_view body) {
 Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::int64_t neutral,
                           std::int64_t fallback) {
   Problem::Sizes sizes{neutral, neutral, neutral};
-  const std::string letters = "dhw";
+  constexpr char letters[] = "dhw";
   bool any = false;
   for (int axis = 3 - dims; axis < 3; ++axis) {
-    const auto found = numbers.find(std::string{prefix, letters[axis]});
-    if (found != numbers.end()) {
+    const char token[] = {prefix, letters[axis]};
+    if (const auto number = numbers[place_of({token, 2})]) {
       if (axis > 3 - dims && !any) {
-        fail(std::string("'") + prefix + letters[3 - dims] + "' is missing beside '" + found->first + "'");
+        fail(std::string("'") + prefix + letters[3 - dims] + "' is missing beside '" + std::string(token, 2) +
+             "'");
       }
-      sizes[axis] = found->second;
+      sizes[axis] = *number;
       any = true;
     } else {
       sizes[axis] = any ? sizes[axis - 1] : fallback;
@@ -120,14 +138,13 @@ Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::in
 }
 
 std::int64_t required(const Numbers& numbers, const char* token) {
-  const auto found = numbers.find(token);
-  if (found == numbers.end()) fail(std::string("'") + token + "' is missing");
-  return found->second;
+  const auto number = numbers[place_of(token)];
+  if (!number) fail(std::string("'") + token + "' is missing");
+  return *number;
 }
 
 std::int64_t given_or(const Numbers& numbers, const char* token, std::int64_t fallback) {
-  const auto found = numbers.find(token);
-  return found == numbers.end() ? fallback : found->second;
+  return numbers[place_of(token)].value_or(fallback);
 }
 
 }  // namespace
@@ -138,10 +155,10 @@ Descriptor parse_descriptor(std::string_view text, const Problem& defaults) {
   p.data_type = defaults.data_type;
   p.layout = defaults.layout;
   p.math = defaults.math;
-  const std::string_view body = read_name(read_prefix(text, p), descriptor);
+  const std::string_view body = read_epilogue(read_name(read_prefix(text, p), descriptor), p);
   const Numbers numbers = read_numbers(body);
 
-  const auto has = [&](const char* token) { return numbers.find(token) != numbers.end(); };
+  const auto has = [&](const char* token) { return numbers[place_of(token)].has_value(); };
   const bool three = has("id") || has("od") || has("kd") || has("sd") || has("pd") || has("dd");
   p.dims = three ? 3 : 2;
   p.mini_batch = given_or(numbers, "mb", defaults.mini_batch);
@@ -176,7 +193,7 @@ std::string to_text(const Problem& p) {
          std::to_string(p.groups) + "mb" + std::to_string(p.mini_batch) + "_ic" +
          std::to_string(p.in_channels) + sizes('i', p.input) + "_oc" + std::to_string(p.out_channels) +
          sizes('o', p.output) + "_" + sizes('k', p.kernel) + "_" + sizes('s', p.stride) + "_" +
-         sizes('p', p.padding) + "_" + sizes('d', p.dilation, 1);
+         sizes('p', p.padding) + "_" + sizes('d', p.dilation, 1) + to_text(p.epilogue);
 }
 
 }  // namespace mucudnn

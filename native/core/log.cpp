@@ -13,8 +13,10 @@ std::atomic<LogLevel> process_level{LogLevel::warning};
 
 void set_log_level(LogLevel level) noexcept { process_level = level; }
 
+bool is_logged(LogLevel level) noexcept { return level <= process_level.load(); }
+
 void log(LogLevel level, const std::string& message) {
-  if (level > process_level.load()) return;
+  if (!is_logged(level)) return;
   const std::string line = "mucudnn: " + message + "\n";
   // A message that cannot be written has nowhere to be reported.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

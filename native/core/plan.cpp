@@ -10,7 +10,7 @@ namespace mucudnn {
 namespace {
 
 constexpr std::string_view kMagic = "mucudnn plan ";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::int64_t kMostParts = 1 << 16;  // a file must not make the reader take unbounded memory
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
@@ -79,6 +79,11 @@ std::string text_of(const Configuration& configuration) {
   return text;
 }
 
+void check_pass(const PlanKernel& kernel) {
+  if (kernel.problem.is_fused() && kernel.pass != Pass::forward)
+    fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
+}
+
 Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
   Configuration configuration;
   while (!text.empty()) {
@@ -98,6 +103,27 @@ Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
   }
   check(configuration, mini_batch);
   return configuration;
+}
+
+std::string text_of(const Listed& listed) {
+  std::string notes = listed.notes;
+  std::replace(notes.begin(), notes.end(), ' ', ',');
+  return " " + listed.algorithm + ":" + std::to_string(listed.workspace) + ":" + notes;
+}
+
+std::vector<Listed> listed_in(std::string_view text) {
+  std::vector<Listed> all;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    Listed& listed = all.emplace_back();
+    listed.algorithm = cut(item, ':');
+    if (!is_word(listed.algorithm)) fail(quoted(listed.algorithm) + " is no name of an algorithm");
+    listed.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
+    if (listed.workspace < 0) fail("a workspace is below 0");
+    listed.notes = item;
+    std::replace(listed.notes.begin(), listed.notes.end(), ',', ' ');
+  }
+  return all;
 }
 
 class Reader {
@@ -154,6 +180,11 @@ class Reader {
       } else {
         fail("a second choice for the same kernel");
       }
+    } else if (key == "candidates") {
+      if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
+      const std::string api{cut(line, ' ')};
+      if (!plan_.kernels.back().candidates.emplace(api, listed_in(line)).second)
+        fail("a second list of candidates of " + quoted(api) + " for the same kernel");
     } else if (key == "end") {
       finish_kernel();
       const auto count = number_in<std::size_t>(line, "number of kernels");
@@ -175,13 +206,16 @@ class Reader {
     kernel.count = number_in<int>(cut(line, ' '), "count");
     if (kernel.count < 1) fail("the count of a kernel is below 1");
     kernel.problem = parse_descriptor(line).problem;
+    check_pass(kernel);
     if (!seen_.emplace(to_text(kernel.problem), kernel.pass).second)
       fail("this kernel stands in the plan twice");
     plan_.kernels.push_back(std::move(kernel));
   }
 
   void finish_kernel() const {
-    if (!plan_.kernels.empty() && plan_.kernels.back().chosen.empty()) fail("the kernel above has no choice");
+    if (plan_.kernels.empty()) return;
+    const PlanKernel& kernel = plan_.kernels.back();
+    if (kernel.chosen.empty() && kernel.candidates.empty()) fail("the kernel above has no choice");
   }
 
   std::string_view rest_;
@@ -215,9 +249,13 @@ std::string describe(const Configuration& configuration) {
 }
 
 std::string to_text(const Plan& plan) {
-  std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
+  const bool is_journal = std::any_of(plan.kernels.begin(), plan.kernels.end(),
+                                      [](const PlanKernel& kernel) { return !kernel.candidates.empty(); });
+  // What version 1 can say, its readers understand.
+  std::string text = std::string(kMagic) + std::to_string(is_journal ? kVersion : 1) + "\n";
   for (const auto& [key, value] : plan.header) {
-    const bool reserved = key == "kernel" || key == "choose" || key == "option" || key == "end";
+    const bool reserved =
+        key == "kernel" || key == "choose" || key == "option" || key == "candidates" || key == "end";
     if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
@@ -231,15 +269,24 @@ std::string to_text(const Plan& plan) {
   }
   for (const auto& [key, kernel] : kernels) {
     const std::int64_t mini_batch = kernel->problem.mini_batch;
-    check(kernel->chosen, mini_batch);
+    check_pass(*kernel);
     text += std::string("kernel ") + name_of(kernel->pass) + " " + std::to_string(kernel->count) + " " +
-            std::get<0>(key) + "\nchoose" + text_of(kernel->chosen) + "\n";
+            std::get<0>(key) + "\n";
+    if (kernel->candidates.empty() || !kernel->chosen.empty()) {
+      check(kernel->chosen, mini_batch);
+      text += "choose" + text_of(kernel->chosen) + "\n";
+    }
     std::vector<Configuration> options = kernel->desirable;
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
     for (const Configuration& option : options) {
       check(option, mini_batch);
       text += "option" + text_of(option) + "\n";
+    }
+    for (const auto& [api, all] : kernel->candidates) {
+      text += "candidates " + api;
+      for (const Listed& listed : all) text += text_of(listed);
+      text += "\n";
     }
   }
   return text + "end " + std::to_string(plan.kernels.size()) + "\n";

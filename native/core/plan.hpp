@@ -11,6 +11,12 @@
 //
 // A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels, so that a
 // truncated file is known as such. Writing sorts, so equal plans are equal bytes.
+//
+// Version 2 is the drop-in's journal (journal.hpp), where a kernel may have candidates in place of a choice:
+// all algorithms that can run, those that were too large to be measured among them, by the API that was asked
+// for them. A candidate is algorithm:bytes:note,note.
+//
+//   candidates legacy IMPLICIT_GEMM:0:deterministic WINOGRAD_NONFUSED:14155776:deterministic,winograd
 #pragma once
 
 #include <cstdint>
@@ -44,12 +50,20 @@ std::int64_t workspace_of(const Configuration& configuration);  // bytes, the ma
 // `4*16 WINOGRAD_NONFUSED`, several joined by ` + `: for people.
 std::string describe(const Configuration& configuration);
 
+// An algorithm that a library has for a kernel, measured or not.
+struct Listed {
+  std::string algorithm;
+  std::int64_t workspace = 0;
+  std::string notes;  // space-separated words
+};
+
 struct PlanKernel {
   Problem problem;
   Pass pass = Pass::forward;
   int count = 1;  // identical kernels in the network
   Configuration chosen;
   std::vector<Configuration> desirable;
+  std::map<std::string, std::vector<Listed>> candidates{};
 };
 
 struct Plan {

@@ -78,6 +78,18 @@ double Problem::flops() const {
          static_cast<double>(in_channels / groups * volume(kernel));
 }
 
+std::int64_t Problem::operand_elements(Pointwise operation) const {
+  switch (operand_of(operation)) {
+    case Operand::channels:
+      return out_channels;
+    case Operand::like_y:
+      return mini_batch * y_sample();
+    case Operand::none:
+      break;
+  }
+  return 0;
+}
+
 Problem Problem::with_mini_batch(std::int64_t size) const {
   Problem copy = *this;
   copy.mini_batch = size;
@@ -89,7 +101,7 @@ bool Problem::operator==(const Problem& other) const {
          groups == other.groups && mini_batch == other.mini_batch && in_channels == other.in_channels &&
          out_channels == other.out_channels && input == other.input && output == other.output &&
          kernel == other.kernel && stride == other.stride && padding == other.padding &&
-         dilation == other.dilation;
+         dilation == other.dilation && epilogue == other.epilogue;
 }
 
 Problem::Sizes output_of(const Problem& p) {
@@ -134,6 +146,11 @@ void validate(const Problem& p) {
                                   std::to_string(p.output[axis]) + ", but the other sizes make it " +
                                   std::to_string(output[axis]));
     }
+  }
+  if (p.epilogue.size() > kMostPointwise) {
+    throw std::invalid_argument(std::to_string(p.epilogue.size()) + " operations follow the convolution (" +
+                                to_text(p.epilogue) + "): at most " + std::to_string(kMostPointwise) +
+                                " may");
   }
   const auto item = static_cast<std::int64_t>(size_of(p.data_type));
   require_countable("x", {item, p.mini_batch, p.in_channels, p.input[0], p.input[1], p.input[2]});

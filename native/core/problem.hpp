@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/epilogue.hpp"
+
 namespace mucudnn {
 
 enum class DataType { f32, f64, f16, bf16 };
@@ -28,7 +30,8 @@ Pass pass_named(std::string_view name);
 
 // One convolution. x is (mini_batch, in_channels, input), w is (out_channels, in_channels / groups,
 // kernel), y is (mini_batch, out_channels, output); with Layout::nhwc the channels come last in all
-// three (cuDNN's KRSC for w). Every tensor is packed. The operation is a cross-correlation.
+// three (cuDNN's KRSC for w). Every tensor is packed. The operation is a cross-correlation, whose forward
+// pass may be fused with an epilogue: then there is no other pass.
 struct Problem {
   using Sizes = std::array<std::int64_t, 3>;  // depth, height, width; depth is neutral in 2-D
 
@@ -46,12 +49,16 @@ struct Problem {
   Sizes stride{1, 1, 1};
   Sizes padding{0, 0, 0};   // the same before and after, as in cuDNN
   Sizes dilation{1, 1, 1};  // counted from 1, as in cuDNN; the text form counts from 0
+  Epilogue epilogue;
 
   std::int64_t x_sample() const;    // elements of one sample of x
   std::int64_t y_sample() const;    // elements of one sample of y
   std::int64_t w_elements() const;  // elements of w
   double flops() const;             // multiplications and additions of the direct method
+  // Elements that an operation of the epilogue reads besides y; 0 where it reads none.
+  std::int64_t operand_elements(Pointwise operation) const;
 
+  bool is_fused() const { return !epilogue.empty(); }
   Problem with_mini_batch(std::int64_t size) const;
 
   bool operator==(const Problem& other) const;
@@ -62,7 +69,8 @@ struct Problem {
 Problem::Sizes output_of(const Problem& problem);
 
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide
-// the channels, the output agrees with the rest, and no tensor reaches 2^63 bytes.
+// the channels, the output agrees with the rest, no tensor reaches 2^63 bytes, and the epilogue is no longer
+// than it may be.
 void validate(const Problem& problem);
 
 // A problem with the name and the number of identical kernels that a network gives it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 
 namespace mucudnn {
 namespace {
@@ -84,6 +85,21 @@ std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measure
     desirable.push_back(configuration_of(best));
   }
   return desirable;
+}
+
+Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
+                              std::int64_t mini_batch) {
+  Fastest fastest;
+  for (const MicroConfiguration* item : measured) {
+    if (item->micro_batch > mini_batch) continue;
+    const MicroConfiguration*& known = fastest[item->micro_batch];
+    if (known == nullptr ||
+        std::tie(item->time_ms, item->workspace) < std::tie(known->time_ms, known->workspace)) {
+      known = item;
+    }
+  }
+  const std::vector<Best> best = divide(fastest, mini_batch);
+  return best.back().first == nullptr ? Configuration{} : configuration_of(best);
 }
 
 }  // namespace mucudnn

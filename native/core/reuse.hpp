@@ -19,4 +19,9 @@ std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, std::int64_t min
 // the measured sizes do not add to the mini-batch.
 std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measured, std::int64_t mini_batch);
 
+// WR where all that was measured is within the limit: the last of the desirable set but for ties, and found
+// without the others. Empty where the measured sizes do not add to the mini-batch.
+Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
+                              std::int64_t mini_batch);
+
 }  // namespace mucudnn

@@ -9,31 +9,41 @@ namespace {
 
 class CombinedEngine final : public Engine {
  public:
-  explicit CombinedEngine(const std::shared_ptr<const Context>& context)
-      : legacy_(make_legacy_engine(context)), graph_(make_graph_engine(context)) {}
+  // With engines for fused problems, or for all.
+  CombinedEngine(const std::shared_ptr<const Context>& context, bool for_all)
+      : legacy_(make_legacy_engine(context)), graph_(make_graph_engine(context)), for_all_(for_all) {}
 
   cudnnHandle_t handle() const override { return legacy_->handle(); }
 
   std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
     std::vector<Candidate> all = legacy_->enumerate(problem, pass);
+    if (!has_engines_for(problem)) return all;
     for (Candidate& candidate : graph_->enumerate(problem, pass)) all.push_back(std::move(candidate));
     return all;
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
                                           const std::string& algorithm) override {
-    return (parse_engine_name(algorithm) ? graph_ : legacy_)->prepare(problem, pass, algorithm);
+    const bool is_engine = has_engines_for(problem) && parse_engine_name(algorithm);
+    return (is_engine ? graph_ : legacy_)->prepare(problem, pass, algorithm);
   }
 
  private:
+  bool has_engines_for(const Problem& problem) const { return for_all_ || problem.is_fused(); }
+
   std::unique_ptr<Engine> legacy_;
   std::unique_ptr<Engine> graph_;
+  bool for_all_;
 };
 
 }  // namespace
 
 std::unique_ptr<Engine> make_combined_engine(std::shared_ptr<const Context> context) {
-  return std::make_unique<CombinedEngine>(context);
+  return std::make_unique<CombinedEngine>(context, true);
+}
+
+std::unique_ptr<Engine> make_plain_engine(std::shared_ptr<const Context> context) {
+  return std::make_unique<CombinedEngine>(context, false);
 }
 
 }  // namespace mucudnn

@@ -4,11 +4,13 @@
 
 #include "cudnn/descriptors.hpp"
 #include "cudnn/engine.hpp"
+#include "cudnn/pointwise.hpp"
 
 namespace mucudnn {
 namespace {
 
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
+constexpr std::int64_t kFirstOperand = 256, kFirstIntermediate = 512;  // unique ids
 
 std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
   return {sizes.end() - dims, sizes.end()};
@@ -19,6 +21,10 @@ std::vector<std::int64_t> tensor_sizes(std::int64_t first, std::int64_t channels
   std::vector<std::int64_t> all = of_dims(sizes, dims);
   all.insert(all.begin(), {first, channels});
   return all;
+}
+
+std::vector<std::int64_t> y_sizes(const Problem& p) {
+  return tensor_sizes(p.mini_batch, p.out_channels, p.output, p.dims);
 }
 
 std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
@@ -104,59 +110,120 @@ Backend engine_of(const Backend& config) {
 }
 
 EngineName name_of(const Backend& config) {
+  constexpr std::int64_t kUnchosen = -1;  // as cuDNN has it: the knob is left to the engine
   EngineName name;
   name.engine = engine_of(config).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
   for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
                                                   CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
-    name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
-        choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    const auto value = choice.value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    if (value == kUnchosen) continue;
+    name.knobs[choice.value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] = value;
   }
   return name;
 }
 
+std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
+  return kFirstOperand + static_cast<std::int64_t>(operation);
+}
+
 ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass, const Terms& terms)
-    : context_(context),
-      x_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
-      w_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
-      y_(context.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR),
-      convolution_(context.library(), CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR),
-      operation_(context.library(), attributes_of(pass).operation),
-      graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
-  const auto make_tensor = [&](Backend& tensor, Uid uid, const std::vector<std::int64_t>& sizes) {
-    tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(p.data_type));
-    tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
-    tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, p.layout));
-    tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::int64_t{uid});
-    tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, terms.alignment);
-    tensor.finalize("describing a tensor");
-  };
-  make_tensor(x_, kX, tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims));
-  make_tensor(y_, kY, tensor_sizes(p.mini_batch, p.out_channels, p.output, p.dims));
-  // How many groups there are follows from the channels of x and of w.
-  make_tensor(w_, kW, tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims));
-
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{p.dims});
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
-                   p.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT);
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_dims(p.padding, p.dims));
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_dims(p.padding, p.dims));
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_dims(p.stride, p.dims));
-  convolution_.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_dims(p.dilation, p.dims));
-  convolution_.finalize("describing a convolution");
-
-  const OperationAttributes attributes = attributes_of(pass);
-  operation_.set(attributes.x, x_);
-  operation_.set(attributes.w, w_);
-  operation_.set(attributes.y, y_);
-  operation_.set(attributes.convolution, convolution_);
-  set_factor(operation_, attributes.alpha, terms.alpha, p.data_type);
-  set_factor(operation_, attributes.beta, terms.beta, p.data_type);
-  operation_.finalize("describing an operation");
-
+    : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+  const Backend& y = tensor(p, kY, y_sizes(p), terms.alignment);
+  const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
+  add_convolution(p, pass, terms, convolved);
+  add_epilogue(p, terms, convolved, y);
   if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());
-  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation_);
+  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("describing an operation graph");
+}
+
+const Backend& ConvolutionGraph::tensor(const Problem& p, std::int64_t uid,
+                                        const std::vector<std::int64_t>& sizes, std::int64_t alignment) {
+  Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(p.data_type));
+  tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, p.layout));
+  tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
+  tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
+  tensor.finalize("describing a tensor");
+  return tensor;
+}
+
+// What an operation of the epilogue takes from the one before it.
+const Backend& ConvolutionGraph::intermediate(const Problem& p, std::size_t operation) {
+  Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, compute_type_of(p.data_type));
+  tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, y_sizes(p));
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(y_sizes(p), p.layout));
+  tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, kFirstIntermediate + static_cast<std::int64_t>(operation));
+  tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{16});
+  tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
+  tensor.finalize("describing an intermediate tensor");
+  return tensor;
+}
+
+const Backend& ConvolutionGraph::convolution(const Problem& p) {
+  Backend& convolution = parts_.emplace_back(context_.library(), CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  convolution.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{p.dims});
+  convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, compute_type_of(p.data_type));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
+  convolution.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_dims(p.padding, p.dims));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_dims(p.padding, p.dims));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_dims(p.stride, p.dims));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_dims(p.dilation, p.dims));
+  convolution.finalize("describing a convolution");
+  return convolution;
+}
+
+const Backend& ConvolutionGraph::function(const Problem& p, Pointwise operation) {
+  Backend& function = parts_.emplace_back(context_.library(), CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  function.set(CUDNN_ATTR_POINTWISE_MODE, mode_of(operation));
+  function.set(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type_of(p.data_type));
+  if (operation == Pointwise::relu) {
+    function.set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
+    function.set(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, no_upper_clip(p.data_type));
+  }
+  function.finalize("describing a pointwise function");
+  return function;
+}
+
+void ConvolutionGraph::add_convolution(const Problem& p, Pass pass, const Terms& terms, const Backend& y) {
+  const auto x_sizes = tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims);
+  // How many groups there are follows from the channels of x and of w.
+  const auto w_sizes = tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims);
+  const OperationAttributes attributes = attributes_of(pass);
+  Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
+  operation.set(attributes.x, tensor(p, kX, x_sizes, terms.alignment));
+  operation.set(attributes.w, tensor(p, kW, w_sizes, terms.alignment));
+  operation.set(attributes.y, y);
+  operation.set(attributes.convolution, convolution(p));
+  set_factor(operation, attributes.alpha, terms.alpha, p.data_type);
+  set_factor(operation, attributes.beta, terms.beta, p.data_type);
+  operation.finalize("describing an operation");
+}
+
+// A chain of intermediate tensors, which ends in y.
+void ConvolutionGraph::add_epilogue(const Problem& p, const Terms& terms, const Backend& convolved,
+                                    const Backend& y) {
+  const Backend* last = &convolved;
+  for (std::size_t i = 0; i < p.epilogue.size(); ++i) {
+    const Pointwise kind = p.epilogue[i];
+    Backend& operation =
+        operations_.emplace_back(context_.library(), CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function(p, kind));
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *last);
+    if (operand_of(kind) != Operand::none) {
+      std::vector<std::int64_t> sizes = y_sizes(p);
+      if (operand_of(kind) == Operand::channels) {
+        for (std::size_t axis = 0; axis < sizes.size(); ++axis) sizes[axis] = axis == 1 ? sizes[axis] : 1;
+      }
+      operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(p, operand_uid(i), sizes, terms.alignment));
+      set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, operand_factor(kind), p.data_type);
+    }
+    last = i + 1 < p.epilogue.size() ? &intermediate(p, i + 1) : &y;
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *last);
+    operation.finalize("describing a pointwise operation");
+  }
 }
 
 std::vector<EngineName> ConvolutionGraph::heuristics(cudnnBackendHeurMode_t mode) const {

@@ -1,6 +1,7 @@
-// The operation graph of one convolution, and the plans of its engines.
+// The operation graph of one convolution with its epilogue, and the plans of its engines.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ struct EnginePlan {
 class ConvolutionGraph {
  public:
   enum Uid : std::int64_t { kX = 'x', kW = 'w', kY = 'y' };
+  // Of what an operation of the epilogue reads besides.
+  static std::int64_t operand_uid(std::size_t operation);
 
   // Throws CallFailed where the library takes no such problem. The context outlives it.
   ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const Terms& terms);
@@ -68,10 +71,20 @@ class ConvolutionGraph {
   EnginePlan plan(const EngineName& name) const;
 
  private:
+  // Each keeps what it makes in parts_.
+  const Backend& tensor(const Problem& problem, std::int64_t uid, const std::vector<std::int64_t>& sizes,
+                        std::int64_t alignment);
+  const Backend& intermediate(const Problem& problem, std::size_t operation);
+  const Backend& convolution(const Problem& problem);
+  const Backend& function(const Problem& problem, Pointwise operation);
+  void add_convolution(const Problem& problem, Pass pass, const Terms& terms, const Backend& y);
+  void add_epilogue(const Problem& problem, const Terms& terms, const Backend& convolved, const Backend& y);
   Backend engine(std::int64_t number) const;
 
   const Context& context_;
-  Backend x_, w_, y_, convolution_, operation_, graph_;
+  std::deque<Backend> parts_;  // what the operations refer to
+  std::vector<Backend> operations_;
+  Backend graph_;
 };
 
 }  // namespace mucudnn

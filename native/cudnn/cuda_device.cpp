@@ -46,12 +46,18 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return name_; }
   int number() const override { return number_; }
+  int current() const noexcept override {
+    int device = -1;
+    return runtime_.cudaGetDevice(&device) == cudaSuccess ? device : -1;
+  }
   cudaStream_t stream() const override { return stream_; }
 
   bool is_capturing(cudaStream_t stream) const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    runtime_.check(runtime_.cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-    return status != cudaStreamCaptureStatusNone;
+    if (runtime_.cudaStreamIsCapturing(stream, &status) == cudaSuccess)
+      return status != cudaStreamCaptureStatusNone;
+    runtime_.cudaGetLastError();
+    return true;  // the default stream does not say while another one is captured: it must be left alone
   }
 
   std::size_t available() const override {
@@ -90,6 +96,8 @@ class CudaDevice final : public Device {
                     cudaStream_t stream) override {
     runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream), "cudaMemset2DAsync");
   }
+
+  void wait() override { runtime_.check(runtime_.cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
   double time_ms(const std::function<void()>& work) override {
     const Event start(runtime_), end(runtime_);

@@ -35,6 +35,8 @@ class Device {
   virtual std::string name() const = 0;
   // Among several devices of its kind.
   virtual int number() const { return 0; }
+  // Of the one of its kind that this thread's calls go to now; -1 where that cannot be told.
+  virtual int current() const noexcept { return 0; }
   // Where work is to be put; null for the device's usual place.
   virtual CUstream_st* stream() const { return nullptr; }
   // Whether work on a stream is being captured into a graph instead of done.
@@ -56,6 +58,8 @@ class Device {
   virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
                             CUstream_st* stream) = 0;
 
+  // Until all work on the device is done, whoever gave it.
+  virtual void wait() = 0;
   // Milliseconds from the call until its work is done.
   virtual double time_ms(const std::function<void()>& work) = 0;
 };

@@ -4,11 +4,22 @@
 
 namespace mucudnn {
 
+Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first) {
+  const auto item = static_cast<std::int64_t>(size_of(problem.data_type));
+  Tensors at = tensors;
+  at.x += first * problem.x_sample() * item;
+  at.y += first * problem.y_sample() * item;
+  for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
+    if (operand_of(problem.epilogue[i]) == Operand::like_y)
+      at.operands[i] += first * problem.y_sample() * item;
+  }
+  return at;
+}
+
 Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first) {
   const auto item = static_cast<std::int64_t>(size_of(problem.data_type));
   Arguments at = arguments;
-  at.tensors.x += first * problem.x_sample() * item;
-  at.tensors.y += first * problem.y_sample() * item;
+  at.tensors = advanced(problem, arguments.tensors, first);
   if (at.fusion) at.fusion->z += first * problem.y_sample() * item;
   if (pass == Pass::backward_filter && first > 0) at.beta = 1;
   return at;
@@ -35,6 +46,12 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     steps_.push_back({slice.micro_batch, kernel.get()});
   }
   accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
+}
+
+std::vector<std::string> Division::notes() const {
+  std::vector<std::string> notes;
+  for (const auto& [part, kernel] : kernels_) notes.push_back(kernel->notes());
+  return notes;
 }
 
 void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {

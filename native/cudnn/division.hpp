@@ -18,6 +18,9 @@ struct Slice {
   std::string algorithm;
 };
 
+// The tensors from sample `first` on.
+Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
+
 // The operands of the samples from `first` on, where those before it are computed: the slices of forward and
 // backward_data write disjoint outputs, those of backward_filter add to one.
 Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);
@@ -30,6 +33,8 @@ class Division final : public PreparedConfiguration {
            const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  // Of each algorithm, as PreparedKernel has them.
+  std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
   // Where this throws, the output is that of the first `done` samples.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,

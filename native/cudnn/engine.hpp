@@ -1,6 +1,7 @@
 // The one interface to algorithms: enumerate, prepare, execute. Algorithms go by their names.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -39,6 +40,7 @@ struct Tensors {
   char* x = nullptr;
   char* w = nullptr;
   char* y = nullptr;
+  std::array<char*, kMostPointwise> operands{};  // each at the place of its operation in the epilogue
 };
 
 struct Scratch {
@@ -70,7 +72,7 @@ struct Candidate {
   std::string algorithm;
   std::string status;  // CUDNN_STATUS_SUCCESS, or why it cannot run
   std::size_t workspace = 0;
-  std::string notes;  // space-separated: deterministic, tensor_op
+  std::string notes;  // space-separated: deterministic, tensor_op, fft, winograd
 };
 
 // An algorithm made ready for one problem and pass; to be executed any number of times, on any handle, by any
@@ -79,6 +81,8 @@ class PreparedKernel {
  public:
   virtual ~PreparedKernel() = default;
   virtual std::size_t workspace() const = 0;
+  // As a candidate has them. Asked as long as the handle is there that it was prepared on; throws CallFailed.
+  virtual std::string notes() const = 0;
   // Throws EngineError.
   virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
 };

@@ -33,6 +33,12 @@ std::int64_t alignment_of(std::uintptr_t bytes) {
   return alignment;
 }
 
+std::int64_t alignment_of(const std::vector<void*>& addresses) {
+  std::uintptr_t all = 0;
+  for (void* const address : addresses) all |= reinterpret_cast<std::uintptr_t>(address);
+  return alignment_of(all);
+}
+
 // Of slices of the mini-batch that begin at multiples of their own size, as those of powers of two do.
 std::int64_t usual_alignment(const Problem& p) {
   const auto bytes = [&](std::int64_t sample) {
@@ -85,9 +91,12 @@ class GraphKernel final : public PreparedKernel {
   }
 
   std::size_t workspace() const override { return planned_.workspace; }
+  std::string notes() const override { return planned_.plain.notes.text(); }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
-    if (arguments.fusion) throw EngineError(to_text(name_) + " is planned for a convolution alone");
+    if (arguments.fusion) throw EngineError(to_text(name_) + " is not what the legacy API fuses");
+    if (problem_.is_fused() && (arguments.alpha != 1 || arguments.beta != 0))
+      throw EngineError(to_text(name_) + " is planned for a fused convolution without alpha and beta");
     if (workspace.size < planned_.workspace) {
       throw EngineError(to_text(name_) + " needs " + std::to_string(planned_.workspace) +
                         " bytes of workspace, and there are " + std::to_string(workspace.size));
@@ -97,14 +106,19 @@ class GraphKernel final : public PreparedKernel {
     // waits is the launch.
     const std::lock_guard<std::mutex> lock(mutex_);
     const Tensors& t = arguments.tensors;
-    const auto address = [](const char* data) { return reinterpret_cast<std::uintptr_t>(data); };
-    const std::int64_t alignment = alignment_of(address(t.x) | address(t.w) | address(t.y));
-    const EnginePlan& plan =
-        plan_for(handle, {arguments.alpha, arguments.beta, std::min(alignment, usual_alignment(problem_))});
+    std::vector<std::int64_t> uids{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY};
+    std::vector<void*> pointers{t.x, t.w, t.y};
+    for (std::size_t i = 0; i < problem_.epilogue.size(); ++i) {
+      if (operand_of(problem_.epilogue[i]) == Operand::none) continue;
+      if (t.operands[i] == nullptr) throw EngineError(to_text(problem_) + " needs its operands as well");
+      uids.push_back(ConvolutionGraph::operand_uid(i));
+      pointers.push_back(t.operands[i]);
+    }
+    const std::int64_t alignment = std::min(alignment_of(pointers), usual_alignment(problem_));
+    const EnginePlan& plan = plan_for(handle, {arguments.alpha, arguments.beta, alignment});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-             std::vector<std::int64_t>{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY});
-    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::vector<void*>{t.x, t.w, t.y});
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, static_cast<void*>(workspace.data));
     pack.finalize("a variant pack");
     library.check(library.cudnnBackendExecute(handle, plan.descriptor.get(), pack.get()),
@@ -146,9 +160,10 @@ class GraphEngine final : public Engine {
 
   std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
     std::vector<Candidate> candidates;
+    if (problem.is_fused() && pass != Pass::forward) return candidates;
     try {
       const Graphs graphs(*context_, problem, pass);
-      for (const EngineName& name : names(graphs.plain)) {
+      for (const EngineName& name : names(graphs.plain, problem.is_fused())) {
         candidates.push_back(candidate(graphs, problem, name));
       }
     } catch (const CallFailed&) {
@@ -164,23 +179,29 @@ class GraphEngine final : public Engine {
       throw EngineError("'" + algorithm + "' names no engine of the graph API" +
                         (context_->device() ? ", and the legacy API plans on a GPU alone" : ""));
     }
+    if (problem.is_fused() && pass != Pass::forward)
+      throw EngineError(std::string("no ") + name_of(pass) + " is fused: " + to_text(problem));
     return std::make_unique<GraphKernel>(context_, problem, pass, *name);
   }
 
  private:
   // Each once.
-  static std::vector<EngineName> names(const ConvolutionGraph& graph) {
-    std::vector<EngineName> all;
-    for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
-      for (EngineName& name : graph.heuristics(mode)) all.push_back(std::move(name));
-    }
+  static std::vector<EngineName> names(const ConvolutionGraph& graph, bool only_precompiled) {
+    std::set<std::int64_t> precompiled;
     for (std::int64_t number = 0; number < graph.engine_count(); ++number) {
       try {
-        if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) all.push_back({number, {}});
+        if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) precompiled.insert(number);
       } catch (const CallFailed&) {
         // Of another kind of device, or of other problems.
       }
     }
+    std::vector<EngineName> all;
+    for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
+      for (EngineName& name : graph.heuristics(mode)) {
+        if (!only_precompiled || precompiled.count(name.engine) > 0) all.push_back(std::move(name));
+      }
+    }
+    for (const std::int64_t number : precompiled) all.push_back({number, {}});
     std::set<std::string> seen;
     all.erase(std::remove_if(all.begin(), all.end(),
                              [&](const EngineName& name) { return !seen.insert(to_text(name)).second; }),

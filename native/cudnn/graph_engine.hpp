@@ -15,7 +15,8 @@ constexpr char kNotAllowed[] = "MUCUDNN_STATUS_NOT_ALLOWED";
 // Where the context's device is described, it plans, and nothing that it prepares can be executed. It lists
 // the engines that the library has for a problem and device, each as the heuristics configure it and as it
 // configures itself. Those that are compiled for every plan, which takes seconds, it lists where the
-// heuristics name them; prepare() takes them all.
+// heuristics name them, of fused convolutions none: they need no workspace, and so no division. prepare()
+// takes them all.
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context);
 
 }  // namespace mucudnn

@@ -114,6 +114,33 @@ cudnnStatus_t run(const Library& c, cudnnHandle_t handle, const Descriptors& d,
                                           algorithm, s.data, s.size, scales.beta.data(), d.w, t.w);
 }
 
+// Determinism and tensor cores, from the heuristics' answer; algorithms that cannot run may be left out of
+// it.
+template <typename Kind>
+std::string notes_on(const std::vector<typename Kind::Performance>& described,
+                     typename Kind::Algorithm algorithm) {
+  for (const auto& result : described) {
+    if (result.algo != algorithm) continue;
+    std::string notes = result.determinism == CUDNN_DETERMINISTIC ? "deterministic" : "";
+    if (result.mathType != CUDNN_DEFAULT_MATH && result.mathType != CUDNN_FMA_MATH) {
+      notes += notes.empty() ? "tensor_op" : " tensor_op";
+    }
+    return notes;
+  }
+  return "";
+}
+
+// Nothing where the heuristics refuse to answer.
+template <typename Kind>
+std::vector<typename Kind::Performance> describe_all(const Context& context, const Descriptors& descriptors) {
+  std::vector<typename Kind::Performance> described(2 * std::size(Kind::kNames));
+  int count = 0;
+  const auto most = static_cast<int>(described.size());
+  if (describe(context, descriptors, most, &count, described.data()) != CUDNN_STATUS_SUCCESS) count = 0;
+  described.resize(static_cast<std::size_t>(count));
+  return described;
+}
+
 template <typename Kind>
 class LegacyKernel final : public PreparedKernel {
  public:
@@ -127,6 +154,9 @@ class LegacyKernel final : public PreparedKernel {
   }
 
   std::size_t workspace() const override { return workspace_; }
+  std::string notes() const override {
+    return notes_on<Kind>(describe_all<Kind>(*context_, descriptors_), algorithm_);
+  }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     const Scales scales{{arguments.alpha, is_double_},
@@ -145,22 +175,6 @@ class LegacyKernel final : public PreparedKernel {
   std::size_t workspace_ = 0;
 };
 
-// Determinism and tensor cores, from the heuristics' answer; algorithms that cannot run may be left out of
-// it.
-template <typename Kind>
-std::string notes_on(const std::vector<typename Kind::Performance>& described,
-                     typename Kind::Algorithm algorithm) {
-  for (const auto& result : described) {
-    if (result.algo != algorithm) continue;
-    std::string notes = result.determinism == CUDNN_DETERMINISTIC ? "deterministic" : "";
-    if (result.mathType != CUDNN_DEFAULT_MATH && result.mathType != CUDNN_FMA_MATH) {
-      notes += notes.empty() ? "tensor_op" : " tensor_op";
-    }
-    return notes;
-  }
-  return "";
-}
-
 template <typename Kind>
 std::vector<Candidate> candidates(const Context& context, const Problem& problem) {
   const Library& library = context.library();
@@ -168,11 +182,7 @@ std::vector<Candidate> candidates(const Context& context, const Problem& problem
   for (const char* name : Kind::kNames) all.push_back({name, "", 0, ""});
   try {
     const Descriptors descriptors(library, problem);
-    std::vector<typename Kind::Performance> described(2 * all.size());
-    int count = 0;
-    const auto most = static_cast<int>(described.size());
-    if (describe(context, descriptors, most, &count, described.data()) != CUDNN_STATUS_SUCCESS) count = 0;
-    described.resize(static_cast<std::size_t>(count));
+    const auto described = describe_all<Kind>(context, descriptors);
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto algorithm = static_cast<typename Kind::Algorithm>(i);
       all[i].status = library.cudnnGetErrorString(
@@ -192,6 +202,7 @@ class LegacyEngine final : public Engine {
   cudnnHandle_t handle() const override { return context_->handle(); }
 
   std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
+    if (problem.is_fused()) return {};
     switch (pass) {
       case Pass::forward:
         return candidates<ForwardPass>(*context_, problem);
@@ -205,6 +216,8 @@ class LegacyEngine final : public Engine {
 
   std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
                                           const std::string& algorithm) override {
+    if (problem.is_fused())
+      throw EngineError("the legacy API does not fuse '" + to_text(problem.epilogue) + "': " + algorithm);
     switch (pass) {
       case Pass::forward:
         return std::make_unique<LegacyKernel<ForwardPass>>(context_, problem, algorithm);

@@ -1,60 +1,78 @@
 #include "cudnn/measure.hpp"
 
 #include <algorithm>
+#include <numeric>
+
+#include "cudnn/division.hpp"
 
 namespace mucudnn {
 namespace {
 
 constexpr int kLeastRuns = 3;
 
-struct Bytes {
-  std::size_t x;
-  std::size_t w;
-  std::size_t y;
-};
-
-Bytes bytes_of(const Problem& problem) {
-  const std::size_t item = size_of(problem.data_type);
-  const auto samples = static_cast<std::size_t>(problem.mini_batch);
-  return {samples * static_cast<std::size_t>(problem.x_sample()) * item,
-          static_cast<std::size_t>(problem.w_elements()) * item,
-          samples * static_cast<std::size_t>(problem.y_sample()) * item};
+// How many mini-batches of the problem have a place of their own.
+std::size_t slices_in(const Problem& problem, const Extent& region) {
+  const Extent one = extent_of(problem);
+  std::size_t slices = std::min(region.x / one.x, region.y / one.y);
+  for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
+    if (operand_of(problem.epilogue[i]) == Operand::like_y)
+      slices = std::min(slices, region.operands[i] / one.operands[i]);
+  }
+  return slices;
 }
 
 }  // namespace
 
+std::size_t Extent::total() const { return std::accumulate(operands.begin(), operands.end(), x + w + y); }
+
+Extent extent_of(const Problem& problem) {
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements) * size_of(problem.data_type);
+  };
+  Extent extent{bytes(problem.mini_batch * problem.x_sample()), bytes(problem.w_elements()),
+                bytes(problem.mini_batch * problem.y_sample())};
+  for (std::size_t i = 0; i < problem.epilogue.size(); ++i)
+    extent.operands[i] = bytes(problem.operand_elements(problem.epilogue[i]));
+  return extent;
+}
+
 void check_sizes(const Problem& problem, const Region& region) {
-  const Bytes need = bytes_of(problem);
-  const auto require = [](const char* name, std::size_t size, std::size_t least) {
+  const Extent need = extent_of(problem);
+  const auto require = [](const std::string& name, std::size_t size, std::size_t least) {
     if (size < least) {
-      throw std::invalid_argument(std::string(name) + " has " + std::to_string(size) +
-                                  " bytes, the problem needs " + std::to_string(least));
+      throw std::invalid_argument(name + " has " + std::to_string(size) + " bytes, the problem needs " +
+                                  std::to_string(least));
     }
   };
-  require("x", region.x_size, need.x);
-  require("w", region.w_size, need.w);
-  require("y", region.y_size, need.y);
+  require("x", region.size.x, need.x);
+  require("w", region.size.w, need.w);
+  require("y", region.size.y, need.y);
+  for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
+    require("the operand of +" + std::string(name_of(problem.epilogue[i])), region.size.operands[i],
+            need.operands[i]);
+  }
 }
 
 std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms) {
+                            int repeats, double budget_ms, double hopeless_ms) {
   check_sizes(problem, region);
   const auto kernel = engine.prepare(problem, pass, algorithm);
-  const Bytes slice = bytes_of(problem);
-  const std::size_t slices = std::min(region.x_size / slice.x, region.y_size / slice.y);
+  const std::size_t slices = slices_in(problem, region.size);
   std::size_t next = 0;
   const auto time_one = [&] {
-    const Tensors at{region.tensors.x + next * slice.x, region.tensors.w, region.tensors.y + next * slice.y};
+    const Tensors at =
+        advanced(problem, region.tensors, static_cast<std::int64_t>(next) * problem.mini_batch);
     next = (next + 1) % slices;
     return device.time_ms([&] { kernel->execute(engine.handle(), {at}, workspace); });
   };
   time_one();
-  std::vector<double> times;
-  double sum = 0;
-  const int most = std::max(repeats, kLeastRuns);
-  while (static_cast<int>(times.size()) < most &&
-         (static_cast<int>(times.size()) < kLeastRuns || sum < budget_ms)) {
+  std::vector<double> times{time_one()};
+  double sum = times.front();
+  const bool is_hopeless = sum > hopeless_ms;
+  const int most = std::max(is_hopeless ? 0 : repeats, kLeastRuns);
+  const auto runs = [&] { return static_cast<int>(times.size()); };
+  while (runs() < most && (sum < budget_ms || (runs() < kLeastRuns && !is_hopeless))) {
     times.push_back(time_one());
     sum += times.back();
   }

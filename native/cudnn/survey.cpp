@@ -1,6 +1,9 @@
 #include "cudnn/survey.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
 #include <new>
 
 #include "cudnn/measure.hpp"
@@ -11,6 +14,7 @@ namespace {
 
 constexpr int kRuns = 3;
 constexpr double kBudgetMs = 50;
+constexpr double kHopeless = 2;                           // times the fastest of a micro-batch size
 constexpr std::size_t kRotation = std::size_t{64} << 20;  // bytes of x and y that no cache holds
 
 class Memory {
@@ -38,26 +42,12 @@ class Memory {
   void* data_;
 };
 
-struct Extent {
-  std::size_t x;
-  std::size_t w;
-  std::size_t y;
-  std::size_t total() const { return x + w + y; }
-};
-
-Extent extent_of(const Problem& problem, std::size_t samples) {
-  const std::size_t item = size_of(problem.data_type);
-  return {samples * static_cast<std::size_t>(problem.x_sample()) * item,
-          static_cast<std::size_t>(problem.w_elements()) * item,
-          samples * static_cast<std::size_t>(problem.y_sample()) * item};
-}
-
 // Of the mini-batch, or of as many samples more as keep slices out of the caches.
 Extent measuring_extent(const Problem& problem, std::size_t cap) {
-  const Extent one = extent_of(problem, 1);
-  const auto mini_batch = static_cast<std::size_t>(problem.mini_batch);
-  const Extent wide = extent_of(problem, std::max(mini_batch, kRotation / (one.x + one.y) + 1));
-  return wide.total() <= cap ? wide : extent_of(problem, mini_batch);
+  const Extent one = extent_of(problem.with_mini_batch(1));
+  const auto enough = static_cast<std::int64_t>(kRotation / (one.x + one.y) + 1);
+  const Extent wide = extent_of(problem.with_mini_batch(std::max(problem.mini_batch, enough)));
+  return wide.total() <= cap ? wide : extent_of(problem);
 }
 
 struct Needs {
@@ -84,31 +74,49 @@ std::size_t memory_to_measure(Device& device, const Problem& problem, const std:
   return needs.tensors.total() + needs.workspace;
 }
 
-std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                                            const std::vector<Task>& tasks) {
+bool any_fits_memory(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
+  const std::size_t cap = device.available() / 2;
+  const std::size_t tensors = measuring_extent(problem, cap).total();
+  return std::any_of(tasks.begin(), tasks.end(),
+                     [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
+}
+
+Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                   const std::vector<Task>& tasks) {
   const auto [extent, most] = needs_of(device, problem, tasks);
-  Memory x(device, extent.x);
-  Memory w(device, extent.w);
-  Memory y(device, extent.y);
+  std::deque<Memory> memories;
+  const auto random = [&](std::size_t size) {
+    Memory& tensor = memories.emplace_back(device, size);
+    tensor.fill(problem.data_type);
+    return tensor.data();
+  };
+  Region region{{random(extent.x), random(extent.w), random(extent.y)}, extent};
+  for (std::size_t i = 0; i < extent.operands.size(); ++i) {
+    if (extent.operands[i] > 0) region.tensors.operands[i] = random(extent.operands[i]);
+  }
   const Memory workspace(device, most);
-  for (Memory* tensor : {&x, &w, &y}) tensor->fill(problem.data_type);
-  const Region region{{x.data(), w.data(), y.data()}, extent.x, extent.w, extent.y};
-  std::vector<MicroConfiguration> measured;
+  device.wait();  // for the program's work, which would be timed along
+  Survey survey;
+  std::map<std::int64_t, double> fastest;
   for (const Task& task : tasks) {
     if (task.workspace > most) continue;
+    double& best =
+        fastest.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
     try {
       std::vector<double> times =
           measure(engine, device, problem.with_mini_batch(task.micro_batch), pass, task.algorithm, region,
-                  {workspace.data(), task.workspace}, kRuns, kBudgetMs);
+                  {workspace.data(), task.workspace}, kRuns, kBudgetMs, kHopeless * best);
       std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                        times.end());
-      measured.push_back({task.micro_batch, task.algorithm, times[times.size() / 2],
-                          static_cast<std::int64_t>(task.workspace)});
+      const double median = times[times.size() / 2];
+      best = std::min(best, median);
+      survey.measured.push_back(
+          {task.micro_batch, task.algorithm, median, static_cast<std::int64_t>(task.workspace)});
     } catch (const EngineError&) {
-      // An algorithm that says it can run and does not: nothing to choose.
+      survey.failed.push_back(task);  // it says that it can run, and does not
     }
   }
-  return measured;
+  return survey;
 }
 
 }  // namespace mucudnn

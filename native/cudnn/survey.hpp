@@ -19,10 +19,18 @@ struct Task {
 // Bytes of the device's memory that measure_all() takes for them. Throws as it does.
 std::size_t memory_to_measure(Device& device, const Problem& problem, const std::vector<Task>& tasks);
 
-// Times the tasks on tensors of their own, freed in the end; `problem` has the whole mini-batch. Left out is
-// what fails, and what would take more than half of the device's memory that is available. Throws
-// std::bad_alloc where not even the tensors can be had.
-std::vector<MicroConfiguration> measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                                            const std::vector<Task>& tasks);
+// Whether any of them can be measured in half of the device's memory that is available.
+bool any_fits_memory(Device& device, const Problem& problem, const std::vector<Task>& tasks);
+
+// What is in neither would take more than half of the device's memory that is available.
+struct Survey {
+  std::vector<MicroConfiguration> measured;
+  std::vector<Task> failed;
+};
+
+// Times the tasks on tensors of their own, when the device has done all that it was given before, freed in
+// the end; `problem` has the whole mini-batch. Throws std::bad_alloc where not even the tensors can be had.
+Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
+                   const std::vector<Task>& tasks);
 
 }  // namespace mucudnn

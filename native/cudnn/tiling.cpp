@@ -102,6 +102,7 @@ std::int64_t tile_steps(const Problem& problem, Pass pass) {
 }
 
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps) {
+  if (problem.is_fused()) throw std::invalid_argument("a fused convolution is not divided into tiles");
   const Axis axis(problem);
   Problem tile = problem.with_mini_batch(1);
   tile.padding[axis.index] = 0;

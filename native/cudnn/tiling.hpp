@@ -21,7 +21,8 @@ namespace mucudnn {
 // equal tiles are equal problems.
 std::int64_t tile_steps(const Problem& problem, Pass pass);
 
-// The problem, of one sample, that a tile of so many steps is.
+// The problem, of one sample, that a tile of so many steps is. Throws std::invalid_argument for fused
+// problems.
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps);
 
 // Bytes of the copies of such a tile's x and y, which stand before its algorithm's workspace.

@@ -16,9 +16,9 @@ void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double 
 }  // namespace implicit_gemm
 
 namespace explicit_gemm {
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem, int tile_size);
 void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace);
+              void* workspace, int tile_size);
 }  // namespace explicit_gemm
 
 namespace winograd {

@@ -7,12 +7,12 @@
 
 namespace mucudnn::host {
 
-std::optional<std::size_t> workspace_size(Algorithm algorithm, Pass pass, const Problem& problem) {
-  switch (algorithm) {
+std::optional<std::size_t> workspace_size(const Variant& variant, Pass pass, const Problem& problem) {
+  switch (variant.algorithm) {
     case Algorithm::implicit_gemm:
       return implicit_gemm::workspace_size(pass, problem);
     case Algorithm::explicit_gemm:
-      return explicit_gemm::workspace_size(pass, problem);
+      return explicit_gemm::workspace_size(pass, problem, variant.tile_size);
     case Algorithm::winograd_nonfused:
       return winograd::workspace_size(pass, problem);
     case Algorithm::fft_tiling:
@@ -21,13 +21,13 @@ std::optional<std::size_t> workspace_size(Algorithm algorithm, Pass pass, const 
   return std::nullopt;
 }
 
-void convolve(Algorithm algorithm, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
+void convolve(const Variant& variant, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
               double beta, void* workspace) {
-  switch (algorithm) {
+  switch (variant.algorithm) {
     case Algorithm::implicit_gemm:
       return implicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace);
     case Algorithm::explicit_gemm:
-      return explicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace);
+      return explicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace, variant.tile_size);
     case Algorithm::winograd_nonfused:
       return winograd::convolve(pass, problem, tensors, alpha, beta, workspace);
     case Algorithm::fft_tiling:

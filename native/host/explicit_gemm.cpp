@@ -29,19 +29,26 @@ bool in_place(const Lowering& l) {
   return l.dense() && l.rows() > 0 && (l.layout == Layout::nhwc || l.mini_batch == 1);
 }
 
-Parts parts_of(const Lowering& l) {
+// Columns that are in the workspace at a time.
+std::int64_t columns_at_once(const Lowering& l, int tile_size) {
+  return ceil_div(l.columns(), std::int64_t{1} << tile_size);
+}
+
+Parts parts_of(const Lowering& l, int tile_size) {
+  const std::int64_t columns = columns_at_once(l, tile_size);
   Parts parts;
-  parts.columns = elements(l.rows(), l.columns());
+  parts.columns = elements(l.rows(), columns);
   if (l.transposed) parts.factor = elements(l.rows(), l.result_channels);
-  if (!in_place(l)) parts.result = elements(l.result_channels, l.columns());
+  if (!in_place(l)) parts.result = elements(l.result_channels, columns);
   return parts;
 }
 
-Parts gradient_parts_of(const Problem& problem) {
+Parts gradient_parts_of(const Problem& problem, int tile_size) {
   const Lowering l = lower_forward(problem), g = lower_gradient(problem);
+  const std::int64_t columns = columns_at_once(l, tile_size);
   Parts parts;
-  parts.columns = elements(l.rows(), l.columns());
-  if (!in_place(g)) parts.factor = elements(g.rows(), g.columns());
+  parts.columns = elements(l.rows(), columns);
+  if (!in_place(g)) parts.factor = elements(g.rows(), columns);
   return parts;
 }
 
@@ -51,15 +58,16 @@ bool fits_blas(const Lowering& l) {
 }
 
 void multiply(const Lowering& l, const float* source, const float* filter, float alpha, float beta,
-              float* result, float* workspace) {
-  const Parts parts = parts_of(l);
+              float* result, float* workspace, int tile_size) {
+  const Parts parts = parts_of(l, tile_size);
   float* columns = workspace;
   float* packed_filter = columns + parts.columns;
   float* product = packed_filter + parts.factor;
   const bool nchw = l.layout == Layout::nchw, direct = in_place(l);
-  const std::int64_t m = l.result_channels, k = l.rows(), n = l.columns();
+  const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
   const std::int64_t column_stride = nchw ? n : k;
-  const std::int64_t result_stride = nchw ? n : direct ? m * l.groups : m;
+  const std::int64_t direct_stride = nchw ? l.columns() : m * l.groups;
+  const std::int64_t result_stride = direct ? direct_stride : nchw ? n : m;
   const std::int64_t result_step = nchw ? 1 : result_stride;
 
   for (std::int64_t group = 0; group < l.groups; ++group) {
@@ -68,55 +76,62 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
       gather_filter(l, filter, group, {0, m}, {0, k}, packed_filter, m);
       f = packed_filter;
     }
-    float* to = direct ? result + group * m * (nchw ? n : 1) : product;
-    if (k == 0) std::fill_n(to, m * n, 0.0f);  // no tap touches these positions
-    parallel_for(n, [&](std::int64_t begin, std::int64_t end) {
-      const Range range{begin, end};
-      float* c = columns + begin * (nchw ? 1 : k);
-      gather_columns(l, source, group, {0, k}, range, c, column_stride);
-      const float keep = direct ? beta : 0;
-      if (k == 0) {
-        // Zero already.
-      } else if (nchw) {
-        gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, m, range.size(), k, alpha, f,
-             l.transposed ? m : k, c, n, keep, to + begin, n);
-      } else {
-        gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, range.size(), m, k, alpha, c, k, f,
-             l.transposed ? m : k, keep, to + begin * result_step, result_stride);
-      }
-      if (!direct) store(l, to + begin * result_step, result_stride, group, {0, m}, range, beta, result);
+    if (k == 0) std::fill_n(product, m * n, 0.0f);  // no tap touches these positions
+    for_each_part({0, l.columns()}, n, [&](Range part) {
+      float* const to =
+          direct ? result + group * m * (nchw ? l.columns() : 1) + part.begin * result_step : product;
+      parallel_for(part.size(), [&](std::int64_t begin, std::int64_t end) {
+        const Range range{part.begin + begin, part.begin + end};
+        float* c = columns + begin * (nchw ? 1 : k);
+        gather_columns(l, source, group, {0, k}, range, c, column_stride);
+        const float keep = direct ? beta : 0;
+        if (k == 0) {
+          // Zero already.
+        } else if (nchw) {
+          gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, m, range.size(), k, alpha, f,
+               l.transposed ? m : k, c, n, keep, to + begin, result_stride);
+        } else {
+          gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, range.size(), m, k, alpha, c, k,
+               f, l.transposed ? m : k, keep, to + begin * result_step, result_stride);
+        }
+        if (!direct) store(l, to + begin * result_step, result_stride, group, {0, m}, range, beta, result);
+      });
     });
   }
 }
 
 void multiply_gradient(const Problem& p, const float* x, const float* y, float alpha, float beta, float* w,
-                       float* workspace) {
+                       float* workspace, int tile_size) {
   const Lowering l = lower_forward(p), g = lower_gradient(p);
-  const Parts parts = gradient_parts_of(p);
+  const Parts parts = gradient_parts_of(p, tile_size);
   float* columns = workspace;
   float* packed_y = columns + parts.columns;
   const bool nchw = l.layout == Layout::nchw, direct = in_place(g);
-  const std::int64_t m = l.result_channels, k = l.rows(), n = l.columns();
-  const std::int64_t y_stride = nchw ? n : m * l.groups;
+  const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
+  const std::int64_t y_step = nchw ? 1 : m * l.groups;
+  const std::int64_t y_stride = !nchw ? m * l.groups : direct ? l.columns() : n;
 
   for (std::int64_t group = 0; group < l.groups; ++group) {
-    parallel_for(n, [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t step = nchw ? 1 : k;
-      gather_columns(l, x, group, {0, k}, {begin, end}, columns + begin * step, nchw ? n : k);
-      if (!direct) gather_columns(g, y, group, {0, m}, {begin, end}, packed_y + begin, n);
-    });
-    const float* d = direct ? y + group * m * (nchw ? n : 1) : packed_y;
-    parallel_for(k, [&](std::int64_t begin, std::int64_t end) {
-      const float* c = columns + begin * (nchw ? n : 1);
-      gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, m, end - begin, n,
-           alpha, d, y_stride, c, nchw ? n : k, beta, w + group * m * k + begin, k);
+    for_each_part({0, l.columns()}, n, [&](Range part) {
+      parallel_for(part.size(), [&](std::int64_t begin, std::int64_t end) {
+        const Range range{part.begin + begin, part.begin + end};
+        gather_columns(l, x, group, {0, k}, range, columns + begin * (nchw ? 1 : k), nchw ? n : k);
+        if (!direct) gather_columns(g, y, group, {0, m}, range, packed_y + begin, n);
+      });
+      const float* d = direct ? y + group * m * (nchw ? l.columns() : 1) + part.begin * y_step : packed_y;
+      const float keep = part.begin == 0 ? beta : 1;
+      parallel_for(k, [&](std::int64_t begin, std::int64_t end) {
+        const float* c = columns + begin * (nchw ? n : 1);
+        gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, m, end - begin,
+             part.size(), alpha, d, y_stride, c, nchw ? n : k, keep, w + group * m * k + begin, k);
+      });
     });
   }
 }
 
 }  // namespace
 
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem) {
+std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem, int tile_size) {
   if (problem.data_type != DataType::f32) return std::nullopt;
   std::int64_t most = 0;
   bool fits = true;
@@ -126,25 +141,25 @@ std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem) {
     most = std::max(most, total);
   };
   if (pass == Pass::backward_filter) {
-    consider(lower_forward(problem), gradient_parts_of(problem));
+    consider(lower_forward(problem), gradient_parts_of(problem, tile_size));
   } else {
-    for_each_lowering(pass, problem, [&](const Lowering& l) { consider(l, parts_of(l)); });
+    for_each_lowering(pass, problem, [&](const Lowering& l) { consider(l, parts_of(l, tile_size)); });
   }
   if (!fits) return std::nullopt;
   return static_cast<std::size_t>(most) * sizeof(float);
 }
 
 void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace) {
+              void* workspace, int tile_size) {
   auto* x = static_cast<float*>(tensors.x);
   auto* w = static_cast<float*>(tensors.w);
   auto* y = static_cast<float*>(tensors.y);
   auto* scratch = static_cast<float*>(workspace);
   const auto a = static_cast<float>(alpha), b = static_cast<float>(beta);
-  if (pass == Pass::backward_filter) return multiply_gradient(problem, x, y, a, b, w, scratch);
+  if (pass == Pass::backward_filter) return multiply_gradient(problem, x, y, a, b, w, scratch, tile_size);
   const bool forward = pass == Pass::forward;
   for_each_lowering(pass, problem, [&](const Lowering& l) {
-    multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch);
+    multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch, tile_size);
   });
 }
 

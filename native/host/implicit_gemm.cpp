@@ -98,13 +98,6 @@ class ColumnParts {
   std::int64_t positions_, images_, part_, parts_;
 };
 
-template <typename Body>
-void for_each_part(Range range, std::int64_t part, const Body& body) {
-  for (std::int64_t at = range.begin; at < range.end; at += part) {
-    body(Range{at, std::min(range.end, at + part)});
-  }
-}
-
 // forward and backward_data: a tile is some channels of the result at some positions.
 template <typename S, typename A>
 void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {

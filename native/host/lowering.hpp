@@ -76,6 +76,13 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
+template <typename Body>
+void for_each_part(Range range, std::int64_t part, const Body& body) {
+  for (std::int64_t at = range.begin; at < range.end; at += part) {
+    body(Range{at, std::min(range.end, at + part)});
+  }
+}
+
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 // The largest part when `total` is divided evenly into parts of at most `limit`.

@@ -1,6 +1,7 @@
 // Makes kernels known: from the plan, from what was measured before, or by measuring.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -8,8 +9,8 @@
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
 #include "cudnn/library.hpp"
-#include "shim/journal.hpp"
 #include "shim/known_kernel.hpp"
+#include "shim/measurements.hpp"
 
 namespace mucudnn::shim {
 
@@ -18,10 +19,16 @@ class Decider {
   // Throws EngineError, in particular where the plan cannot be followed in this process.
   Decider(const Options& options, std::shared_ptr<const Library> library);
 
-  // One thread at a time, on its handle. Null where nothing is known without measuring, which is then not
-  // allowed. Throws EngineError and std::bad_alloc.
+  const Device& device() const { return *device_; }
+
+  // One thread at a time, on its handle, with the device current that was so when this was made. Null where
+  // nothing is known without measuring, which is then not allowed. Throws EngineError and std::bad_alloc.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
                                             bool may_measure);
+
+  // Prepares what the point runs by, for any number of threads at once; its workspace is then the library's
+  // own word. Not during an execution: it may plan. Throws EngineError.
+  void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, Point& point) const;
 
   // What can compute a kernel in so many bytes of workspace, made ready: the algorithm of this name first.
   std::vector<std::unique_ptr<PreparedKernel>> runnable(cudnnHandle_t handle, const Problem& problem,
@@ -29,27 +36,27 @@ class Decider {
                                                         std::size_t workspace) const;
 
  private:
-  // The algorithms at each micro-batch size, as the library describes them.
-  using Candidates = std::map<std::int64_t, std::vector<Candidate>>;
+  using Permissions = KnownKernel::Permissions;
 
   void read_plan();
   bool is_capturing(cudnnHandle_t handle) const;
-  bool is_allowed(const Candidate& candidate) const;
   const PlanKernel* planned(const Problem& problem, Pass pass) const;
-  std::optional<std::vector<MicroConfiguration>> measured(const Problem& problem, Pass pass,
-                                                          const Candidates& candidates, bool may_measure);
-  std::unique_ptr<const KnownKernel> make_known(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                                const Candidates& candidates,
-                                                const std::vector<Configuration>& configurations,
-                                                const Configuration* preferred);
+  Measurements& measurements();
+  std::unique_ptr<const KnownKernel> follow(Engine& engine, const Problem& problem, Pass pass, Api api,
+                                            const PlanKernel& plan) const;
+  // Those that can be made ready, after a warning about the others.
+  std::vector<Point> ready(Engine& engine, const Problem& problem, Pass pass,
+                           std::vector<Point> points) const;
+  void make_ready(Engine& engine, const Problem& problem, Pass pass, Point& point) const;
+  // What callers of the legacy API permit: `whole` is what can run the mini-batch undivided.
+  Permissions permissions(Pass pass, const std::vector<Listed>& whole, const Point* preferred) const;
 
   const Options& options_;
   std::shared_ptr<const Library> library_;
   std::map<std::string, std::string> identity_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Engine> measuring_;  // with a handle and a stream of its own
   std::map<std::pair<std::string, Pass>, PlanKernel> plan_;
-  std::optional<Journal> journal_;
+  std::optional<Measurements> measurements_;
 };
 
 }  // namespace mucudnn::shim

@@ -77,10 +77,18 @@ std::string with_origin(std::string folder, const std::string& origin) {
   return folder;
 }
 
+// Programs find this one by LD_LIBRARY_PATH too.
+bool is_the_shim(const struct stat& file) {
+  Dl_info info{};
+  struct stat own{};
+  return dladdr(reinterpret_cast<const void*>(&is_the_shim), &info) != 0 && stat(info.dli_fname, &own) == 0 &&
+         own.st_dev == file.st_dev && own.st_ino == file.st_ino;
+}
+
 void add(std::vector<std::string>& paths, const std::string& folder) {
   const std::string path = folder + "/" + kName;
-  struct stat status{};
-  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) paths.push_back(path);
+  struct stat file{};
+  if (stat(path.c_str(), &file) == 0 && S_ISREG(file.st_mode) && !is_the_shim(file)) paths.push_back(path);
 }
 
 void add_folders(std::vector<std::string>& paths, const std::string& folders, const std::string& origin) {

@@ -1,9 +1,9 @@
-// From the shadow of an operation graph to the convolution that it computes.
+// From the shadow of an operation graph to the convolution that it computes, with its epilogue.
 #pragma once
 
 #include "cudnn/convolution_graph.hpp"
 #include "cudnn/recognise.hpp"
-#include "shim/shadows.hpp"
+#include "shim/graph_epilogue.hpp"
 
 namespace mucudnn::shim {
 
@@ -14,6 +14,7 @@ struct GraphConvolution {
   double alpha = 1;
   double beta = 0;
   std::int64_t x = 0, w = 0, y = 0;  // unique ids
+  OperandUids operands{};
 };
 
 GraphConvolution recognise_graph(const Shadow& graph);

@@ -31,11 +31,28 @@ bool are_planned(const GraphConvolution& c) {
   return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && c.pass == Pass::backward_filter));
 }
 
-// What the workspace must hold: the configuration that is chosen, and the program's own plan besides as far
-// as the limit allows, so that it can be run where the configuration fails or a CUDA graph is made.
-std::int64_t told_workspace(const Point& point, const GraphPlan& plan) {
-  const bool own_is_allowed = plan.own_workspace <= plan.permission.limit;
-  return own_is_allowed ? std::max(point.workspace, plan.own_workspace) : point.workspace;
+// What its caller permits.
+Permission permission_of(const State& state, const EngineNotes& notes, const GraphPlan& plan) {
+  Permission permission;
+  permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+  permission.legacy_only = !are_planned(plan.convolution);
+  permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own_workspace));
+  return permission;
+}
+
+// By what it is run in so many bytes, made ready now: an execution may not plan.
+std::optional<Point> choose(State& state, cudnnHandle_t handle, const GraphPlan& plan,
+                            const Permission& permission, std::int64_t workspace) {
+  std::optional<Point> point = plan.known->choose(permission, workspace);
+  if (!point || is_own(*point, plan.own.c_str())) return point;
+  try {
+    const SeenKernel& kernel = *plan.kernel;
+    state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
+    if (point->workspace <= std::min(workspace, permission.limit)) return point;
+  } catch (const EngineError& error) {
+    state.warn_once(*plan.kernel, "not used: " + describe(point->configuration) + ": " + error.what());
+  }
+  return std::nullopt;
 }
 
 void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, GraphPlan& made) {
@@ -56,26 +73,45 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
   made.own = to_text(name_of(configs.at(0)));
   Problem& problem = convolution.recognised.problem;
+  if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
+    // It needs no workspace, and graph_engine.cpp lists none of its kind to hold another against.
+    made.obstacle = "fused by an engine that is compiled at run time";
+    return;
+  }
   problem.math = math_of(problem.data_type, notes);
   made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
-  made.known = state.know(handle, *made.kernel, true);
+  made.known = state.know_for_plan(handle, *made.kernel);
   if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
   }
-  made.permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
-  made.permission.legacy_only = !are_planned(convolution);
-  made.permission.limit =
-      state.limit().value_or(made.known->planned_workspace().value_or(made.own_workspace));
-  const Point* const point = made.known->choose(made.permission, kNoLimit);
-  if (point == nullptr) {
+  const Permission permission = permission_of(state, notes, made);
+  made.point = choose(state, handle, made, permission, kNoLimit);
+  if (!made.point) {
     made.obstacle = "nothing within the workspace";
-  } else if (is_own(*point, made.own.c_str())) {
+  } else if (is_own(*made.point, made.own.c_str())) {
     made.obstacle = "the caller's own choice is the best";
   } else {
-    made.told = told_workspace(*point, made);
+    if (made.point->workspace > 0) made.lean = choose(state, handle, made, permission, 0);
+    // The program's own plan fits besides as far as the limit allows, so that it can be run where this fails
+    // or a CUDA graph is made.
+    const bool own_is_allowed = made.own_workspace <= permission.limit;
+    made.told = std::max(made.point->workspace, own_is_allowed ? made.own_workspace : std::int64_t{0});
   }
+}
+
+// Of a plan that was made from JSON. It may be of anything; a convolution in it is counted.
+std::shared_ptr<const GraphPlan> plan_from_json(const Shadow& shadow, const Backend& plan) {
+  if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
+    return nullptr;
+  const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+  if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
+  auto made = std::make_shared<GraphPlan>();
+  made->own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  made->told = made->own_workspace;
+  made->obstacle = "a plan made from JSON";
+  return made;
 }
 
 }  // namespace
@@ -85,13 +121,15 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
   try {
     const auto shadow = state.shadows().find(plan);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
+    const Backend finalized(state.library(), plan);
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    const auto graph = config == nullptr ? nullptr : graph_of(*config);
+    if (config == nullptr) return plan_from_json(*shadow, finalized);
+    const auto graph = graph_of(*config);
     if (graph == nullptr) return nullptr;
     auto made = std::make_shared<GraphPlan>();
     made->convolution = recognise_graph(*graph);
     if (!made->convolution.is_convolution) return nullptr;
-    fill(state, *shadow, *graph, Backend(state.library(), plan), *made);
+    fill(state, *shadow, *graph, finalized, *made);
     return made;
   } catch (const std::exception&) {
     // Of a plan that the library does not tell about, nothing is known.
@@ -118,14 +156,20 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
       return at < uids.size() && at < pointers.size() ? static_cast<char*>(pointers[at]) : nullptr;
     };
     const GraphConvolution& c = plan.convolution;
-    const Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
-    if (tensors.x == nullptr || tensors.w == nullptr || tensors.y == nullptr)
-      return pass("a pointer is NULL");
+    Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
+    bool is_complete = tensors.x != nullptr && tensors.w != nullptr && tensors.y != nullptr;
+    const Epilogue& epilogue = plan.kernel->problem.epilogue;
+    for (std::size_t i = 0; i < epilogue.size(); ++i) {
+      if (operand_of(epilogue[i]) == Operand::none) continue;
+      tensors.operands[i] = pointer(c.operands[i]);
+      is_complete = is_complete && tensors.operands[i] != nullptr;
+    }
+    if (!is_complete) return pass("a pointer is NULL");
     // The workspace comes without its size, which is what the program was told.
     auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
     const std::int64_t size = data == nullptr ? 0 : plan.told;
-    const Point* const point = plan.known->choose(plan.permission, size);
-    if (point == nullptr || is_own(*point, plan.own.c_str())) return pass("nothing within the workspace");
+    const std::optional<Point>& point = plan.point->workspace <= size ? plan.point : plan.lean;
+    if (!point || is_own(*point, plan.own.c_str())) return pass("nothing within the workspace");
     const Arguments arguments{tensors, c.alpha, c.beta};
     const Work work{*plan.kernel,    *point, handle, arguments, {data, static_cast<std::size_t>(size)},
                     plan.own.c_str()};

@@ -1,6 +1,8 @@
 // An execution plan of the graph API, and by what it is run.
 #pragma once
 
+#include <optional>
+
 #include "shim/graph_convolution.hpp"
 #include "shim/state.hpp"
 
@@ -11,11 +13,12 @@ struct GraphPlan {
   const char* obstacle = nullptr;  // why it passes through
   GraphConvolution convolution{};
   SeenKernel* kernel = nullptr;
-  const KnownKernel* known = nullptr;
-  KnownKernel::Permission permission{};
-  std::string own;                 // the name of the program's own engine
-  std::int64_t own_workspace = 0;  // bytes, and so is this:
-  std::int64_t told = 0;           // the size of the workspace that comes with a variant pack
+  std::shared_ptr<const KnownKernel> known;  // remembered as long as plans of the caller hold it
+  std::optional<Point> point;                // what it is run by, made ready
+  std::optional<Point> lean;                 // what needs no workspace, for packs that come without
+  std::string own;                           // the name of the program's own engine
+  std::int64_t own_workspace = 0;            // bytes, and so is this:
+  std::int64_t told = 0;                     // the size of the workspace that comes with a variant pack
 
   // Whether the program's own plan can be run in the workspace that it was told. Where it cannot, none of its
   // calls may be passed on: they would write beyond it.

@@ -3,80 +3,101 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <utility>
 
+#include "core/journal.hpp"
 #include "core/locked_file.hpp"
+#include "core/log.hpp"
 
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::string_view kStart = "mucudnn plan ";
-
-// Up to the line "end N"; empty where the document is cut off.
-std::string_view whole(std::string_view document) {
-  const std::size_t end = document.find("\nend ");
-  if (end == std::string_view::npos) return {};
-  const std::size_t newline = document.find('\n', end + 1);
-  return newline == std::string_view::npos ? std::string_view{} : document.substr(0, newline + 1);
-}
+constexpr std::string_view kKernel = "\nkernel ";
 
 }  // namespace
 
 Journal::Journal(std::string path, std::map<std::string, std::string> identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
-  if (!path_.empty() && ::access(path_.c_str(), F_OK) == 0) read();
+  if (path_.empty() || ::access(path_.c_str(), F_OK) != 0) return;
+  try {
+    text_ = read_file(path_);
+  } catch (const std::runtime_error& error) {
+    log(LogLevel::warning, std::string("what was measured before is not known: ") + error.what());
+  }
+  index();
 }
 
-void Journal::read() {
-  const std::string text = read_file(path_);
-  std::size_t next = text.find(kStart);
-  while (next != std::string::npos) {
-    const std::size_t start = next;
-    next = text.find(kStart, start + kStart.size());
-    const std::string_view document = whole(std::string_view(text).substr(start, next - start));
-    try {
-      take(parse_plan(document));
-    } catch (const std::invalid_argument&) {
-      // Cut off, damaged or of a newer version: this one counts as never written.
+// Of what follows the word `kernel` in a plan: pass, count and descriptor.
+Journal::Key Journal::key_of(std::string_view kernel) {
+  const std::size_t pass = kernel.find(' ');
+  const std::size_t size = kernel.find("mb");
+  const std::size_t rest = kernel.find('_', size);
+  if (pass == std::string_view::npos || rest == std::string_view::npos) return {};
+  const std::size_t descriptor = kernel.find(' ', pass + 1) + 1;
+  std::string geometry(kernel.substr(descriptor, size - descriptor));
+  return {geometry.append(kernel.substr(rest)), std::string(kernel.substr(0, pass))};
+}
+
+// Documents are read when the program meets their kernel: it may never meet the others.
+void Journal::index() {
+  for (const std::string_view document : documents_in(text_)) {
+    Key last;
+    for (std::size_t at = document.find(kKernel); at != std::string_view::npos;
+         at = document.find(kKernel, at + 1)) {
+      const std::size_t start = at + kKernel.size();
+      Key key = key_of(document.substr(start, document.find('\n', start) - start));
+      if (key == last) continue;  // at another size
+      kernels_[key].unread.push_back(document);
+      last = std::move(key);
     }
   }
 }
 
-void Journal::take(const Plan& plan) {
+Journal::Sizes& Journal::of(const Problem& problem, Pass pass) {
+  const std::string line = std::string(name_of(pass)) + " 1 " + to_text(problem);
+  Kernel& kernel = kernels_[key_of(line)];
+  for (const std::string_view document : std::exchange(kernel.unread, {})) {
+    if (auto plan = parse_document(document)) take(std::move(*plan), problem, pass, kernel.sizes);
+  }
+  return kernel.sizes;
+}
+
+void Journal::take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) const {
   for (const auto& [key, value] : identity_) {
     const auto found = plan.header.find(key);
     if (found == plan.header.end() || found->second != value) return;
   }
-  for (const PlanKernel& kernel : plan.kernels) {
-    auto& of_kernel = measured_[{to_text(kernel.problem), kernel.pass}];
-    for (const Configuration& option : kernel.desirable) {
-      if (option.size() == 1) of_kernel.insert_or_assign(option.front().algorithm, option.front());
+  for (PlanKernel& kernel : plan.kernels) {
+    const std::int64_t size = kernel.problem.mini_batch;
+    if (kernel.pass != pass || kernel.problem != problem.with_mini_batch(size)) continue;
+    Known& known = sizes[size];
+    for (Configuration& option : kernel.desirable) {
+      if (option.size() == 1)
+        known.measured.insert_or_assign(option.front().algorithm, std::move(option.front()));
     }
+    for (auto& [api, all] : kernel.candidates) known.candidates.insert_or_assign(api, std::move(all));
   }
 }
 
-std::vector<MicroConfiguration> Journal::measured(const Problem& problem, Pass pass) const {
-  std::vector<MicroConfiguration> all;
-  const auto found = measured_.find({to_text(problem), pass});
-  if (found == measured_.end()) return all;
-  for (const auto& [algorithm, one] : found->second) all.push_back(one);
-  return all;
-}
-
-void Journal::append(const Problem& problem, Pass pass,
-                     const std::vector<MicroConfiguration>& measured) const {
-  if (path_.empty() || measured.empty()) return;
-  std::map<std::int64_t, PlanKernel> kernels;
-  for (const MicroConfiguration& one : measured) {
-    PlanKernel& kernel = kernels[one.micro_batch];
-    kernel.problem = problem.with_mini_batch(one.micro_batch);
-    kernel.pass = pass;
-    kernel.desirable.push_back({one});
-    if (kernel.chosen.empty() || one.time_ms < time_of(kernel.chosen)) kernel.chosen = {one};
-  }
+void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const {
+  if (path_.empty() || news.empty()) return;
   Plan plan{identity_, {}};
   plan.header["measured_at"] = std::to_string(std::time(nullptr));
-  for (auto& [size, kernel] : kernels) plan.kernels.push_back(std::move(kernel));
-  LockedFile(path_).append(to_text(plan));
+  for (const auto& [size, known] : news) {
+    PlanKernel& kernel = plan.kernels.emplace_back();
+    kernel.problem = problem.with_mini_batch(size);
+    kernel.pass = pass;
+    kernel.candidates = known.candidates;
+    for (const auto& [algorithm, one] : known.measured) {
+      kernel.desirable.push_back({one});
+      if (kernel.chosen.empty() || one.time_ms < time_of(kernel.chosen)) kernel.chosen = {one};
+    }
+  }
+  try {
+    LockedFile(path_).append(to_text(plan));
+  } catch (const std::runtime_error& error) {
+    log(LogLevel::warning, std::string("what was measured is not kept: ") + error.what());
+  }
 }
 
 }  // namespace mucudnn::shim

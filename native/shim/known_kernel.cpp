@@ -3,20 +3,32 @@
 #include <cstdio>
 
 namespace mucudnn::shim {
+namespace {
 
-bool is_own(const Point& point, const char* algorithm) noexcept {
-  return point.configuration.size() == 1 && point.configuration.front().algorithm == algorithm;
+bool permits(const Permission& permission, const Point& point, std::int64_t workspace) {
+  return point.workspace <= workspace && point.workspace <= permission.limit &&
+         permission.allows(point.is_deterministic, point.is_legacy);
 }
+
+}  // namespace
 
 KnownKernel::KnownKernel(Pass pass, std::vector<Point> points, const Permissions& permissions, int preferred)
     : pass_(pass), points_(std::move(points)), permissions_(permissions), preferred_(preferred) {}
 
+KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured) : pass_(pass), measured_(std::move(measured)) {}
+
 const Point* KnownKernel::choose(unsigned algorithm, std::int64_t workspace) const noexcept {
   if (legacy_algorithm(pass_, algorithm) == nullptr) return nullptr;
-  return choose(permissions_[algorithm], workspace);
+  return choose_ready(permissions_[algorithm], workspace);
 }
 
-const Point* KnownKernel::choose(const Permission& permission, std::int64_t workspace) const noexcept {
+std::optional<Point> KnownKernel::choose(const Permission& permission, std::int64_t workspace) const {
+  if (measured_) return measured_->fastest(permission, workspace);
+  const Point* const ready = choose_ready(permission, workspace);
+  return ready == nullptr ? std::nullopt : std::optional(*ready);
+}
+
+const Point* KnownKernel::choose_ready(const Permission& permission, std::int64_t workspace) const noexcept {
   if (preferred_ >= 0 && permits(permission, points_[static_cast<std::size_t>(preferred_)], workspace)) {
     return &points_[static_cast<std::size_t>(preferred_)];
   }
@@ -38,23 +50,17 @@ std::optional<std::int64_t> KnownKernel::planned_workspace() const noexcept {
 }
 
 std::string KnownKernel::text() const {
+  std::vector<Point> points = measured_ ? measured_->desirable() : points_;
+  if (is_planned()) points = {points[static_cast<std::size_t>(preferred_)]};
   std::string text;
-  for (std::size_t i = 0; i < points_.size(); ++i) {
-    if (preferred_ >= 0 && i != static_cast<std::size_t>(preferred_)) continue;
+  for (const Point& point : points) {
     char time[32];
-    std::snprintf(time, sizeof time, "%.4g", points_[i].time_ms);
-    text += (text.empty() ? "" : " or ") + describe(points_[i].configuration) + " in " + time + " ms with " +
-            std::to_string(points_[i].workspace) + " bytes";
+    std::snprintf(time, sizeof time, "%.4g", point.time_ms);
+    text += (text.empty() ? "" : " or ") + describe(point.configuration) + " in " + time + " ms with " +
+            std::to_string(point.workspace) + " bytes";
   }
   if (text.empty()) return "nothing can run it";
   return (is_planned() ? "as planned: " : "the fastest that fits: ") + text;
-}
-
-bool KnownKernel::permits(const Permission& permission, const Point& point,
-                          std::int64_t workspace) const noexcept {
-  return point.workspace <= workspace && point.workspace <= permission.limit &&
-         (point.is_deterministic || !permission.deterministic_only) &&
-         (point.is_legacy || !permission.legacy_only);
 }
 
 }  // namespace mucudnn::shim

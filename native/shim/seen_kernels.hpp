@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "shim/known_kernel.hpp"
 
@@ -11,15 +13,18 @@ namespace mucudnn::shim {
 
 // Lives as long as the process.
 struct SeenKernel {
-  SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api)
-      : problem(its_problem), pass(its_pass), api(its_api) {}
+  SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api, int its_device)
+      : problem(its_problem), pass(its_pass), api(its_api), device(its_device) {}
 
   const Problem problem;
   const Pass pass;
   const Api api;
-  std::atomic<const KnownKernel*> known{nullptr};
+  const int device;                                // its number: what is made ready is for one device
+  std::atomic<const KnownKernel*> known{nullptr};  // of the legacy API, whose callers hold nothing of ours
+  std::weak_ptr<const KnownKernel> in_plans;       // of the graph API, while plans of the caller hold it
   std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
   std::atomic<bool> warned{false};
+  std::string said;  // of it last, so that it is said once
   std::atomic<std::int64_t> executions{0};
   SeenKernel* next = nullptr;
 };
@@ -32,8 +37,9 @@ class SeenKernels {
   SeenKernels(const SeenKernels&) = delete;
   SeenKernels& operator=(const SeenKernels&) = delete;
 
-  SeenKernel* find(const Problem& problem, Pass pass, Api api) const noexcept;
-  SeenKernel& find_or_add(const Problem& problem, Pass pass, Api api);  // throws std::bad_alloc
+  SeenKernel* find(const Problem& problem, Pass pass, Api api, int device) const noexcept;
+  // Throws std::bad_alloc.
+  SeenKernel& find_or_add(const Problem& problem, Pass pass, Api api, int device);
 
   template <typename Use>
   void for_each(Use use) const {

@@ -84,13 +84,23 @@ State* active_state() noexcept {
 
 State::State(const Options& options, std::shared_ptr<const Library> library)
     : options_(options), library_(std::move(library)) {
-  if (options_.mode != Mode::record) decider_ = std::make_unique<Decider>(options_, library_);
+  if (options_.mode == Mode::record) return;
+  auto decider = std::make_unique<Decider>(options_, library_);
+  device_ = &decider->device();
+  const std::size_t number = index(device_->number());
+  if (number >= kMostDevices) throw EngineError("there is no room for device " + std::to_string(number));
+  deciders_[number] = std::move(decider);
 }
 
 SeenKernel* State::see(const Recognised& recognised, Pass pass, Api api, const char*& obstacle) {
   obstacle = recognised.obstacle;
   if (obstacle != nullptr) return nullptr;
-  if (SeenKernel* kernel = kernels_.find(recognised.problem, pass, api)) return kernel;
+  const int device = device_ == nullptr ? 0 : device_->current();
+  if (device < 0 || index(device) >= kMostDevices) {
+    obstacle = "the current device is not known";
+    return nullptr;
+  }
+  if (SeenKernel* kernel = kernels_.find(recognised.problem, pass, api, device)) return kernel;
   try {
     validate(recognised.problem);
   } catch (const std::invalid_argument&) {
@@ -101,12 +111,12 @@ SeenKernel* State::see(const Recognised& recognised, Pass pass, Api api, const c
     obstacle = "a mini-batch above 65536";
     return nullptr;
   }
-  return &kernels_.find_or_add(recognised.problem, pass, api);
+  return &kernels_.find_or_add(recognised.problem, pass, api, device);
 }
 
 const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
-  if (decider_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
+  if (device_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
     return nullptr;
   std::unique_lock<std::mutex> lock(deciding_, std::defer_lock);
   if (may_measure || options_.mode == Mode::plan) {
@@ -121,23 +131,37 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   return known.release();
 }
 
-std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, const SeenKernel& kernel,
-                                                 bool may_measure) {
+std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel) {
+  if (device_ == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> lock(deciding_);
+  std::shared_ptr<const KnownKernel> known = kernel.in_plans.lock();
+  if (known == nullptr) {
+    known = decide(handle, kernel, true);
+    kernel.in_plans = known;
+  }
+  return known;
+}
+
+std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
+  const auto say = [&](LogLevel level, const std::string& what) {
+    if (kernel.said == what) return;
+    log(level, command_for(kernel.problem, kernel.pass) + "  # " + what);
+    kernel.said = what;
+  };
   std::string reason = "out of memory";
   try {
-    auto known = decider_->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
-    if (known != nullptr) {
-      log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + known->text());
-    } else if (!kernel.looked_up) {
-      log(LogLevel::info, command_for(kernel.problem, kernel.pass) + "  # " + reason_for_unknown());
-    }
+    std::unique_ptr<Decider>& decider = deciders_[index(kernel.device)];
+    if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_);
+    auto known = decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
+    if (is_logged(LogLevel::info))
+      say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;
   } catch (const EngineError& error) {
     reason = error.what();
   } catch (const std::bad_alloc&) {
     // Of the machine, or of the half of the device's memory that measuring may take.
   }
-  log(LogLevel::warning, command_for(kernel.problem, kernel.pass) + "  # passed on: " + reason);
+  say(LogLevel::warning, "passed on: " + reason);
   return std::make_unique<const KnownKernel>(kernel.pass, std::vector<Point>(), KnownKernel::Permissions(),
                                              -1);
 }

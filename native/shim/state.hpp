@@ -1,6 +1,7 @@
 // What the shim knows in this process, where it does more than pass calls on.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -31,12 +32,14 @@ class State {
   // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
   // takes no lock.
   const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
+  // The same for a caller's plan, with measuring. Forgotten with the last plan that holds it.
+  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel);
 
   // Why an execution passes through of which nothing is known.
   const char* reason_for_unknown() const;
 
-  // Null in mode record.
-  const Decider* decider() const { return decider_.get(); }
+  // By which the kernel was made known.
+  const Decider& decider(const SeenKernel& kernel) const { return *deciders_[index(kernel.device)]; }
 
   void warn_once(SeenKernel& kernel, const std::string& what) const;
 
@@ -50,14 +53,21 @@ class State {
   void restart_in_child() noexcept;
 
  private:
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const SeenKernel& kernel, bool may_measure);
+  static constexpr std::size_t kMostDevices = 256;
+  static std::size_t index(int device) { return static_cast<std::size_t>(device); }
+
+  // One thread at a time.
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
 
   Options options_;
   std::shared_ptr<const Library> library_;
   SeenKernels kernels_;
   Shadows shadows_;
   Tally tally_;
-  std::unique_ptr<Decider> decider_;  // null in mode record
+  // By the device's number, each made when the first kernel is seen there; none in mode record. Kernels made
+  // known are published after their decider.
+  std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
+  const Device* device_ = nullptr;  // of the first decider
   std::mutex deciding_;
 };
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from needs_torch import mt, torch
 
 import mucudnn
+from mucudnn import arrays
 from mucudnn.arrays import View
+from mucudnn.dispatch import Call
 from mucudnn.errors import MucudnnError
 from mucudnn.plan import Plan, PlanKernel
 from mucudnn.shapes import problem_of
@@ -279,20 +284,41 @@ def test_tensors_on_different_devices() -> None:
     assert isinstance(caught.value, MucudnnError)
 
 
-def test_on_a_gpu_no_more_is_allowed_than_pytorch_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = View(0, (2, 3, 5, 5), "f32", "cuda:0", True, None)
+def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
+    address, owner = arrays.scratch(X, 100)
+    assert (address, owner.nbytes, owner.device) == (owner.data_ptr(), 100, X.device)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "allowed", "math"),
+    [("f32", True, "tf32"), ("f32", False, "strict"), ("f16", False, "default"), ("bf16", True, "default")],
+)
+def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
+    monkeypatch: pytest.MonkeyPatch, data_type: str, allowed: bool, math: str
+) -> None:
+    view = View(0, (2, 3, 5, 5), data_type, "cuda:0", True, None)
     options = ops.Options((1, 1), (0, 0), (1, 1), 1, False, None, None, False)
 
-    def math() -> str:
-        return ops.call_of("forward", view, view.shape, (4, 3, 3, 3), None, options).math
+    def call() -> Call:
+        return ops.call_of("forward", view, view.shape, (4, 3, 3, 3), None, options)
 
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert math() == "default"
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert math() == "strict"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    assert call().math == math
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     with pytest.raises(MucudnnError, match="deterministic"):
-        math()
+        call()
+
+
+def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
+    script = (
+        "import torch\n"
+        "from mucudnn.torch import ops\n"
+        "conv = getattr(torch.backends.cudnn, 'conv', None)\n"
+        "for precision, math in (('ieee', 'strict'), ('tf32', 'tf32')) if conv else ():\n"
+        "    conv.fp32_precision = precision\n"
+        "    assert ops._math('f32') == math, precision\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_a_plan_covers_the_gradients_too() -> None:

@@ -176,6 +176,97 @@ for name, type_, requested in (
 ):
     say(f"ENGINECFG read {name} {type_}", library.get(config, name, type_, requested))
 
+# --- an engine's knob: that of the first engine with tiles of sizes to choose from ---
+
+TILE_SIZE = 2
+INFO = (("TYPE", "KNOB_TYPE"), ("MINIMUM_VALUE", "INT64"), ("MAXIMUM_VALUE", "INT64"), ("STRIDE", "INT64"))
+
+
+def tile_size_of(engine: Pointer) -> Pointer | None:
+    """What the engine says of that knob."""
+    _, count, infos = show(engine, "ENGINE_KNOB_INFO", ["KNOB_INFO"] * 20)
+    for info in infos[: max(count, 0)]:
+        if library.get(info, "KNOB_INFO_TYPE", "KNOB_TYPE", 1)[2] == [TILE_SIZE]:
+            return info
+    return None
+
+
+for index in range(9):
+    tiled, statuses = make(
+        "ENGINE", with_device("ENGINE", {**ENGINE, "ENGINE_GLOBAL_INDEX": integers(index)})
+    )
+    tile_size = None if any(statuses) else tile_size_of(tiled)
+    if tile_size:
+        break
+assert tile_size
+for name, type_ in INFO:
+    say(f"KNOB_INFO {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 1))
+    say(f"KNOB_INFO count {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 0))
+    say(f"KNOB_INFO two of {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 2))
+    say(f"KNOB_INFO wrong type of {name}", library.get(tile_size, f"KNOB_INFO_{name}", "INT32", 1))
+say("KNOB_INFO finalize", library.finalize(tile_size))
+say("KNOB_INFO set", library.set(tile_size, "KNOB_INFO_STRIDE", *integers(1)))
+say("ENGINE knobs as INT64", library.get(tiled, "ENGINE_KNOB_INFO", "INT64", 1))
+
+
+def choice(value: int, type_: int = TILE_SIZE) -> Pointer:
+    return make("KNOB_CHOICE", {CHOICE_TYPE: ("KNOB_TYPE", [type_]), CHOICE_VALUE: integers(value)})[0]
+
+
+CHOICE_TYPE, CHOICE_VALUE = CHOICE
+for label, chosen in {
+    "the least": [choice(0)],
+    "the most": [choice(4)],
+    "above the most": [choice(5)],
+    "far above": [choice(99999)],
+    "left to the engine": [choice(-1)],
+    "below that": [choice(-2)],
+    "one twice": [choice(1), choice(1)],
+    "one twice, differently": [choice(1), choice(2)],
+    "another's besides": [choice(1), choice(1, 43)],
+    "no knob at all": [choice(1, 999)],
+}.items():
+    configured, statuses = make(
+        "ENGINECFG", {"ENGINECFG_ENGINE": refers(tiled), "ENGINECFG_KNOB_CHOICES": refers(*chosen)}
+    )
+    say(f"ENGINECFG {label}", statuses)
+    status, count, shown_choices = show(configured, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"] * 3)
+    told = [library.get(one, CHOICE_VALUE, "INT64", 1) for one in shown_choices[: max(count, 0)]]
+    say(f"ENGINECFG {label}, as read", (status, count, told))
+    say(f"ENGINECFG {label}, counted", library.get(configured, "ENGINECFG_KNOB_CHOICES", DESCRIPTOR, 0))
+    with_plan = with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": refers(configured)})
+    plan, statuses = make("EXECUTION_PLAN", with_plan)
+    say(f"EXECUTION_PLAN {label}", statuses[len(device["EXECUTION_PLAN"]) :])
+    of_plan = show(plan, "EXECUTION_PLAN_ENGINE_CONFIG", ["ENGINECFG"])[2][0]
+    say(f"EXECUTION_PLAN {label}, its choices", show(of_plan, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"])[:2])
+
+configured, _ = make(
+    "ENGINECFG", {"ENGINECFG_ENGINE": refers(tiled), "ENGINECFG_KNOB_CHOICES": refers(choice(3))}
+)
+plan, _ = make(
+    "EXECUTION_PLAN", with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": refers(configured)})
+)
+size = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", 0)[1]
+_, _, characters = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", size)
+written = json.loads(b"".join(characters).rstrip(b"\0"))  # type: ignore[arg-type]
+knobs = written["engine"]["knobChoices"]
+say("JSON of a choice", knobs["CUDNN_KNOB_TYPE_TILE_SIZE"])
+for label, changed in {
+    "as it was": {},
+    "of another value": {"CUDNN_KNOB_TYPE_TILE_SIZE": 1},
+    "left to the engine": {"CUDNN_KNOB_TYPE_TILE_SIZE": -1},
+    "above the most": {"CUDNN_KNOB_TYPE_TILE_SIZE": 7},
+    "a text": {"CUDNN_KNOB_TYPE_TILE_SIZE": "1"},
+    "no knob at all": {"CUDNN_KNOB_TYPE_OF_NOBODY": 1},
+}.items():
+    written["engine"]["knobChoices"] = {**knobs, **changed}
+    text = json.dumps(written).encode()
+    tell_planning(
+        f"JSON with a knob, {label}",
+        "EXECUTION_PLAN",
+        {"EXECUTION_PLAN_JSON_REPRESENTATION": ("CHAR", [text[i : i + 1] for i in range(len(text))])},
+    )
+
 for mode in range(4):
     heuristics: Attributes = {
         "ENGINEHEUR_OPERATION_GRAPH": refers(planned),

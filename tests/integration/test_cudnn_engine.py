@@ -93,6 +93,21 @@ for execute in (divided, tiled):
 """)
 
 
+def test_a_division_runs_in_memory_that_somebody_else_has_allocated_and_keeps() -> None:
+    check("""
+problem = Problem(mini_batch=4, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
+x, w, y, expected = (np.ones(n, np.float32) for n in (864, 135, 1440, 1440))
+division = cuda.prepare(problem, "forward", [(2, "GEMM"), (2, "GEMM")])
+scratch = np.zeros(division.workspace, np.uint8)
+lent, own = cuda.borrow(scratch.ctypes.data, scratch.size), cuda.allocate(scratch.size)
+for out, memory in ((y, lent), (expected, own)):
+    division.run(x.ctypes.data, w.ctypes.data, out.ctypes.data, memory)
+del lent, own, memory
+assert scratch.any()
+assert np.array_equal(y, expected)
+""")
+
+
 def test_sixteen_bit_filter_gradients_are_not_divided_into_more_slices_than_are_summed_in_place() -> None:
     check("""
 problem = Problem(

@@ -21,6 +21,11 @@ LEGACY = {
     "backward_data": ["ALGO_1", "ALGO_0", "FFT_TILING", "WINOGRAD_NONFUSED"],
     "backward_filter": ["ALGO_1", "ALGO_0", "FFT_TILING", "WINOGRAD_NONFUSED"],
 }
+EXPLICIT = {
+    "forward": "eng2",
+    "backward_data": "eng0",
+    "backward_filter": "eng0",
+}  # whose knob k2 is its tiles
 ENGINES = {
     "forward": ["eng0", "eng2", "eng5", "eng7"],
     "backward_data": ["eng1", "eng0", "eng3", "eng5"],
@@ -33,13 +38,49 @@ def test_both_are_in_one_list_with_the_same_workspaces(pass_: str) -> None:
     check(f"""
 problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(15, 14), kernel=(3, 3), padding=1)
 found = {{c.algorithm: c for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"}}
-assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]}), sorted(found)
+tiled = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in (0, 4)]
+assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]} + tiled), sorted(found)
+assert [found[name].workspace for name in tiled][0] == found["{EXPLICIT[pass_]}"].workspace
+assert found[tiled[1]].workspace < found[tiled[0]].workspace / 4
 for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
     assert found[legacy].workspace == found[engine].workspace, engine
 notes = [found[engine].notes for engine in {ENGINES[pass_]}]
 assert notes == ["deterministic", "deterministic", "deterministic fft", "deterministic winograd"], notes
 assert not [c for c in host.enumerate(problem, "{pass_}") if c.algorithm.startswith("eng")]
 """)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_each_part_of_a_division_may_have_knobs_of_its_own(pass_: str) -> None:
+    check(f"""
+problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
+def divided(parts):
+    def execute(engine, problem, pass_, x, w, y, workspace):
+        engine.execute(problem, pass_, parts, x, w, y, workspace, beta=0.5)
+    return run(cuda, problem, "{pass_}", execute)
+tiled = divided([(4, "{EXPLICIT[pass_]}_k2=4"), (2, "{EXPLICIT[pass_]}_k2=1"), (1, "{EXPLICIT[pass_]}")])
+plain = divided([(4, "{EXPLICIT[pass_]}"), (3, "{EXPLICIT[pass_]}")])
+for mine, theirs in zip(tiled, plain):
+    assert np.allclose(mine, theirs, rtol=1e-5, atol=1e-4)
+names = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in range(5)]
+needs = [cuda.prepare(problem, "{pass_}", [(7, name)]).workspace for name in names]
+assert needs == sorted(needs, reverse=True) and needs[4] < needs[0] / 4, needs
+""")
+
+
+def test_optimize_decides_on_engines_with_knobs(tmp_path: Path) -> None:
+    cache = tmp_path / "cache.sqlite"
+    env = on_stand_in(MUCUDNN_CACHE=str(cache))
+    env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
+    measured = mucudnn("benchmark", PROBLEM, "--engine", "cudnn", env=env)
+    assert measured.returncode == 0, measured.stderr
+    with sqlite3.connect(cache) as rows:
+        rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%k2=%'")
+    decided = mucudnn("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", env=env)
+    assert decided.returncode == 0, decided.stderr
+    (kernel,) = json.loads(decided.stdout)["kernels"]
+    assert all("_k2=" in part["algorithm"] for part in kernel["divided"]["parts"])
+    assert kernel["measured"]["error"] < 1e-5
 
 
 @pytest.mark.parametrize("factors", [(1.0, 0.0), (1.0, 1.0), (0.5, -2.0)])
@@ -127,7 +168,43 @@ assert all(np.array_equal(a, b) for a, b in zip(alone, together))
 """)
 
 
-@pytest.mark.parametrize("name", ["eng", "eng5_", "eng05", "eng5_k2", "eng4", "eng99", "eng0_k2=1"])
+def test_a_fused_convolution_has_engines_alone_and_is_divided_by_them() -> None:
+    check("""
+problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1,
+                  epilogue="+add+bias+relu")
+able = [c.algorithm for c in cuda.enumerate(problem, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
+assert sorted(able) == ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"], able
+def divided(engine, sizes):
+    tensors = [engine.allocate(n * 4) for n in (problem.x_elements, problem.w_elements, problem.y_elements,
+                                                *problem.operand_elements)]
+    for seed, memory in enumerate(tensors):
+        memory.fill_random("f32", memory.size // 4, seed)
+    x, w, y, *operands = tensors
+    parts = [(size, "eng2") for size in sizes]
+    engine.execute(problem, "forward", parts, x, w, y, engine.allocate(2**24), operands=operands)
+    return y.read("f32", problem.y_elements)
+whole = divided(host, [7])
+assert (whole == 0).any() and (whole > 0).any()
+for sizes in ([7], [3, 3, 1], [1] * 7):
+    assert np.allclose(divided(cuda, sizes), whole, atol=1e-5), sizes
+""")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eng",
+        "eng5_",
+        "eng05",
+        "eng5_k2",
+        "eng4",
+        "eng99",
+        "eng0_k2=1",
+        "eng2_k2=5",
+        "eng2_k2=-2",
+        "eng2_k3=1",
+    ],
+)
 def test_a_name_that_no_engine_has_is_refused(name: str) -> None:
     check(f"""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
@@ -151,18 +228,20 @@ else:
 """)
 
 
-def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(tmp_path: Path) -> None:
+@pytest.mark.parametrize("epilogue", ["", "+add0+bias+relu"])
+def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: str, tmp_path: Path) -> None:
+    problem = PROBLEM + epilogue
     cache, plan = tmp_path / "cache.sqlite", str(tmp_path / "net.plan")
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
-    measured = mucudnn("benchmark", PROBLEM, "--engine", "cudnn", env=env)
+    measured = mucudnn("benchmark", problem, "--engine", "cudnn", env=env)
     assert measured.returncode == 0, measured.stderr
     assert " eng7 " in measured.stdout
-    assert " WINOGRAD_NONFUSED " in measured.stdout
+    assert (" WINOGRAD_NONFUSED " in measured.stdout) == (epilogue == "")
 
     with sqlite3.connect(cache) as rows:  # so that only engines are left to choose from
         rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%'")
-    command = ("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
+    command = ("optimize", problem, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
     decided = mucudnn(*command, env=env)
     assert decided.returncode == 0, decided.stderr
     (kernel,) = json.loads(decided.stdout)["kernels"]

@@ -123,6 +123,43 @@ def test_undivided_in_nchw_tensor_cores_take_memory_that_micro_batches_do_not(
     assert min(c.workspace for c in whole if c.runs and not c.on_tensor_cores) < MIB
 
 
+FUSED = ("+bias+relu", "+add+bias+relu", "+add0+bias+relu")
+
+
+@pytest.mark.parametrize("epilogue", FUSED)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_every_part_of_a_divided_fused_convolution_is_finalized(
+    layout: str, epilogue: str, plan: Plan
+) -> None:
+    problem = described(f"f16:{layout}:mb{MINI_BATCH}_ic64ih56_oc64_kh3_ph1{epilogue}")
+    planned = plan([(problem.replace(mini_batch=n), "forward") for n in SIZES])
+    fast = {}
+    for n, candidates in zip(SIZES, planned, strict=True):
+        assert not any("runtime_compilation" in c.notes for c in candidates)
+        assert all(c.again == c.workspace for c in candidates if c.runs)
+        fast[n] = [c for c in candidates if c.runs and c.on_tensor_cores]
+    # As if no engine on tensor cores were faster than another.
+    measured = [MicroConfiguration(n, c.algorithm, 1.0 + n, c.workspace) for n in SIZES for c in fast[n]]
+    (within_limit,) = desirable_set(measured, MINI_BATCH, limit=16 * MIB)[-1:]
+    assert (len(within_limit.parts) > 1) == (layout == "nchw")
+
+
+@pytest.mark.parametrize("epilogue", FUSED)
+def test_fused_in_nchw_tensor_cores_take_as_much_memory_as_alone(epilogue: str, plan: Plan) -> None:
+    texts = [HEADLINE.format(n) + ending for n in (256, 16) for ending in ("", epilogue)]
+    alone, fused, alone_small, fused_small = (
+        min(c.workspace for c in found if c.runs and c.on_tensor_cores)
+        for found in plan([(described(text), "forward") for text in texts])
+    )
+    assert fused == alone >= 100 * MIB
+    assert fused_small == alone_small <= 16 * MIB
+
+
+@pytest.mark.parametrize("epilogue", ["+relu", "+add+relu", "+bias+add+relu"])
+def test_what_cudnn_fuses_only_by_compiling_is_left_out(epilogue: str, plan: Plan) -> None:
+    assert plan([(described(HEADLINE.format(16) + epilogue), "forward")]) == [[]]
+
+
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_one_samples_odd_size_costs_a_mini_batch_no_engine(layout: str, plan: Plan) -> None:
     """Of 3 x 227 x 227 numbers: 64 of them end at a multiple of 16 bytes, and 63 do not."""

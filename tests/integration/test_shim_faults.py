@@ -79,16 +79,18 @@ def test_any_one_call_of_the_library_may_fail(
     assert {"cudnnGetConvolutionNdDescriptor"} < {told["failed"] for told in others if not told["error"]}
 
 
-@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize(("pass_", "epilogue"), [*((p, "") for p in PASSES), ("forward", "+add+bias+relu")])
 @pytest.mark.parametrize(("kind", "limit"), [("once", "none"), ("sticky", "64KiB")])
 def test_calls_of_the_library_may_fail_below_the_graph_api(
-    kind: str, limit: str, pass_: str, failing_library: Path, engine: Engine, tmp_path: Path
+    kind: str, limit: str, pass_: str, epilogue: str, failing_library: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    # The program's own plan is above the limit, or not; with this beta nothing may be applied twice.
+    # The program's own plan is above the limit, or not; with this beta, or where what is added lies in the
+    # output, nothing may be applied twice.
     beta = 1.0 if pass_ == "backward_filter" else 0.0
-    problem = SMALL.replace("default", "strict")
+    alias = {"operand0": "y"} if epilogue else {}
+    problem = SMALL.replace("default", "strict") + epilogue
     number = {"forward": 2, "backward_data": 0, "backward_filter": 0}[pass_]
-    cases = [case(problem, pass_, "graph", engine=number, beta=beta, repeat=2)]
+    cases = [case(problem, pass_, "graph", engine=number, beta=beta, alias=alias, repeat=2)]
     kernels = {(problem, pass_): [[(2, f"eng{number}")] * 3]}
     plan = shim_cases.write_plan(engine, tmp_path / "graph.plan", kernels)
     first, *others = attempts(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import scipy_openblas32
 from programs import SHIM, compile_c, environment, host_engine_folders, run, run_under_mucudnn
 
 from mucudnn import _native
@@ -71,10 +73,15 @@ def test_arguments_input_and_output_are_the_programs() -> None:
 
 def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(tmp_path: Path) -> None:
     show, cache = ("env", "--null"), str(tmp_path / "cache")
-    plain = run(*show, MUCUDNN_CACHE=cache, COLOUR="a=b\nc").stdout.split("\0")
-    under = run_under_mucudnn(*show, MUCUDNN_CACHE=cache, COLOUR="a=b\nc").stdout.split("\0")
-    added = {f"LD_PRELOAD={SHIM}", "MUCUDNN_MODE=online"}
-    assert {line for line in under if not line.startswith("LC_CTYPE=")} == {*plain, *added}
+    variables = {"MUCUDNN_CACHE": cache, "COLOUR": "a=b\nc", "LD_LIBRARY_PATH": "/nowhere"}
+    plain = {*run(*show, **variables).stdout.split("\0")} - {"LD_LIBRARY_PATH=/nowhere"}
+    under = run_under_mucudnn(*show, **variables).stdout.split("\0")
+    added = {
+        f"LD_PRELOAD={SHIM}",
+        f"LD_LIBRARY_PATH={SHIM.parent}:/nowhere",
+        "MUCUDNN_MODE=online",
+    }
+    assert {line for line in under if not line.startswith("LC_CTYPE=")} == plain | added
 
 
 def test_children_are_run_the_same_way_once() -> None:
@@ -214,6 +221,46 @@ def test_a_program_that_opens_a_path_escapes_and_runs_as_it_does_alone(answer: s
         sys.executable, "-c", ASK.replace("libcudnn.so.9", HOST), MUCUDNN_LIBRARY=str(SHIM)
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+
+
+def test_the_library_of_a_python_package_is_found_beside_its_other_packages(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    library = packages / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    library.parent.mkdir(parents=True)
+    library.symlink_to(HOST)
+    source, other = tmp_path / "other.c", packages / "other.so"
+    source.write_text("int nothing;\n")
+    compile_c("-shared", "-fPIC", source, "-o", other)
+    program = f"import ctypes; ctypes.CDLL({str(other)!r})\n{ASK}"
+    result = run_under_mucudnn(
+        sys.executable,
+        "-c",
+        program,
+        LD_LIBRARY_PATH=scipy_openblas32.get_lib_dir(),
+        MUCUDNN_LOG="info",
+    )
+    # That of mucudnn's own environment is as good, where there is one.
+    assert re.fullmatch(
+        r"mucudnn: calls are passed on to '.*/nvidia/cudnn/lib/libcudnn.so.9'\n", result.stderr
+    )
+    assert result.returncode == 0
+
+
+def test_a_program_that_looks_through_the_search_path_itself_gets_the_shim(
+    answer: str, tmp_path: Path
+) -> None:
+    look = """
+import os
+folders = os.environ["LD_LIBRARY_PATH"].split(":")
+paths = (os.path.join(folder, "libcudnn.so.9") for folder in folders)
+path = next(path for path in paths if os.path.exists(path))
+"""
+    folders = host_engine_folders(tmp_path / "lib")
+    program = look + ASK.replace('"libcudnn.so.9"', "path")
+    result = run_under_mucudnn(sys.executable, "-c", program, LD_LIBRARY_PATH=folders, MUCUDNN_LOG="info")
+    (line,) = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (0, answer)
+    assert line == f"mucudnn: calls are passed on to '{tmp_path / 'lib' / 'libcudnn.so.9'}'"
 
 
 def test_a_library_with_functions_that_mucudnn_does_not_know_is_refused(tmp_path: Path) -> None:

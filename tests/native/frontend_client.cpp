@@ -1,75 +1,19 @@
 // A program written against cudnn-frontend, as its samples are: it knows of no library but cuDNN's.
 //
-// usage: frontend_client OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
+// usage: frontend_client OPERATION CHOICE LAYOUT TYPE ... as in frontend_problem.h
 //   OPERATION  forward, backward_data, backward_filter or fused (relu(forward + residual + bias))
-//   CHOICE     a, b, fallback (every plan of the mode), engine (every engine by its number), json
-// Tensors come on stdin in the order x, w, y, residual, bias; for each plan that is built, its name goes to
-// stderr and the output to stdout.
-#include <cudnn_frontend.h>
-#include <dlfcn.h>
+//   CHOICE     a, b, fallback (every plan of the mode), json, engine (every engine by its number, with every
+//              value of its knobs)
+// For each plan that is built, its name goes to stderr and the output to stdout.
+#include "frontend_problem.h"
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <string>
-#include <vector>
-
-namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
-using Sizes = std::vector<int64_t>;
-
-namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;
-}
 
 namespace {
 
-void check(const std::string& what, bool good, const std::string& message) {
-  if (good) return;
-  std::fprintf(stderr, "%s: %s\n", what.c_str(), message.c_str());
-  std::exit(1);
-}
 void check(const std::string& what, fe::error_t status) {
-  check(what, status.is_good(), status.get_message());
+  ::check(what, status.is_good(), status.get_message());
 }
-
-Sizes numbers(const char* text) {
-  Sizes values;
-  for (char* end = nullptr; *text != '\0'; text = *end == ',' ? end + 1 : end) {
-    values.push_back(std::strtoll(text, &end, 10));
-  }
-  return values;
-}
-
-int64_t count(const Sizes& sizes) {
-  int64_t product = 1;
-  for (const int64_t size : sizes) product *= size;
-  return product;
-}
-
-struct Problem {
-  std::string operation;
-  bool channels_last;
-  fe::DataType_t type;
-  Sizes x, w, y, bias;
-  int64_t padding, stride;
-
-  Sizes strides(const Sizes& sizes) const {
-    Sizes result(sizes.size());
-    int64_t step = channels_last ? sizes[1] : 1;
-    for (size_t axis = sizes.size() - 1; axis > 1; --axis) {
-      result[axis] = step;
-      step *= sizes[axis];
-    }
-    result[1] = channels_last ? 1 : step;
-    result[0] = channels_last ? step : step * sizes[1];
-    return result;
-  }
-  size_t bytes(const Sizes& sizes) const {
-    return static_cast<size_t>(count(sizes)) * (type == fe::DataType_t::FLOAT ? 4 : 2);
-  }
-};
 
 struct Built {
   std::shared_ptr<fe::graph::Graph> graph;
@@ -124,8 +68,6 @@ Built build(const Problem& problem) {
   return built;
 }
 
-using Memory = std::vector<char>;
-
 void tell_name(fe::graph::Graph& graph) {
   std::string name;
   check("name", graph.get_plan_name(name));
@@ -155,7 +97,7 @@ void run_heuristics(cudnnHandle_t handle, const Problem& problem, fe::HeurMode_t
   check("heuristics", built.graph->create_execution_plans({mode}));
   check("support", built.graph->check_support());
   const int64_t plans = built.graph->get_execution_plan_count();
-  check("plans", plans > 0, "none");
+  ::check("plans", plans > 0, "none");
   for (int64_t i = 0; i < plans; ++i) {
     check("plan", built.graph->build_plan_at_index(i));
     tell_name(*built.graph);
@@ -163,7 +105,24 @@ void run_heuristics(cudnnHandle_t handle, const Problem& problem, fe::HeurMode_t
   }
 }
 
-// Every engine by its number, with the default of each of its knobs.
+using Choices = std::unordered_map<fe::KnobType_t, int64_t>;
+
+// One of each knob's values, in every way.
+std::vector<Choices> all_choices(const std::vector<fe::Knob>& knobs) {
+  std::vector<Choices> all = {{}};
+  for (const fe::Knob& knob : knobs) {
+    std::vector<Choices> more;
+    for (const Choices& choices : all) {
+      for (int64_t value = knob.minValue; value <= knob.maxValue; value += knob.stride) {
+        more.push_back(choices);
+        more.back()[knob.type] = value;
+      }
+    }
+    all = more;
+  }
+  return all;
+}
+
 void run_engines(cudnnHandle_t handle, const Problem& problem, std::vector<Memory>& inputs) {
   Built listed = build(problem);
   check("build graph", listed.graph->build_operation_graph(handle));
@@ -172,15 +131,15 @@ void run_engines(cudnnHandle_t handle, const Problem& problem, std::vector<Memor
   for (int64_t id = 0; id < engines; ++id) {
     std::vector<fe::Knob> knobs;
     if (listed.graph->get_knobs_for_engine(id, knobs).is_bad()) continue;
-    std::unordered_map<fe::KnobType_t, int64_t> choices;
-    for (const fe::Knob& knob : knobs) choices[knob.type] = knob.minValue;
-    Built built = build(problem);
-    check("build graph", built.graph->build_operation_graph(handle));
-    check("engine", built.graph->create_execution_plan(id, choices));
-    check("support", built.graph->check_support());
-    check("plan", built.graph->build_plans());
-    tell_name(*built.graph);
-    execute(handle, problem, built, inputs);
+    for (const Choices& choices : all_choices(knobs)) {
+      Built built = build(problem);
+      check("build graph", built.graph->build_operation_graph(handle));
+      check("engine", built.graph->create_execution_plan(id, choices));
+      check("support", built.graph->check_support());
+      check("plan", built.graph->build_plans());
+      tell_name(*built.graph);
+      execute(handle, problem, built, inputs);
+    }
   }
 }
 
@@ -203,34 +162,9 @@ void run_serialized(cudnnHandle_t handle, const Problem& problem, std::vector<Me
 
 int main(int count_of_arguments, char** arguments) {
   check("usage", count_of_arguments == 8, "see the source");
-  cudnn_frontend::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW);
-  check("dlopen", cudnn_frontend::cudnn_dlhandle != nullptr, "no libcudnn.so.9");
-
-  Problem problem;
-  problem.operation = arguments[1];
-  problem.channels_last = std::string(arguments[3]) == "nhwc";
-  const std::map<std::string, fe::DataType_t> types = {
-      {"f32", fe::DataType_t::FLOAT}, {"f16", fe::DataType_t::HALF}, {"bf16", fe::DataType_t::BFLOAT16}};
-  problem.type = types.at(arguments[4]);
-  problem.x = numbers(arguments[5]);
-  problem.w = numbers(arguments[6]);
-  problem.padding = numbers(arguments[7])[0];
-  problem.stride = numbers(arguments[7])[1];
-  problem.y = {problem.x[0], problem.w[0]};
-  problem.bias = Sizes(problem.x.size(), 1);
-  problem.bias[1] = problem.w[0];
-  for (size_t axis = 2; axis < problem.x.size(); ++axis) {
-    problem.y.push_back((problem.x[axis] + 2 * problem.padding - problem.w[axis]) / problem.stride + 1);
-  }
-
-  std::vector<Memory> inputs;
-  for (const Sizes& sizes : {problem.x, problem.w, problem.y, problem.y, problem.bias}) {
-    inputs.emplace_back(problem.bytes(sizes));
-    check("stdin", std::fread(inputs.back().data(), 1, inputs.back().size(), stdin) == inputs.back().size(),
-          "too short");
-  }
-  cudnnHandle_t handle = nullptr;
-  check("handle", fe::detail::create_handle(&handle) == CUDNN_STATUS_SUCCESS, "cudnnCreate");
+  const Problem problem = read_problem(arguments);
+  std::vector<Memory> inputs = read_tensors(problem);
+  const cudnnHandle_t handle = open_cudnn();
   const std::string choice = arguments[2];
   if (choice == "engine") {
     run_engines(handle, problem, inputs);

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from graph_abi import CONSTANTS, Library
+from reference import operand_shapes
 
 from mucudnn._native import Problem
 
@@ -16,6 +18,8 @@ Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[np.float64]
 Descriptor = ctypes.c_void_p
 UIDS = {"x": 120, "w": 119, "y": 121}  # the letters, as PyTorch numbers them
+UIDS.update({f"operand{place}": 200 + place for place in range(9)})
+BETWEEN = 300  # the first of the intermediate tensors
 TYPES = {"f32": "FLOAT", "f64": "DOUBLE", "f16": "HALF", "bf16": "BFLOAT16"}
 # For each pass: its operation, and the attributes of x, w and y.
 OPERATIONS = {
@@ -79,7 +83,14 @@ class Client:
         return descriptor
 
     def tensor(
-        self, uid: int, sizes: Sequence[int], strides: Sequence[int], type_: str, *, virtual: bool = False
+        self,
+        uid: int,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        type_: str,
+        *,
+        virtual: bool = False,
+        alignment: int = 16,
     ) -> Descriptor:
         return self.make(
             "TENSOR",
@@ -88,7 +99,7 @@ class Client:
                 ("TENSOR_DIMENSIONS", "INT64", sizes),
                 ("TENSOR_STRIDES", "INT64", strides),
                 ("TENSOR_UNIQUE_ID", "INT64", [uid]),
-                ("TENSOR_BYTE_ALIGNMENT", "INT64", [16]),
+                ("TENSOR_BYTE_ALIGNMENT", "INT64", [alignment]),
                 ("TENSOR_IS_VIRTUAL", "BOOLEAN", [virtual]),
             ],
         )
@@ -148,12 +159,13 @@ class Client:
         *,
         alphas: tuple[float, float] = (1, 1),
         settings: Sequence[tuple[str, str, Sequence[object]]] = (),
+        compute: str = "f32",
     ) -> Descriptor:
         function = self.make(
             "POINTWISE",
             [
                 ("POINTWISE_MODE", "POINTWISE_MODE", [CONSTANTS[f"POINTWISE_{mode}"]]),
-                ("POINTWISE_MATH_PREC", "DATA_TYPE", [0]),
+                ("POINTWISE_MATH_PREC", "DATA_TYPE", [data_type(compute)]),
                 *settings,
             ],
         )
@@ -169,6 +181,73 @@ class Client:
                 (attribute + "ALPHA2", "FLOAT", [alphas[1]]),
             ],
         )
+
+    def fused(
+        self,
+        problem: Problem,
+        *,
+        alpha: float = 1,
+        scale: float = 1,
+        factor: float | None = None,
+        swapped: bool = False,
+        intermediate: str | None = None,
+        compute: str | None = None,
+        operand: dict[str, Any] | None = None,
+        settings: Sequence[tuple[str, str, Sequence[object]]] = (),
+    ) -> list[Descriptor]:
+        """A forward convolution and its epilogue, in the order of computing.
+
+        By default as cudnn-frontend writes them. Otherwise `alpha` is the convolution's, `scale` that of what
+        operations take from the one before, `factor` that of what they take besides, which comes first if
+        `swapped`; `intermediate` and `compute` are types, `operand` changes the tensors that are read, and
+        `settings` stand behind those of the functions.
+        """
+        shape, wide = shapes(problem)["y"], "f64" if problem.data_type == "f64" else "f32"
+        strides = packed(shape, problem.layout)
+        largest = np.finfo(np.float64 if wide == "f64" else np.float32).max
+        relu = [
+            ("POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [1]),
+            ("POINTWISE_RELU_LOWER_CLIP", "DOUBLE", [0.0]),
+            ("POINTWISE_RELU_UPPER_CLIP", "DOUBLE", [float(largest)]),
+            ("POINTWISE_RELU_LOWER_CLIP_SLOPE", "DOUBLE", [0.0]),
+        ]
+        names = problem.epilogue.split("+")[1:]
+        between = [
+            self.tensor(BETWEEN + place, shape, strides, intermediate or wide, virtual=True)
+            for place in range(len(names))
+        ]
+        between.append(self.tensor(UIDS["y"], shape, strides, problem.data_type))
+        operations = [self.operation(problem, "forward", alpha=alpha, y=between[0])]
+        operands = {
+            name: self.operand(problem, name, sizes, **operand or {})
+            for name, sizes in operand_shapes(problem).items()
+        }
+        for place, name in enumerate(names):
+            x, b, y = between[place], operands.get(f"operand{place}"), between[place + 1]
+            alphas = (scale, (0.0 if name == "add0" else 1.0) if factor is None else factor)
+            if swapped and b is not None:
+                x, b, alphas = b, x, alphas[::-1]
+            function = [*(relu if name == "relu" else ()), *settings]
+            mode = "RELU_FWD" if name == "relu" else "ADD"
+            operations.append(
+                self.pointwise(mode, x, y, b, alphas=alphas, settings=function, compute=compute or wide)
+            )
+        return operations
+
+    def operand(
+        self,
+        problem: Problem,
+        name: str,
+        sizes: Sequence[int],
+        *,
+        sizes_of: dict[str, Sequence[int]] | None = None,
+        type_: str | None = None,
+        layout: str | None = None,
+        alignment: int = 16,
+    ) -> Descriptor:
+        sizes = (sizes_of or {}).get(name, sizes)
+        strides = packed(sizes, layout or problem.layout)
+        return self.tensor(UIDS[name], sizes, strides, type_ or problem.data_type, alignment=alignment)
 
     def graph(self, operations: Sequence[Descriptor]) -> Descriptor:
         return self.make(
@@ -226,7 +305,8 @@ class Client:
         assert isinstance(index, int)
         return index
 
-    def config(self, graph: Descriptor, index: int) -> Descriptor:
+    def config(self, graph: Descriptor, index: int, knobs: Mapping[int, int] | None = None) -> Descriptor:
+        """Of an engine by its number; knobs: values by type."""
         engine = self.make(
             "ENGINE",
             [
@@ -234,7 +314,44 @@ class Client:
                 ("ENGINE_GLOBAL_INDEX", "INT64", [index]),
             ],
         )
-        return self.make("ENGINECFG", [("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR", [engine])])
+        choices = [
+            self.make(
+                "KNOB_CHOICE",
+                [
+                    ("KNOB_CHOICE_KNOB_TYPE", "KNOB_TYPE", [type_]),
+                    ("KNOB_CHOICE_KNOB_VALUE", "INT64", [value]),
+                ],
+            )
+            for type_, value in (knobs or {}).items()
+        ]
+        attributes = [("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR", [engine])]
+        if choices:
+            attributes.append(("ENGINECFG_KNOB_CHOICES", "BACKEND_DESCRIPTOR", choices))
+        return self.make("ENGINECFG", attributes)
+
+    def knobs(self, config: Descriptor) -> dict[int, int]:
+        """Values by type, as a configuration has chosen them."""
+        brought = [self.library.create("KNOB_CHOICE")[1] for _ in range(8)]
+        array, count = (ctypes.c_void_p * len(brought))(*brought), ctypes.c_int64()
+        self.check(
+            self.library.dll.cudnnBackendGetAttribute(
+                *(config, CONSTANTS["ATTR_ENGINECFG_KNOB_CHOICES"], CONSTANTS["TYPE_BACKEND_DESCRIPTOR"]),
+                *(ctypes.c_int64(len(brought)), ctypes.byref(count), array),
+            )
+        )
+        chosen = {}
+        for choice in brought[: count.value]:
+            type_ = self.read(choice, "KNOB_CHOICE_KNOB_TYPE", "KNOB_TYPE")
+            value = self.read(choice, "KNOB_CHOICE_KNOB_VALUE", "INT64")
+            assert isinstance(type_, int)
+            assert isinstance(value, int)
+            chosen[type_] = value
+        return chosen
+
+    def name(self, config: Descriptor) -> str:
+        """As mucudnn names engines with their knobs."""
+        knobs = (f"_k{type_}={value}" for type_, value in sorted(self.knobs(config).items()))
+        return f"eng{self.engine_index(config)}{''.join(knobs)}"
 
     def plan(self, config: Descriptor) -> Descriptor:
         return self.make(

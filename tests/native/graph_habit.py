@@ -1,8 +1,12 @@
 """How programs convolve with the graph API: as shim_client.py's cases say, one after the other.
 
-What a case may say besides: engine (its number; else the first of the heuristics), keep (its descriptors are
-left in place while the plan runs), unknown (attributes that the graph gets besides), json (the plan goes
-through its text), share (threads that run one plan), scratch (False: no workspace is passed).
+What a case may say besides: engine (its number; else the first of the heuristics), knobs (of that engine,
+values by type), keep (its descriptors are left in place while the plan runs), unknown (attributes that the
+graph gets besides), json (the plan goes through its text), share (threads that run one plan), scratch (False:
+no workspace is passed), call (what is called instead of Execute: PopulateCudaGraph or UpdateCudaGraph).
+Of a problem with an epilogue: reverse (the graph names its operations from the last to the first), alias
+(operands that lie where other tensors do), odd (what differs from how cudnn-frontend writes it, see
+Client.fused), chain (the name of another graph, of odd_chains.py).
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import ctypes
 import threading
 from typing import Any
 
+import odd_chains
 from graph_abi import Library
 from graph_client import UIDS, Bytes, Client, Descriptor
 
@@ -40,16 +45,21 @@ class Watched(Library):
 
 def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
     """The finalized plan."""
-    operation = client.operation(
-        problem, case["pass_"], alpha=case.get("alpha", 1.0), beta=case.get("beta", 0.0)
-    )
+    if "chain" in case:
+        operations = odd_chains.operations(client, problem, case["chain"])
+    elif problem.epilogue:
+        operations = client.fused(problem, **case.get("odd", {}))
+    else:
+        alpha, beta = case.get("alpha", 1.0), case.get("beta", 0.0)
+        operations = [client.operation(problem, case["pass_"], alpha=alpha, beta=beta)]
     attributes = [
-        ("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", [operation]),
+        ("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", operations[:: -1 if case.get("reverse") else 1]),
         ("OPERATIONGRAPH_HANDLE", "HANDLE", [client.handle]),
     ]
     graph = client.make("OPERATIONGRAPH", [*attributes, *map(tuple, case.get("unknown", []))])
     engine = case.get("engine")
-    config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine)
+    knobs = {int(type_): value for type_, value in case.get("knobs", {}).items()}
+    config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine, knobs)
     plan = client.plan(config)
     return client.plan_from_json(client.json(plan)) if case.get("json") else plan
 
@@ -71,12 +81,15 @@ def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str
     workspace = client.workspace(plan)
     output = memory[{"forward": "y", "backward_data": "x", "backward_filter": "w"}[case["pass_"]]]
     start, statuses = output.copy(), []
+    memory = {**memory, **{name: memory[other] for name, other in case.get("alias", {}).items()}}
     pack = client.pack(
         {UIDS[name]: data for name, data in memory.items()}, workspace if case.get("scratch", True) else None
     )
+    call = getattr(library.dll, f"cudnnBackend{case.get('call', 'Execute')}")
+    cuda_graph = (ctypes.c_void_p(1),) if "call" in case else ()
     for _ in range(case.get("repeat", 1)):
         output[:] = start
-        statuses.append(int(library.dll.cudnnBackendExecute(client.handle, plan, pack)))
+        statuses.append(int(call(client.handle, plan, pack, *cuda_graph)))
     assert workspace_size(client, plan, pack) == workspace.size
     share(client, plan, memory, case.get("share", 0))
     library.destroy_all_but()

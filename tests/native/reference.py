@@ -46,6 +46,38 @@ def convolve(problem: Problem, pass_: str, x: Array, w: Array, y: Array) -> Arra
 
 
 OUTPUT = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
+EPILOGUES = (  # what cuDNN has engines for, and other orders
+    "+bias",
+    "+relu",
+    "+add",
+    "+bias+relu",
+    "+add+bias+relu",
+    "+add0+bias+relu",
+    "+bias+add+relu",
+    "+relu+bias+add0+add",
+)
+
+
+def operand_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Of what the epilogue reads, channels first, named by the place of its operation."""
+    like_y = (problem.mini_batch, problem.out_channels, *problem.output)
+    channels = (1, problem.out_channels, *(1 for _ in problem.output))
+    operations = problem.epilogue.split("+")[1:]
+    return {
+        f"operand{place}": channels if name == "bias" else like_y
+        for place, name in enumerate(operations)
+        if name != "relu"
+    }
+
+
+def finished(problem: Problem, result: Array, operands: dict[str, Array]) -> Array:
+    """A convolution's result after its epilogue."""
+    for place, name in enumerate(problem.epilogue.split("+")[1:]):
+        if name == "relu":
+            result = np.maximum(result, 0)
+        elif name != "add0":
+            result = result + operands[f"operand{place}"]
+    return result
 
 
 class Bench:
@@ -59,6 +91,8 @@ class Bench:
             "w": (p.out_channels, group_channels, *p.kernel),
             "y": (p.mini_batch, p.out_channels, *p.output),
         }
+        self.operands = operand_shapes(p)
+        self.shapes.update(self.operands)
         self.memory, self.values = {}, {}
         for index, (name, shape) in enumerate(self.shapes.items()):
             count = int(np.prod(shape))
@@ -134,22 +168,25 @@ class Bench:
             memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
         else:
             memory.fill(self.problem.data_type, count, over)
-        x, w, y, scratch = *self.memory.values(), self.engine.allocate(workspace)
+        x, w, y, *operands = self.memory.values()
         self.engine.execute(
-            self.problem, self.pass_, parts, x, w, y, scratch, alpha=alpha, beta=beta, tiles=tiles
-        )
+            self.problem, self.pass_, parts, x, w, y, self.engine.allocate(workspace),
+            alpha=alpha, beta=beta, tiles=tiles, operands=operands,
+        )  # fmt: skip
         return self._load(name)
 
     def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
         """The same output in fp64."""
-        result = alpha * convolve(self.problem, self.pass_, *self.values.values())
-        return result + beta * self.values[OUTPUT[self.pass_]] if beta else result
+        result = alpha * convolve(self.problem, self.pass_, *(self.values[name] for name in "xwy"))
+        result = result + beta * self.values[OUTPUT[self.pass_]] if beta else result
+        return finished(self.problem, result, self.values)
 
     def magnitude(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
         """‖ |α| (|x| ∗ |w|) + |β| |y0| ‖: the scale of the rounding errors of sums of products."""
         absolute = {name: np.abs(values) for name, values in self.values.items()}
-        result = abs(alpha) * convolve(self.problem, self.pass_, *absolute.values())
-        return float(np.linalg.norm(result + abs(beta) * absolute[OUTPUT[self.pass_]]))
+        result = abs(alpha) * convolve(self.problem, self.pass_, *(absolute[name] for name in "xwy"))
+        result = result + abs(beta) * absolute[OUTPUT[self.pass_]]
+        return float(np.linalg.norm(finished(self.problem, result, absolute)))
 
     def norm(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
         """A bound of the result's norm: the scale of transforms, whose errors spread over their tiles."""

@@ -4,7 +4,8 @@
 
 It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
 "find", "find_ex", "fixed", or "graph" of graph_habit.py), algorithm and workspace (of "fixed"; of the others,
-instead of what they were told), alpha, beta, over (a value all over the output beforehand), fused, repeat.
+instead of what they were told), alpha, beta, over (a value all over the output beforehand), fused, repeat,
+and of the CUDA runtime in wrapped_cudart.py: device (a number), capturing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import graph_habit
 import numpy as np
 import numpy.typing as npt
+from reference import operand_shapes
 
 from mucudnn._native import Problem, parse_descriptor
 
@@ -61,6 +63,7 @@ def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
         "x": (problem.mini_batch, problem.in_channels, *problem.input),
         "w": (problem.out_channels, channels, *problem.kernel),
         "y": (problem.mini_batch, problem.out_channels, *problem.output),
+        **operand_shapes(problem),
     }
 
 
@@ -219,6 +222,10 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     problem = parse_descriptor(case["problem"])[0]
     memory = operands(problem)
     output = OUTPUT[case["pass_"]]
+    if case.get("device") is not None:
+        assert ctypes.CDLL("libcudart.so.13").cudaSetDevice(case["device"]) == 0
+    if case.get("capturing") is not None:
+        ctypes.CDLL("libcudart.so.13").set_capturing(case["capturing"])
     if "over" in case:
         count = memory[output].size // problem.element_size
         memory[output] = to_bytes(np.full(count, case["over"]), problem.data_type)

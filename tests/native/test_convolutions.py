@@ -198,6 +198,16 @@ def test_measuring_gives_at_least_three_times_and_stops_at_the_budget(engine: En
     assert all(t >= 0 for t in times)
 
 
+@pytest.mark.parametrize(("budget_ms", "runs"), [(1e9, 3), (0.0, 1)])
+def test_what_is_hopeless_is_not_measured_long(budget_ms: float, runs: int, engine: Engine) -> None:
+    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+    memory = [engine.allocate(4096) for _ in range(3)]
+    times = engine.measure(
+        problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=budget_ms, hopeless_ms=0.0
+    )
+    assert len(times) == runs
+
+
 def test_a_tensor_beyond_the_abi_leaves_every_algorithm_unsupported(engine: Engine) -> None:
     problem = Problem(mini_batch=2**20, in_channels=64, out_channels=64, input=(64, 64), kernel=(3, 3))
     statuses = {c.status for c in engine.enumerate(problem, "forward")}

@@ -20,6 +20,7 @@ LEGACY_NUMBERS = {
     "backward_data": {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 3, "WINOGRAD_NONFUSED": 5},
     "backward_filter": {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 6, "WINOGRAD_NONFUSED": 5},
 }
+EXPLICIT_GEMM = {"forward": 2, "backward_data": 0, "backward_filter": 0}  # the engine with a knob
 MODES = ("INSTANT", "A", "B", "FALLBACK")
 
 client = Client(Library(_native.host_library()))
@@ -117,7 +118,9 @@ def test_heuristics_list_the_engines_that_run_and_the_fallback_needs_no_workspac
     if mode == "FALLBACK":
         assert indices == [next(iter(LEGACY_NUMBERS[pass_].values()))]
     else:
-        assert sorted(indices) == sorted(LEGACY_NUMBERS[pass_].values())
+        tiled = EXPLICIT_GEMM[pass_]  # with its largest tiles, then with its smallest
+        assert sorted(indices) == sorted([*LEGACY_NUMBERS[pass_].values(), tiled])
+        assert [client.knobs(one) for one in configs if client.engine_index(one) == tiled] == [{2: 0}, {2: 4}]
         assert mode == "INSTANT" or indices == [
             client.engine_index(config) for config in client.heuristics(graph)
         ]
@@ -144,6 +147,5 @@ def test_engines_say_what_they_compute_by() -> None:
         status, count, values = client.library.get(engine, "ENGINE_NUMERICAL_NOTE", "NUMERICAL_NOTE", 10)
         assert (status, count) == (0, len(values))
         notes[client.engine_index(config)] = values
-        assert client.library.get(engine, "ENGINE_KNOB_INFO", "BACKEND_DESCRIPTOR", 0)[:2] == (0, 0)
         assert client.library.get(engine, "ENGINE_BEHAVIOR_NOTE", "BEHAVIOR_NOTE", 5)[:2] == (0, 0)
     assert notes == {0: [], 2: [], 5: [3], 7: [5, 6]}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shim_cases
+from programs import SHIM, preload, run
 from reference import PASSES
 from shim_cases import case, check_results, problem_of, run_alone, run_under_shim
 from test_graph_convolutions import LEGACY_NUMBERS
+from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, host_library
 
 SMALL = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 BODIES = (
@@ -92,7 +97,7 @@ def check_same(cases: list[dict[str, Any]], found: shim_cases.Ran, folder: Path)
     assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
     assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
     for one, other in zip(found.outputs, alone.outputs, strict=True):
-        assert (one == other).all()
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 1 << 20])
@@ -158,7 +163,7 @@ def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "summary"),
     [
-        ({"json": True}, None),
+        ({"json": True}, "0 of 3 convolutions divided, 3 passed through (a plan made from JSON)"),
         (
             {"unknown": [["OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN", [False]]]},
             "0 of 3 convolutions divided, 3 passed through (a graph with an unknown attribute)",
@@ -167,11 +172,11 @@ def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
     ids=["json", "unknown attribute"],
 )
 def test_what_is_not_recognised_passes_through(
-    more: dict[str, Any], summary: str | None, engine: Engine, tmp_path: Path
+    more: dict[str, Any], summary: str, engine: Engine, tmp_path: Path
 ) -> None:
     cases = [graph(SMALL, pass_, **more) for pass_ in PASSES]
     found = run_under_shim(cases, tmp_path, **followed(dividing_plan(engine, tmp_path)))
-    assert "convolutions divided" not in found.stderr if summary is None else found.summary == summary
+    assert found.summary == summary
     check_same(cases, found, tmp_path)
 
 
@@ -192,3 +197,28 @@ def test_record_writes_down_what_the_graph_api_convolves(tmp_path: Path) -> None
     )
     assert "# forward*3 backward_data*3 backward_filter*3\n" + SMALL in record.read_text()
     check_same(cases, found, tmp_path)
+
+
+PLANS = """
+import ctypes, json, os, sys
+sys.path.insert(0, {folder!r})
+import shim_client
+library, real = ctypes.CDLL("libcudnn.so.9"), ctypes.CDLL(os.environ["MUCUDNN_LIBRARY"])
+for case in json.loads({cases!r}):
+    before = real.live_descriptors()
+    shim_client.run(shim_client.Client(library), case)
+    print(real.live_descriptors() - before)
+"""
+
+
+def test_what_was_made_for_a_programs_plan_goes_with_it(engine: Engine, tmp_path: Path) -> None:
+    cases = [graph(SMALL, pass_) for pass_ in PASSES] * 2
+    program = PLANS.format(folder=str(shim_cases.CLIENT.parent), cases=json.dumps(cases))
+    result = run(
+        sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), HOST_ENGINE=host_library(),
+        MUCUDNN_LIBRARY=str(build_wrapper(tmp_path)), MUCUDNN_LOG="info",
+        **followed(dividing_plan(engine, tmp_path)),
+    )  # fmt: skip
+    assert result.stdout.split() == ["0"] * len(cases), result.stderr
+    assert "6 of 6 convolutions divided" in result.stderr
+    assert result.stderr.count(" # as planned") == len(PASSES), "each is said once"

@@ -20,7 +20,7 @@ from mucudnn.cli import main
 from mucudnn.kernels import Flags, read_network
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-MAGIC = "mucudnn plan 1\n"
+MAGIC = "mucudnn plan 2\n"  # of a document of the journal
 ONLINE = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
 
 
@@ -101,6 +101,7 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
             rows = [row for kind, row in cache.rows() if kind.name == "measurement"]
         assert (machine.device, machine.library) == (engine.device, engine.library)
         assert len(rows) == measurements(found)
+        assert {row["notes"] for row in rows} == {"deterministic"}
     assert main(["cache", "prune", "--older-than", "0"]) == 0
     assert (tmp_path / "cache.sqlite.journal").read_text() == ""
     assert "deleted" in capsys.readouterr().out

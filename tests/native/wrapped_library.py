@@ -1,17 +1,23 @@
-"""The host engine behind functions that can be made to fail, and that can pass for NVIDIA's."""
+"""The host engine behind functions that are counted, may fail, and may say what NVIDIA's would say."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import host_abi
+from graph_abi import CONSTANTS
 from programs import compile_c
 
 SOURCE = """
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "cudnn/backend_abi.h"
 
 static atomic_int count, failing, sticky;
@@ -22,7 +28,21 @@ void fail_call(int number, int all) { count = 0; failing = number; sticky = all;
 int calls(void) { return count; }
 const char* failed_call(void) { return failed; }
 
+/* Into the file CALLS, with the type of a descriptor that is created. */
+static void note(const char* name, int type) {
+  static int file = -2;
+  const char* path = getenv("CALLS");
+  if (path == NULL || *path == '\\0') return;
+  if (file == -2) file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+  dprintf(file, "%s %d\\n", name, type);
+}
+/* Those of the graph API that exist. */
+static atomic_int live;
+int live_descriptors(void) { return live; }
+
 static int fails(const char* name, int executes) {
+  const char* refused = getenv("REFUSED");
+  if (refused != NULL && strcmp(refused, name) == 0) return 1;
   const int number = ++count;
   if (failing == 0 || (sticky ? number < failing || !executes : number != failing)) return 0;
   failed = name;
@@ -46,24 +66,53 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
     if (results[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0) results[i].determinism = 0;
   }
 }
+
+/* ENGINE_NOTES="2=0 7=4": engine 2 has numerical note 0 besides its own, and engine 7 note 4. */
+static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_t* count, int* notes) {
+  int64_t index = -1, got = 0;
+  cudnnStatus_t (*read)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
+                        int64_t, int64_t*, void*);
+  *(void**)&read = find("cudnnBackendGetAttribute");
+  read(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &got, &index);
+  const char* text = getenv("ENGINE_NOTES");
+  for (char* end; text != NULL && *text != '\\0'; text = end) {
+    const long number = strtol(text, &end, 10), note = strtol(end + 1, &end, 10);
+    if (number != index) continue;
+    if (notes != NULL && *count < requested) notes[*count] = (int)note;
+    if (notes == NULL || *count < requested) ++*count;
+  }
+}
 """
 
 
+# A graph is made and launched in one.
+CUDA_GRAPHS = """if (getenv("CUDA_GRAPHS") != NULL) *(void**)&real = find("cudnnBackendExecute");"""
 EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
+
+
+# What comes after a call.
+AFTER = {
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
+    "cudnnBackendCreateDescriptor": "live += status == 0;",
+    "cudnnBackendDestroyDescriptor": "live -= status == 0;",
+    "cudnnBackendGetAttribute": "if (status == 0 && name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) "
+    "add_notes(descriptor, requested, count, elements);",
+}
 
 
 def wrapper(result: str, name: str, parameters: str) -> str:
     names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
     fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
+    type_ = "type" if name == "cudnnBackendCreateDescriptor" else "0"
     body = f"{'' if result == 'void' else 'return '}real({names});"
-    if name == "cudnnGetConvolutionBackwardFilterAlgorithm_v7":
-        body = (
-            f"const {result} status = real({names}); make_nondeterministic(results, returned); return status;"
-        )
+    if name in AFTER:
+        body = f"const {result} status = real({names}); {AFTER[name]} return status;"
     return f"""
 {result} {name}({parameters}) {{
   static {result} (*real)({parameters});
   if (real == NULL) *(void**)&real = find("{name}");
+  note("{name}", {type_});
+  {CUDA_GRAPHS if name.endswith("CudaGraph") else ""}
   {fails if result == "cudnnStatus_t" else ""}
   {body}
 }}"""
@@ -72,8 +121,10 @@ def wrapper(result: str, name: str, parameters: str) -> str:
 def build_wrapper(folder: Path, *options: str) -> Path:
     """The library, which finds the host engine by HOST_ENGINE.
 
-    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0; with `-DNO_HOST` it does not tell
-    that it is no NVIDIA's.
+    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, ENGINE_NOTES is what it says of the
+    graph API's engines, and with CUDA_GRAPHS it makes CUDA graphs, which are launched at once; with
+    `-DNO_HOST` it does not tell that it is no NVIDIA's. The function that REFUSED names fails; CALLS names a
+    file for `calls_in`.
     """
     headers = "".join(header.read_text() for header in host_abi.HEADERS)
     text = re.sub(r"\s*\\\n\s*", " ", headers)
@@ -83,3 +134,17 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     source.write_text(SOURCE + "".join(wrapper(*one) for one in declared))
     compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parents[1]}", *options, source, "-o", library, "-ldl")
     return library
+
+
+def calls_in(file: Path) -> Counter[str]:
+    """How often each function was called; cudnnBackendCreateDescriptor for each type, by the type's name."""
+    types = {
+        str(number): name.removeprefix("BACKEND_").removesuffix("_DESCRIPTOR")
+        for name, number in CONSTANTS.items()
+        if name.startswith("BACKEND_") and name.endswith("_DESCRIPTOR")
+    }
+    calls: Counter[str] = Counter()
+    for line in file.read_text().splitlines():
+        name, type_ = line.split()
+        calls[types[type_] if name == "cudnnBackendCreateDescriptor" else name] += 1
+    return calls

@@ -85,7 +85,9 @@ class FakeEngine:
         sixteen = pass_ == "backward_filter" and problem.element_size == 2
         return problem.w_elements * 6 if sixteen and parts > 4 else 0
 
-    def measure(self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms) -> list[float]:
+    def measure(
+        self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more
+    ) -> list[float]:
         if self.calls["measure"] == self.interrupt_after:
             raise KeyboardInterrupt
         self.calls["measure"] += 1
@@ -93,7 +95,7 @@ class FakeEngine:
         assert needed <= (workspace.size if workspace else 0)
         return [self.algorithms[algorithm].time_ms(problem.mini_batch)] * 3
 
-    def execute(self, problem, pass_, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0) -> None:
+    def execute(self, problem, pass_, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0, operands=()) -> None:
         assert sum(size for size, _ in parts) == problem.mini_batch
         tensors = {"forward": (x, w, y), "backward_data": (y, w, x), "backward_filter": (x, y, w)}[pass_]
         read = [t.read(problem.data_type, t.size // problem.element_size) for t in tensors[:2]]
@@ -105,7 +107,7 @@ class FakeEngine:
     def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> Sequence:
         return parts
 
-    def compare(self, divisions: Sequence, x, w, y, workspace, *, rounds) -> list[list[float]]:
+    def compare(self, divisions: Sequence, x, w, y, workspace, *, rounds, operands=()) -> list[list[float]]:
         self.calls["compare"] += 1
         return [
             [

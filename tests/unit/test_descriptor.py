@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from mucudnn._native import Problem, parse_descriptor
 
+EPILOGUES = st.lists(st.sampled_from(["bias", "add", "add0", "relu"]), max_size=8).map(
+    lambda names: "".join(f"+{name}" for name in names)
+)
 FULL = "f32:nchw:default:g1mb256_ic64ih27iw27_oc192oh27ow27_kh5kw5_sh1sw1_ph2pw2_dh0dw0"
 
 
@@ -30,6 +33,7 @@ def problems(draw: st.DrawFn) -> Problem:
             data_type=draw(st.sampled_from(["f32", "f64", "f16", "bf16"])),
             layout=draw(st.sampled_from(["nchw", "nhwc"])),
             math=draw(st.sampled_from(["default", "tf32", "strict"])),
+            epilogue=draw(EPILOGUES),
         )
     except ValueError:
         assume(False)
@@ -39,6 +43,30 @@ def problems(draw: st.DrawFn) -> Problem:
 @given(problems())
 def test_the_full_form_reads_back_as_the_same_problem(problem: Problem) -> None:
     assert parse_descriptor(str(problem)) == (problem, "", 1)
+
+
+@given(problems(), st.text("abr ", max_size=5), st.integers(1, 99))
+def test_an_epilogue_stands_behind_the_sizes_and_before_the_name(
+    problem: Problem, name: str, count: int
+) -> None:
+    text = str(problem)
+    assert text.endswith(f"w{problem.dilation[-1] - 1}{problem.epilogue}")
+    assert parse_descriptor(f'{text}_n"{name}*{count}"') == (problem, name, count)
+    assert parse_descriptor(text.removesuffix(problem.epilogue))[0] == problem or problem.epilogue
+
+
+def test_a_fused_problem_is_another_problem_with_the_same_sizes() -> None:
+    plain, fused = (parse_descriptor(FULL + epilogue)[0] for epilogue in ("", "+add0+bias+relu"))
+    assert plain != fused
+    assert fused.epilogue == "+add0+bias+relu"
+    assert (fused.input, fused.output, fused.flops) == (plain.input, plain.output, plain.flops)
+    assert fused.replace(mini_batch=2).epilogue == fused.epilogue
+
+
+def test_an_epilogue_reads_a_tensor_like_the_output_or_a_number_for_each_channel() -> None:
+    problem = parse_descriptor("mb3_ic4ih5_oc6_kh3_ph1+bias+relu+add+add0")[0]
+    assert problem.operand_elements == [6, 3 * 6 * 5 * 5, 3 * 6 * 5 * 5]
+    assert parse_descriptor("mb3_ic4ih5_oc6_kh3_ph1+relu")[0].operand_elements == []
 
 
 def test_the_full_form_is_written_with_name_and_count_left_out() -> None:
@@ -108,6 +136,10 @@ def test_what_the_text_leaves_out_comes_from_the_keywords_and_what_it_says_stand
         ("mb99999999999999999999_ic64ih27_oc192_kh3", "'mb99999999999999999999' is above 2147483647"),
         ("mb2147483647_ic2147483647ih27_oc1_kh1", "x would have 2.63 bytes or more"),
         ("f31:mb1_ic1ih1_oc1_kh1", "'f31:' is no data type"),
+        ("mb1_ic1ih1_oc1_kh1+", r"'\+' is nothing that follows a convolution: it is one of bias, add, add0"),
+        ("mb1_ic1ih1_oc1_kh1+gelu", r"'\+gelu' is nothing that follows a convolution"),
+        ("mb1_ic1ih1_oc1_kh1+relu_ph1", r"'\+relu_ph1' is nothing that follows"),
+        ("mb1_ic1ih1_oc1_kh1" + "+relu" * 9, "9 operations follow the convolution .*: at most 8 may"),
         ('mb1_ic1ih1_oc1_kh1_n"a', "is not of the form"),
         ('mb1_ic1ih1_oc1_kh1_n"a*0"', "the count '0'"),
         ('mb1_ic1ih1_oc1_kh1_n"a*x"', "the count 'x'"),
@@ -118,7 +150,7 @@ def test_an_unreadable_descriptor_names_the_part_that_is_wrong(text: str, messag
         parse_descriptor(text)
 
 
-@given(st.text(alphabet='mbichowkdsp0123456789_:*n"-fx', max_size=60))
+@given(st.text(alphabet='mbichowkdsp0123456789_:*n"-fx+relua', max_size=60))
 def test_no_text_does_anything_but_parse_or_raise_value_error(text: str) -> None:
     try:
         parse_descriptor(text)
@@ -156,6 +188,7 @@ def test_replacing_with_an_impossible_value_is_refused() -> None:
         ({"kernel": (3, 3, 3)}, "kernel has 3 sizes, the input has 2"),
         ({"stride": 0}, "the stride along height is 0"),
         ({"layout": "chwn"}, "unknown layout 'chwn'"),
+        ({"epilogue": "bias"}, r"'bias' is not of the form \+bias\+relu"),
     ],
 )
 def test_an_impossible_problem_is_refused_by_name(changed: dict[str, object], message: str) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn import dispatch, shapes
+from mucudnn import arrays, dispatch, shapes
 from mucudnn.cache import Cache
+from mucudnn.devices import Device
 from mucudnn.dispatch import Call, prepared
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
 from mucudnn.optimizer import benchmark
@@ -155,3 +156,32 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
         found = list(pool.map(prepared, [CALL] * 8))
     assert counted.call_count == 1
     assert all(one is found[0] for one in found)
+
+
+def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Mock(kind="cudnn", is_capturing=lambda stream: stream == 7)
+    monkeypatch.setattr(dispatch, "device_named", lambda name: Device(engine))
+    with pytest.raises(UsageError, match="a CUDA graph is being captured"):
+        prepared(CALL._replace(device="cuda:0"), PLAN, stream=7)
+    engine.prepare.assert_not_called()
+    prepared(CALL._replace(device="cuda:0"), PLAN, stream=1)
+    engine.prepare.assert_called_once()
+
+
+def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, division, x = Mock(kind="cudnn"), Mock(), object()
+    monkeypatch.setattr(arrays, "scratch", lambda like, size: (4096, size) if like is x else None)
+    Device(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, x)
+    engine.borrow.assert_called_once_with(4096, 100)
+    division.run.assert_called_once_with(1, 2, 3, engine.borrow.return_value, 1.0, 0.0, 7)
+    engine.allocate.assert_not_called()
+    Device(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, object())
+    engine.allocate.assert_called_once_with(100)
+
+
+def test_where_that_library_has_no_memory_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "scratch", Mock(side_effect=MemoryError))
+    with pytest.raises(NothingFitsError, match="no memory for a workspace of 100 B"):
+        Device(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())

@@ -180,6 +180,20 @@ def test_an_unreadable_line_of_a_file_is_named_with_its_wrong_part(
     assert "\n" not in str(caught.value)
 
 
+def test_a_fused_convolution_has_a_forward_pass_only(tmp_path: Path) -> None:
+    file = tmp_path / "network.txt"
+    file.write_text("ic4ih5_oc4_kh3\nic4ih5_oc4_kh3+bias+relu\n")
+    kernels = read_network(str(file), Flags(), ("forward", "backward_data"))
+    assert [(k.problem.epilogue, k.pass_) for k in kernels] == [
+        ("", "forward"),
+        ("", "backward_data"),
+        ("+bias+relu", "forward"),
+    ]
+    assert kernels[2].label.endswith("_kh3+bias+relu")
+    with pytest.raises(UsageError, match="no descriptor in it for the pass backward_filter"):
+        read_network("ic4ih5_oc4_kh3+bias+relu", Flags(), ("backward_filter",))
+
+
 def test_an_unknown_network_suggests_near_names_and_lists_all() -> None:
     with pytest.raises(UsageError, match=r"did you mean resnet50.*alexnet.*vgg16"):
         read_network("resnet5", Flags(), FORWARD)

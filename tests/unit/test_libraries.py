@@ -126,8 +126,22 @@ def test_no_function_of_the_host_engine_is_unknown() -> None:
 )
 def test_the_shim_is_preloaded_once_and_behind_the_others(there: dict[str, str], expected: str) -> None:
     before = dict(there)
-    assert preloading(SHIM, {**there, "HOME": "/"}) == {"LD_PRELOAD": expected, "HOME": "/"}
+    environment = preloading(SHIM, {**there, "HOME": "/"})
+    assert (environment["LD_PRELOAD"], environment["HOME"]) == (expected, "/")
     assert there == before
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({}, str(SHIM.parent)),
+        ({"LD_LIBRARY_PATH": ""}, str(SHIM.parent)),
+        ({"LD_LIBRARY_PATH": "/a:/b"}, f"{SHIM.parent}:/a:/b"),
+        ({"LD_PRELOAD": str(SHIM), "LD_LIBRARY_PATH": "/a"}, "/a"),  # as some program before has changed it
+    ],
+)
+def test_the_shims_folder_is_looked_into_first(there: dict[str, str], expected: str) -> None:
+    assert preloading(SHIM, there)["LD_LIBRARY_PATH"] == expected
 
 
 @pytest.mark.parametrize(("version", "text"), [(91900, "9.19.0"), (92800, "9.28.0"), (91002, "9.10.2")])

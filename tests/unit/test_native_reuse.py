@@ -30,3 +30,17 @@ def test_the_desirable_set_is_that_of_the_solver(
         assert sum(sizes) == mini_batch
         assert sizes == sorted(sizes, reverse=True)
         assert set(configuration) <= set(parts)
+
+
+@given(measurements, st.integers(1, 24))
+def test_the_fastest_alone_is_the_last_of_the_desirable_set(
+    measured: dict[tuple[int, str], tuple[float, int]], mini_batch: int
+) -> None:
+    parts = [(size, name, time, workspace) for (size, name), (time, workspace) in measured.items()]
+    desirable = _native.desirable_set(parts, mini_batch)
+    found = _native.reuse_workspace(parts, mini_batch)
+    assert bool(found) == bool(desirable)
+    if found:
+        assert sum(size for size, *_ in found) == mini_batch
+        assert set(found) <= set(parts)
+        assert sum(p[2] for p in found) == pytest.approx(sum(p[2] for p in desirable[-1]))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
+from mucudnn._native import NewerVersionError, Problem, format_plan, parse_journal, parse_plan
 
 PROBLEM = Problem(mini_batch=64, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
 WHOLE = [(64, "IMPLICIT_GEMM", 25.5, 0)]
@@ -89,8 +89,8 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
 
 
 def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NewerVersionError, match="of version 2, this mucudnn reads up to version 1"):
-        parse_plan(TEXT.replace("plan 1", "plan 2"))
+    with pytest.raises(NewerVersionError, match="of version 3, this mucudnn reads up to version 2"):
+        parse_plan(TEXT.replace("plan 1", "plan 3"))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,17 @@ def test_a_broken_plan_is_refused_by_line(old: str, new: str, message: str) -> N
         parse_plan(TEXT.replace(old, new, 1))
 
 
+def test_a_fused_convolution_has_a_forward_pass_only() -> None:
+    fused = TEXT.replace("dw0", "dw0+bias+relu")
+    header, kernels = parse_plan(fused)
+    assert kernels[0][0].epilogue == "+bias+relu"
+    assert format_plan(header, kernels) == fused
+    with pytest.raises(ValueError, match="line 5: a fused convolution has no pass backward_data"):
+        parse_plan(fused.replace("forward", "backward_data"))
+    with pytest.raises(ValueError, match="a fused convolution has no pass backward_filter"):
+        format_plan(header, [(kernels[0][0], "backward_filter", *kernels[0][2:])])
+
+
 def test_a_kernel_stands_in_a_plan_once() -> None:
     kernel = (PROBLEM, "forward", 1, WHOLE, [])
     with pytest.raises(ValueError, match="twice"):
@@ -136,3 +147,49 @@ def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
         format_plan({"device": "two\nlines"}, [])
     with pytest.raises(ValueError, match="'has space' is no name of an algorithm"):
         format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [])])
+
+
+KERNEL = TEXT.splitlines()[4]
+JOURNAL = f"""\
+mucudnn plan 2
+device Some CPU, avx512
+{KERNEL}
+choose 1*64:GEMM:2.5:4096
+option 1*64:GEMM:2.5:4096
+candidates graph GEMM:4096:deterministic eng7:900:deterministic,winograd eng9:0:
+candidates legacy GEMM:4096:deterministic
+{KERNEL.replace("forward", "backward_data")}
+candidates graph
+end 2
+"""
+
+
+def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
+    header, kernels = parse_plan(JOURNAL)
+    assert [kernel[3] for kernel in kernels] == [[(64, "GEMM", 2.5, 4096)], []]
+    [(same, measured)] = parse_journal(JOURNAL)
+    assert same == header
+    assert measured == [(PROBLEM, "forward", "GEMM", 2.5, 4096, "deterministic")]
+
+
+def test_of_a_journal_every_whole_document_is_read() -> None:
+    newer = JOURNAL.replace("plan 2", "plan 3")
+    text = JOURNAL + JOURNAL[:-20] + newer + "noise\n" + TEXT
+    assert [header for header, _ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("eng9:0:", "eng9:-1:"),
+        ("eng9:0:", "eng9"),
+        ("eng9:0:", "e/9:0:"),
+        ("candidates legacy", "candidates graph"),
+        (KERNEL + "\n", ""),
+        ("end 2", KERNEL.replace("forward", "backward_filter") + "\nend 3"),
+    ],
+    ids=["negative", "no workspace", "no name", "two lists", "no kernel", "neither"],
+)
+def test_damaged_candidates_are_refused(old: str, new: str) -> None:
+    with pytest.raises(ValueError, match=r"line [0-9]+: "):
+        parse_plan(JOURNAL.replace(old, new, 1))

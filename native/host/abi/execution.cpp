@@ -36,16 +36,16 @@ cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, cons
 
 }  // namespace
 
-std::size_t required_workspace(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem) {
-  if (!algorithm) not_supported("the host engine does not have this algorithm");
-  const std::optional<std::size_t> size = workspace_size(*algorithm, pass, problem);
+std::size_t required_workspace(const std::optional<Variant>& variant, Pass pass, const Problem& problem) {
+  if (!variant) not_supported("the host engine does not have this algorithm");
+  const std::optional<std::size_t> size = workspace_size(*variant, pass, problem);
   if (!size) not_supported("the algorithm cannot run this pass of " + to_text(problem));
   return *size == 0 ? 0 : *size + kAlignment;
 }
 
-void* usable_workspace(std::optional<Algorithm> algorithm, Pass pass, const Problem& problem, void* workspace,
-                       std::size_t workspace_size) {
-  const std::size_t required = required_workspace(algorithm, pass, problem);
+void* usable_workspace(const std::optional<Variant>& variant, Pass pass, const Problem& problem,
+                       void* workspace, std::size_t workspace_size) {
+  const std::size_t required = required_workspace(variant, pass, problem);
   if (required == 0) return nullptr;
   require({{"workspace", workspace}});
   if (workspace_size < required) {

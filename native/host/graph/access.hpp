@@ -98,7 +98,7 @@ class Access {
                    cudnnStatus_t null, Reads reads = Reads::yes) {
     if (!serve(name, reads)) return;
     check_type(CUDNN_TYPE_BACKEND_DESCRIPTOR);
-    if (!setting_) return lend_some(member);
+    if (!setting_) return elements_ == nullptr ? count(0) : lend_some(member);  // as cuDNN counts
     if (count_ < 0) bad_parameter(counted());
     std::vector<std::shared_ptr<Kind>> taken;
     for (std::int64_t i = 0; i < count_; ++i) {

@@ -1,5 +1,7 @@
 #include "host/graph/engines.hpp"
 
+#include <utility>
+
 #include "host/abi/cost.hpp"
 #include "host/abi/execution.hpp"
 
@@ -21,6 +23,14 @@ void check_processors(std::int32_t count) {
   if (count < 0) bad_parameter("a target of " + std::to_string(count) + " multiprocessors");
 }
 
+// Throws Failure, BAD_PARAM, where a knob is chosen twice.
+void check_distinct(const std::vector<std::shared_ptr<KnobChoice>>& choices) {
+  for (auto one = choices.begin(); one != choices.end(); ++one) {
+    if (std::any_of(choices.begin(), one, [&](const auto& other) { return other->type == (*one)->type; }))
+      bad_parameter("the knob of type " + std::to_string((*one)->type) + " is chosen twice");
+  }
+}
+
 }  // namespace
 
 void Engine::attributes(Access& access) {
@@ -29,7 +39,7 @@ void Engine::attributes(Access& access) {
   access.value(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, CUDNN_TYPE_INT32, processors_);
   access.results(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes_of(algorithm_));
   access.results<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, {});
-  access.descriptor_results<KnobInfo>(CUDNN_ATTR_ENGINE_KNOB_INFO, {});
+  access.descriptor_results(CUDNN_ATTR_ENGINE_KNOB_INFO, knobs_);
   access.descriptor_results<Descriptor>(CUDNN_ATTR_ENGINE_LAYOUT_INFO, {});
   access.refuse(CUDNN_ATTR_ENGINE_DEVICEPROP);
 }
@@ -40,38 +50,73 @@ void Engine::complete() {
   if (processors_ > 0) not_supported("the host engine has no multiprocessors to count");
   const Fusion& fusion = graph->fusion();
   const auto found = engine_algorithm(fusion.pass, index);
-  workspace_ = required_workspace(found, fusion.pass, fusion.problem);
+  required_workspace(found, fusion.pass, fusion.problem);
   algorithm_ = *found;
+  if (!has_tile_size()) return;
+  const auto knob = std::make_shared<KnobInfo>();
+  knob->is_tile_size_ = true;
+  knobs_ = {graph::complete(knob)};
 }
 
 void KnobInfo::attributes(Access& access) {
-  access.result(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE, cudnnBackendKnobType_t{});
-  for (const auto name : {CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE,
-                          CUDNN_ATTR_KNOB_INFO_STRIDE}) {
-    access.result(name, CUDNN_TYPE_INT64, std::int64_t{0});
-  }
+  access.result(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE, CUDNN_KNOB_TYPE_TILE_SIZE);
+  access.result(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64, std::int64_t{0});
+  access.result(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64, std::int64_t{kMostTileSize});
+  access.result(CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64, std::int64_t{1});
+}
+
+void KnobInfo::complete() {
+  if (!is_tile_size_) bad_parameter("an engine fills in what its knobs are");
 }
 
 void KnobChoice::attributes(Access& access) {
-  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, type_);
-  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value_);
+  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, type);
+  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value);
+}
+
+std::int64_t EngineConfig::tile_size() const { return choices.empty() ? kUnchosen : choices.front()->value; }
+
+Variant EngineConfig::variant() const {
+  return {engine->algorithm(), static_cast<int>(std::max<std::int64_t>(0, tile_size()))};
 }
 
 void EngineConfig::attributes(Access& access) {
   access.descriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
   access.refuse(CUDNN_ATTR_ENGINECFG_INTERMEDIATE_INFO);
   access.refuse(CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED);
-  const std::size_t workspace = engine ? engine->workspace() : 0;
-  access.result(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, static_cast<std::int64_t>(workspace));
+  access.result(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, static_cast<std::int64_t>(workspace_));
   if (access.about(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
-  access.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices_, CUDNN_STATUS_NOT_INITIALIZED,
+  auto chosen = choices;
+  access.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, chosen, CUDNN_STATUS_NOT_INITIALIZED,
                      CUDNN_STATUS_BAD_PARAM);
+  check_distinct(chosen);
+  choices = std::move(chosen);
 }
 
 void EngineConfig::complete() {
   if (!engine)
     throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a configuration needs its engine, finalized");
-  if (!choices_.empty()) not_supported("the host engine has no knobs");
+  for (const auto& choice : choices) {
+    const std::string knob = "a knob of type " + std::to_string(choice->type);
+    if (!engine->has_tile_size() || choice->type != CUDNN_KNOB_TYPE_TILE_SIZE)
+      not_supported("the engine has not " + knob);
+    if (choice->value < kUnchosen || choice->value > kMostTileSize)
+      not_supported(knob + " at " + std::to_string(choice->value));
+  }
+  const Fusion& fusion = engine->graph->fusion();
+  workspace_ = required_workspace(variant(), fusion.pass, fusion.problem);
+}
+
+std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size) {
+  const auto config = std::make_shared<EngineConfig>();
+  config->engine = std::move(engine);
+  if (tile_size != kUnchosen) {
+    const auto choice = std::make_shared<KnobChoice>();
+    choice->type = CUDNN_KNOB_TYPE_TILE_SIZE;
+    choice->value = tile_size;
+    config->choices = {complete(choice)};
+  }
+  return complete(config);
 }
 
 void Heuristics::attributes(Access& access) {
@@ -82,7 +127,8 @@ void Heuristics::attributes(Access& access) {
   access.refuse(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
 }
 
-// The engines that can run, by their estimated cost; those of the fallback need no workspace.
+// The engines that can run, by their estimated cost; those of the fallback need no workspace. Of one with a
+// knob, the largest tiles and the smallest.
 void Heuristics::complete() {
   if (!graph_) bad_parameter("heuristics need their graph, finalized");
   check_processors(processors_);
@@ -93,10 +139,12 @@ void Heuristics::complete() {
     engine->graph = graph_;
     engine->index = index;
     if (guarded([&] { engine->finalize(); }) != CUDNN_STATUS_SUCCESS) continue;
-    if (mode_ == CUDNN_HEUR_MODE_FALLBACK && engine->workspace() > 0) continue;
-    const auto config = std::make_shared<EngineConfig>();
-    config->engine = engine;
-    results_.push_back(graph::complete(config));
+    std::vector<std::int64_t> tile_sizes{kUnchosen};
+    if (engine->has_tile_size()) tile_sizes = {0, kMostTileSize};
+    for (const std::int64_t tile_size : tile_sizes) {
+      const auto config = configured(engine, tile_size);
+      if (mode_ != CUDNN_HEUR_MODE_FALLBACK || config->workspace() == 0) results_.push_back(config);
+    }
   }
   const auto cost = [&](const std::shared_ptr<EngineConfig>& config) {
     return estimated_cost(config->engine->algorithm(), fusion.pass, fusion.problem);

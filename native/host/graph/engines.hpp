@@ -1,10 +1,26 @@
 // Descriptors of engines, their configurations and the heuristics that choose among them. An engine of the
-// host is an algorithm of the legacy API under the same number, and has no knobs.
+// host is an algorithm of the legacy API under the same number. That of explicit GEMM has a knob, the tile
+// size of its Variant.
 #pragma once
 
 #include "host/graph/operation_graph.hpp"
 
 namespace mucudnn::host::graph {
+
+constexpr std::int64_t kUnchosen = -1;  // the value of a knob that is left to the engine
+
+// Of the knob that an engine has.
+class KnobInfo : public Descriptor {
+ public:
+  void attributes(Access& access) override;
+
+ protected:
+  void complete() override;
+
+ private:
+  friend class Engine;  // which alone makes those that can be finalized
+  bool is_tile_size_ = false;
+};
 
 class Engine : public Descriptor {
  public:
@@ -12,7 +28,7 @@ class Engine : public Descriptor {
   std::int64_t index = -1;
 
   Algorithm algorithm() const { return algorithm_; }
-  std::size_t workspace() const { return workspace_; }
+  bool has_tile_size() const { return algorithm_ == Algorithm::explicit_gemm; }
 
   void attributes(Access& access) override;
 
@@ -22,33 +38,28 @@ class Engine : public Descriptor {
  private:
   std::int32_t processors_ = 0;
   Algorithm algorithm_ = Algorithm::implicit_gemm;
-  std::size_t workspace_ = 0;
-};
-
-// Of the knobs that an engine has; none of the host's is ever finalized.
-class KnobInfo : public Descriptor {
- public:
-  void attributes(Access& access) override;
-
- protected:
-  void complete() override { bad_parameter("an engine fills in what its knobs are"); }
+  std::vector<std::shared_ptr<KnobInfo>> knobs_;
 };
 
 class KnobChoice : public Descriptor {
  public:
+  cudnnBackendKnobType_t type{};
+  std::int64_t value = kUnchosen;
+
   void attributes(Access& access) override;
 
  protected:
   void complete() override {}
-
- private:
-  cudnnBackendKnobType_t type_{};
-  std::int64_t value_ = -1;
 };
 
 class EngineConfig : public Descriptor {
  public:
   std::shared_ptr<Engine> engine;
+  std::vector<std::shared_ptr<KnobChoice>> choices;  // of each knob one at most
+
+  std::int64_t tile_size() const;  // or kUnchosen
+  Variant variant() const;
+  std::size_t workspace() const { return workspace_; }
 
   void attributes(Access& access) override;
 
@@ -56,8 +67,12 @@ class EngineConfig : public Descriptor {
   void complete() override;
 
  private:
-  std::vector<std::shared_ptr<KnobChoice>> choices_;
+  std::size_t workspace_ = 0;
 };
+
+// Of the engine's knob; where it is left to the engine, a configuration without choices. Throws Failure,
+// NOT_SUPPORTED, where the engine has no such knob or value.
+std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size);
 
 class Heuristics : public Descriptor {
  public:

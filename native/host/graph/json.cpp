@@ -131,7 +131,7 @@ const Json& Json::at(const std::string& key) const {
 const std::vector<Json>& Json::items() const { return as<std::vector<Json>>(value_); }
 const std::string& Json::text() const { return as<std::string>(value_); }
 bool Json::truth() const { return as<bool>(value_); }
-bool Json::empty() const { return as<Members>(value_).empty(); }
+const Json::Members& Json::members() const { return as<Members>(value_); }
 double Json::number() const { return converted<double>(as<Number>(value_).text); }
 
 std::int64_t Json::integer() const {

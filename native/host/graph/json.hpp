@@ -13,6 +13,8 @@ namespace mucudnn::host::graph {
 // What one can ask of a value. Each throws Failure, BAD_PARAM, where the value is of another kind.
 class Json {
  public:
+  using Members = std::map<std::string, Json>;
+
   static Json parse(std::string_view text);
 
   const Json& at(const std::string& key) const;
@@ -22,14 +24,13 @@ class Json {
   std::int64_t integer() const;  // also of a text that is one
   double number() const;
   bool truth() const;
-  bool empty() const;  // no members
+  const Members& members() const;
 
  private:
   friend class JsonParser;
   struct Number {
     std::string text;
   };
-  using Members = std::map<std::string, Json>;
   std::variant<std::nullptr_t, bool, Number, std::string, std::vector<Json>, Members> value_;
 };
 

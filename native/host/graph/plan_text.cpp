@@ -32,6 +32,7 @@ constexpr Operands kConvolutions[] = {
     {Pass::backward_data, "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR", "dX", "W", "dY"},
     {Pass::backward_filter, "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR", "X", "DW",
      "DY"}};
+constexpr const char* kTileSize = "CUDNN_KNOB_TYPE_TILE_SIZE";
 constexpr const char* kPointwise = "CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR";
 
 template <std::size_t count>
@@ -197,6 +198,16 @@ std::shared_ptr<Operation> pointwise_from(const Json& node, const Tensors& tenso
   return complete(operation);
 }
 
+std::int64_t tile_size_from(const Json& knobs) {
+  std::int64_t tile_size = kUnchosen;
+  for (const auto& [name, value] : knobs.members()) {
+    if (name != kTileSize) bad_parameter("the host engine has no knob " + name);
+    value.number();  // not a text, as which other numbers of a plan may be written
+    tile_size = value.integer();
+  }
+  return tile_size;
+}
+
 std::shared_ptr<Operation> operation_from(const Json& node, const Tensors& tensors) {
   const std::string& name = node.at("operation").text();
   for (const Operands& names : kConvolutions) {
@@ -219,6 +230,8 @@ std::string to_json(const EngineConfig& config) {
       }
     });
   }
+  const std::string knobs =
+      config.engine->has_tile_size() ? object({member(kTileSize, config.tile_size())}) : object({});
   const auto as_is = [](const std::string& text) { return text; };
   const auto second = [](const auto& pair) { return pair.second; };
   return object(
@@ -227,14 +240,13 @@ std::string to_json(const EngineConfig& config) {
        member("operationGraph", object({member("tensors", joined("[", tensors, "]", second)),
                                         member("nodes", joined("[", nodes, "]", as_is))})),
        member("engine", object({member("library", kLibrary), member("engineId", config.engine->index),
-                                member("knobChoices", object({}))}))});
+                                member("knobChoices", knobs)}))});
 }
 
 std::shared_ptr<EngineConfig> config_from_json(std::string_view text) {
   const Json plan = Json::parse(text);
   const Json& chosen = plan.at("engine");
-  if (plan.at("schemaVersion").integer() != 4 || chosen.at("library").text() != kLibrary ||
-      !chosen.at("knobChoices").empty()) {
+  if (plan.at("schemaVersion").integer() != 4 || chosen.at("library").text() != kLibrary) {
     not_supported("the plan is not one of the host engine's");
   }
   const Tensors tensors = tensors_from(plan.at("operationGraph").at("tensors"));
@@ -245,9 +257,7 @@ std::shared_ptr<EngineConfig> config_from_json(std::string_view text) {
   const auto engine = std::make_shared<Engine>();
   engine->graph = complete(graph);
   engine->index = chosen.at("engineId").integer();
-  const auto config = std::make_shared<EngineConfig>();
-  config->engine = complete(engine);
-  return complete(config);
+  return configured(complete(engine), tile_size_from(chosen.at("knobChoices")));
 }
 
 }  // namespace mucudnn::host::graph

@@ -57,16 +57,14 @@ void ExecutionPlan::complete() {
 }
 
 void ExecutionPlan::execute(const VariantPack& pack) const {
-  const Engine& engine = *config_->engine;
-  const Fusion& fusion = engine.graph->fusion();
+  const Fusion& fusion = config_->engine->graph->fusion();
+  const Variant variant = config_->variant();
   const cudnnDataType_t type = fusion.output.type;
   const Tensors tensors{pack.address_of(fusion.x, type), pack.address_of(fusion.w, type),
                         pack.address_of(fusion.y, type)};
-  void* const scratch =
-      usable_workspace(engine.algorithm(), fusion.pass, fusion.problem, pack.workspace, engine.workspace());
+  void* const scratch = usable_workspace(variant, fusion.pass, fusion.problem, pack.workspace, workspace());
   if (fusion.pass != Pass::forward) {
-    return convolve(engine.algorithm(), fusion.pass, fusion.problem, tensors, fusion.alpha, fusion.beta,
-                    scratch);
+    return convolve(variant, fusion.pass, fusion.problem, tensors, fusion.alpha, fusion.beta, scratch);
   }
   std::vector<Step> steps = fusion.steps;
   auto operand = fusion.operands.begin();
@@ -77,8 +75,7 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
     if (addition->data == tensors.y) not_supported("a tensor that is added late is the output itself");
   }
   const Residual residual{fusion.beta, pack.address_of(fusion.residual, type)};
-  convolve_forward(engine.algorithm(), fusion.problem, tensors, fusion.alpha, residual, steps, fusion.output,
-                   scratch);
+  convolve_forward(variant, fusion.problem, tensors, fusion.alpha, residual, steps, fusion.output, scratch);
 }
 
 }  // namespace mucudnn::host::graph

@@ -25,7 +25,7 @@ class VariantPack : public Descriptor {
 
 class ExecutionPlan : public Descriptor {
  public:
-  std::size_t workspace() const { return config_->engine->workspace(); }
+  std::size_t workspace() const { return config_->workspace(); }
 
   // Runs when it is called. Throws Failure before anything is written.
   void execute(const VariantPack& pack) const;

@@ -1,0 +1,243 @@
+/* The timing loops of bench/graph.py, for convolutions of the graph API on the host engine, alone and through
+ * the shim. `plans` finalizes plans of KERNELS kernels, TIMES times each, and prints "alone with" in ns, a
+ * line a plan. `calls` does so for an execution, or for a slice of one against a loop of our own, a line a
+ * round. `memory` prints bytes: in the first line of a plan whose kernel is known, in the second what stays
+ * of a kernel when its plan is destroyed.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cudnn/backend_abi.h"
+
+enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3 };
+
+/* One library: the host engine, or the shim in front of it. */
+#define MEMBER(result, function, parameters) result(*function) parameters;
+typedef struct {
+  MUCUDNN_BACKEND_FUNCTIONS(MEMBER)
+  cudnnStatus_t (*cudnnCreate)(cudnnHandle_t*);
+  cudnnHandle_t handle;
+} Library;
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void check(cudnnStatus_t status) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  fprintf(stderr, "status %d\n", (int)status);
+  exit(1);
+}
+
+static Library open_library(const char* path) {
+  void* const opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (opened == NULL) {
+    fprintf(stderr, "%s\n", dlerror());
+    exit(1);
+  }
+  Library library;
+#define FIND(result, function, parameters) *(void**)&library.function = dlsym(opened, #function);
+  MUCUDNN_BACKEND_FUNCTIONS(FIND)
+  *(void**)&library.cudnnCreate = dlsym(opened, "cudnnCreate");
+  check(library.cudnnCreate(&library.handle));
+  return library;
+}
+
+static cudnnBackendDescriptor_t create(const Library* l, cudnnBackendDescriptorType_t type) {
+  cudnnBackendDescriptor_t made;
+  check(l->cudnnBackendCreateDescriptor(type, &made));
+  return made;
+}
+
+static void set(const Library* l, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t count, const void* values) {
+  check(l->cudnnBackendSetAttribute(descriptor, name, type, count, values));
+}
+
+static void set_descriptor(const Library* l, cudnnBackendDescriptor_t descriptor,
+                           cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value) {
+  set(l, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+static cudnnBackendDescriptor_t tensor(const Library* l, int64_t uid, int64_t first, int64_t channels,
+                                       int64_t side) {
+  const int64_t sizes[] = {first, channels, side, side};
+  const int64_t strides[] = {channels * side * side, side * side, side, 1};
+  const int64_t alignment = 16;
+  const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  const cudnnBackendDescriptor_t made = create(l, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  set(l, made, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+  set(l, made, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, sizes);
+  set(l, made, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
+  set(l, made, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+  set(l, made, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+  check(l->cudnnBackendFinalize(made));
+  return made;
+}
+
+static cudnnBackendDescriptor_t convolution(const Library* l) {
+  const int64_t dims = 2, one[] = {1, 1};
+  const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  const cudnnBackendDescriptor_t made = create(l, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, one);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, one);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, one);
+  set(l, made, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, one);
+  check(l->cudnnBackendFinalize(made));
+  return made;
+}
+
+/* A plan of one engine for 3x3 filters, complete but for its Finalize. The kernel's number is its channels.
+ */
+static cudnnBackendDescriptor_t plan(const Library* l, int is_forward, int64_t samples, int64_t channels,
+                                     int64_t engine) {
+  const cudnnBackendDescriptor_t parts[] = {tensor(l, 'x', samples, 1, kSide), tensor(l, 'w', channels, 1, 3),
+                                            tensor(l, 'y', samples, channels, kSide), convolution(l)};
+  const cudnnBackendAttributeName_t forward[] = {
+      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC};
+  const cudnnBackendAttributeName_t filter[] = {
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC};
+  const float alpha = 1, beta = 0;
+  const cudnnBackendDescriptor_t operation =
+      create(l, is_forward ? CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+                           : CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);
+  for (int i = 0; i < 4; ++i) set_descriptor(l, operation, is_forward ? forward[i] : filter[i], parts[i]);
+  set(l, operation,
+      is_forward ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA
+                 : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+      CUDNN_TYPE_FLOAT, 1, &alpha);
+  set(l, operation,
+      is_forward ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA
+                 : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+      CUDNN_TYPE_FLOAT, 1, &beta);
+  check(l->cudnnBackendFinalize(operation));
+  const cudnnBackendDescriptor_t graph = create(l, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  set(l, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &l->handle);
+  set_descriptor(l, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+  check(l->cudnnBackendFinalize(graph));
+  const cudnnBackendDescriptor_t chosen = create(l, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  set_descriptor(l, chosen, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+  set(l, chosen, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &engine);
+  check(l->cudnnBackendFinalize(chosen));
+  const cudnnBackendDescriptor_t config = create(l, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  set_descriptor(l, config, CUDNN_ATTR_ENGINECFG_ENGINE, chosen);
+  check(l->cudnnBackendFinalize(config));
+  const cudnnBackendDescriptor_t made = create(l, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  set(l, made, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &l->handle);
+  set_descriptor(l, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  const cudnnBackendDescriptor_t done[] = {parts[0],  parts[1], parts[2], parts[3],
+                                           operation, graph,    chosen,   config};
+  for (size_t i = 0; i < sizeof done / sizeof *done; ++i) check(l->cudnnBackendDestroyDescriptor(done[i]));
+  return made;
+}
+
+static double finalize(const Library* l, cudnnBackendDescriptor_t descriptor) {
+  const double start = now();
+  check(l->cudnnBackendFinalize(descriptor));
+  return now() - start;
+}
+
+static cudnnBackendDescriptor_t pack(const Library* l, float* x, float* w, float* y, void* workspace) {
+  const int64_t uids[kUids] = {'x', 'w', 'y'};
+  void* pointers[kUids] = {x, w, y};
+  const cudnnBackendDescriptor_t made = create(l, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  set(l, made, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, kUids, uids);
+  set(l, made, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, kUids, pointers);
+  set(l, made, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  check(l->cudnnBackendFinalize(made));
+  return made;
+}
+
+/* The plans of all kernels, finalized in turns; a line for each. */
+static void time_plans(const Library* alone, const Library* with, int is_forward, int kernels,
+                       int64_t samples) {
+  for (int kernel = 1; kernel <= kernels; ++kernel) {
+    const cudnnBackendDescriptor_t one = plan(alone, is_forward, samples, kernel, 0);
+    const cudnnBackendDescriptor_t other = plan(with, is_forward, samples, kernel, 0);
+    const double first = finalize(alone, one), second = finalize(with, other);
+    printf("%g %g\n", first, second);
+    check(alone->cudnnBackendDestroyDescriptor(one));
+    check(with->cudnnBackendDestroyDescriptor(other));
+  }
+}
+
+static double held(void) { return (double)mallinfo2().uordblks; }
+
+/* Bytes a plan, of all kernels but the first: while they are there, and once they are destroyed. */
+static void measure_memory(const Library* l, int is_forward, int kernels, int64_t samples, double bytes[2]) {
+  cudnnBackendDescriptor_t plans[kMostKernels];
+  const double before = held();
+  for (int i = 1; i < kernels; ++i) finalize(l, plans[i] = plan(l, is_forward, samples, i + 1, 0));
+  bytes[0] = (held() - before) / (kernels - 1);
+  for (int i = 1; i < kernels; ++i) check(l->cudnnBackendDestroyDescriptor(plans[i]));
+  bytes[1] = (held() - before) / (kernels - 1);
+}
+
+static void time_calls(const Library* alone, const Library* with, int rounds, int samples, int micro_batch) {
+  static float x[kMostSamples * kSide * kSide], y[kMostSamples * kSide * kSide], w[9];
+  static char workspace[1 << 24];
+  const cudnnBackendDescriptor_t slice = plan(alone, 1, micro_batch, 1, 0),
+                                 whole = plan(with, 1, samples, 1, 0);
+  finalize(alone, slice);
+  finalize(with, whole);
+  const cudnnBackendDescriptor_t tensors = pack(with, x, w, y, workspace);
+  const int slices = samples / micro_batch, calls = kCalls / slices;
+  const cudnnBackendDescriptor_t own = pack(alone, x, w, y, workspace);
+  for (int round = 0; round < rounds; ++round) {
+    const double start = now();
+    for (int call = 0; call < calls; ++call) {
+      for (int n = 0; n < slices; ++n) {
+        const int at = n * micro_batch * kSide * kSide;
+        const cudnnBackendDescriptor_t here = slices == 1 ? own : pack(alone, x + at, w, y + at, workspace);
+        check(alone->cudnnBackendExecute(alone->handle, slice, here));
+        if (slices > 1) check(alone->cudnnBackendDestroyDescriptor(here));
+      }
+    }
+    const double middle = now();
+    for (int call = 0; call < calls; ++call) check(with->cudnnBackendExecute(with->handle, whole, tensors));
+    const double done = calls * slices;
+    printf("%g %g\n", (middle - start) / done, (now() - middle) / done);
+  }
+}
+
+int main(int count, char** arguments) {
+  if (count != 8) {
+    fputs(
+        "usage: graph_timing plans forward|backward_filter KERNELS SAMPLES TIMES HOST SHIM\n"
+        "       graph_timing memory forward|backward_filter KERNELS SAMPLES - HOST SHIM\n"
+        "       graph_timing calls forward ROUNDS SAMPLES MICRO_BATCH HOST SHIM\n",
+        stderr);
+    return 2;
+  }
+  const char* const what = arguments[1];
+  const int is_forward = strcmp(arguments[2], "forward") == 0, number = atoi(arguments[3]),
+            samples = atoi(arguments[4]), last = atoi(arguments[5]);
+  if (samples > kMostSamples || number > kMostKernels) return 2;
+  const Library alone = open_library(arguments[6]), with = open_library(arguments[7]);
+  if (strcmp(what, "calls") == 0) {
+    time_calls(&alone, &with, number, samples, last);
+  } else if (strcmp(what, "plans") == 0) {
+    for (int i = 0; i < last; ++i) time_plans(&alone, &with, is_forward, number, samples);
+  } else {
+    double without[2], met[2], again[2];
+    finalize(&with, plan(&with, is_forward, samples, 1, 0)); /* reads the journal */
+    measure_memory(&alone, is_forward, number, samples, without);
+    measure_memory(&with, is_forward, number, samples, met);
+    measure_memory(&with, is_forward, number, samples, again);
+    printf("%g %g\n%g %g\n", without[0], again[0], without[1], met[1]);
+  }
+  return 0;
+}

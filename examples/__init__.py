@@ -1,0 +1,1 @@
+"""Programs that show how mucudnn is used."""

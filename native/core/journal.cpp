@@ -1,0 +1,38 @@
+#include "core/journal.hpp"
+
+namespace mucudnn {
+namespace {
+
+constexpr std::string_view kStart = "mucudnn plan ";
+
+// Up to the line "end N"; empty where the document is cut off.
+std::string_view whole(std::string_view document) {
+  const std::size_t end = document.find("\nend ");
+  if (end == std::string_view::npos) return {};
+  const std::size_t newline = document.find('\n', end + 1);
+  return newline == std::string_view::npos ? std::string_view{} : document.substr(0, newline + 1);
+}
+
+}  // namespace
+
+std::vector<std::string_view> documents_in(std::string_view text) {
+  std::vector<std::string_view> documents;
+  std::size_t next = text.find(kStart);
+  while (next != std::string_view::npos) {
+    const std::size_t start = next;
+    next = text.find(kStart, start + kStart.size());
+    const std::string_view document = whole(text.substr(start, next - start));
+    if (!document.empty()) documents.push_back(document);
+  }
+  return documents;
+}
+
+std::optional<Plan> parse_document(std::string_view document) {
+  try {
+    return parse_plan(document);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace mucudnn

@@ -1,0 +1,121 @@
+#include "shim/graph_epilogue.hpp"
+
+#include <algorithm>
+
+#include "cudnn/descriptors.hpp"
+#include "cudnn/pointwise.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+constexpr char kUsedTwice[] = "an intermediate tensor used twice";
+constexpr char kScaled[] = "a scaled pointwise operation";
+
+// No mode: of functions that no epilogue has.
+constexpr auto kNoMode = static_cast<cudnnPointwiseMode_t>(-1);
+
+const char* read_function(const Shadow* function, DataType type, cudnnPointwiseMode_t& mode) {
+  if (function == nullptr ||
+      !function->has_only({CUDNN_ATTR_POINTWISE_MODE, CUDNN_ATTR_POINTWISE_MATH_PREC,
+                           CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP,
+                           CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP,
+                           CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE})) {
+    return "a pointwise function with an unknown attribute";
+  }
+  if (function->value(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT) != compute_type_of(type))
+    return "the compute type";
+  mode = function->value(CUDNN_ATTR_POINTWISE_MODE, kNoMode);
+  // As cudnn-frontend writes them, and so those who build on it.
+  if (mode == CUDNN_POINTWISE_RELU_FWD &&
+      (function->value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_NOT_PROPAGATE_NAN) !=
+           CUDNN_PROPAGATE_NAN ||
+       function->value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, 0.0) != 0 ||
+       function->value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, 0.0) != no_upper_clip(type) ||
+       function->value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0.0) != 0)) {
+    return "RELU with other parameters";
+  }
+  return nullptr;
+}
+
+const char* read_operand(const Shadow* from, const Tensor& y, Layout layout, Operand& operand,
+                         std::int64_t& uid) {
+  Tensor tensor;
+  if (const char* const obstacle = read(from, tensor)) return obstacle;
+  if (tensor.type != y.type) return "mixed data types";
+  std::vector<std::int64_t> channels(y.sizes.size(), 1);
+  channels[1] = y.sizes[1];
+  if (tensor.sizes != channels && tensor.sizes != y.sizes) return "an operand of other sizes";
+  if (tensor.strides.size() != tensor.sizes.size()) return "descriptors disagree";
+  if (!is_packed(tensor, layout)) return "tensors are not packed";
+  operand = tensor.sizes == channels ? Operand::channels : Operand::like_y;
+  uid = tensor.uid;
+  return nullptr;
+}
+
+// Of an operation that takes the tensor `last` from the one before it.
+const char* read_operation(const Shadow& operation, std::int64_t last, const Tensor& y, Problem& problem,
+                           std::int64_t& operand_uid) {
+  if (!operation.has_only({CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
+                           CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
+                           CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2})) {
+    return "an operation with an unknown attribute";
+  }
+  cudnnPointwiseMode_t mode{};
+  const auto function = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+  if (const char* const obstacle = read_function(function.get(), problem.data_type, mode)) return obstacle;
+
+  const auto x = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+  const auto b = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+  // For which cuDNN has compiled engines alone.
+  if (uid_of(x.get()) != last) return "an operand before the convolution's result";
+  Operand operand = Operand::none;
+  double scale = 1;
+  if (b != nullptr) {
+    if (uid_of(b.get()) == last) return kUsedTwice;
+    if (const char* const obstacle = read_operand(b.get(), y, problem.layout, operand, operand_uid))
+      return obstacle;
+    scale = factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, 1);
+  }
+  if (factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, 1) != 1) return kScaled;
+  const auto kind = pointwise_of(mode, operand, scale);
+  if (!kind) return scale == 1 ? "another pointwise function" : kScaled;
+  problem.epilogue.push_back(*kind);
+  return nullptr;
+}
+
+}  // namespace
+
+const char* put_in_order(std::int64_t first, Referred operations, Referred& chain) {
+  for (std::int64_t last = first; !operations.empty();) {
+    const auto reads_last = [&](const std::shared_ptr<const Shadow>& operation) {
+      return uid_of(operation->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC).get()) == last ||
+             uid_of(operation->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC).get()) == last;
+    };
+    const auto readers = std::count_if(operations.begin(), operations.end(), reads_last);
+    if (readers == 0) return "pointwise operations that do not follow the convolution";
+    if (readers > 1) return kUsedTwice;
+    const auto next = std::find_if(operations.begin(), operations.end(), reads_last);
+    last = uid_of((*next)->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_YDESC).get());
+    chain.push_back(*next);
+    operations.erase(next);
+  }
+  return chain.size() > kMostPointwise ? "too many pointwise operations" : nullptr;
+}
+
+const char* fill_epilogue(const Shadow* first, const Referred& chain, const Tensor& y, Problem& problem,
+                          OperandUids& operands) {
+  std::shared_ptr<const Shadow> written;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    Tensor last;
+    if (const char* const obstacle = read_intermediate(i == 0 ? first : written.get(), last)) return obstacle;
+    if (last.type != compute_type_of(problem.data_type)) return "an intermediate tensor of another data type";
+    if (last.sizes != y.sizes || last.strides.size() != y.sizes.size()) return "descriptors disagree";
+    if (!is_packed(last, problem.layout)) return "tensors are not packed";
+    if (const char* const obstacle = read_operation(*chain[i], last.uid, y, problem, operands[i]))
+      return obstacle;
+    written = chain[i]->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+  }
+  return nullptr;
+}
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,86 @@
+#include "shim/measured_kernel.hpp"
+
+#include <algorithm>
+
+#include "core/reuse.hpp"
+
+namespace mucudnn::shim {
+MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, std::optional<std::size_t> accumulator,
+                               std::vector<Measured> measured)
+    : mini_batch_(mini_batch), accumulator_(accumulator), measured_(std::move(measured)) {}
+
+std::vector<Point> MeasuredKernel::desirable() const {
+  std::vector<MicroConfiguration> parts, deterministic;
+  for (const Measured& one : measured_) {
+    parts.push_back(one.part);
+    if (one.is_deterministic) deterministic.push_back(one.part);
+  }
+  std::vector<Configuration> all = desirable(std::move(parts));
+  if (deterministic.size() < measured_.size()) {
+    const std::vector<Configuration> more = desirable(std::move(deterministic));
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  std::vector<Point> points;
+  for (Configuration& configuration : all) points.push_back(point_of(std::move(configuration)));
+  return points;
+}
+
+std::vector<Configuration> MeasuredKernel::desirable(std::vector<MicroConfiguration> parts) const {
+  if (accumulator_ == 0) return desirable_set(std::move(parts), mini_batch_);
+  // Those few enough to be summed in place are a family of their own.
+  std::vector<MicroConfiguration> in_place;
+  std::copy_if(parts.begin(), parts.end(), std::back_inserter(in_place),
+               [&](const MicroConfiguration& part) { return is_in_place(part); });
+  std::vector<Configuration> all;
+  if (accumulator_) all = desirable_set(std::move(parts), mini_batch_);
+  for (Configuration& configuration : desirable_set(std::move(in_place), mini_batch_)) {
+    if (std::find(all.begin(), all.end(), configuration) == all.end())
+      all.push_back(std::move(configuration));
+  }
+  return all;
+}
+
+std::optional<Point> MeasuredKernel::fastest(const Permission& permission, std::int64_t workspace) const {
+  const std::int64_t limit = std::min(permission.limit, workspace);
+  const auto within = [&](std::int64_t most, bool in_place) {
+    std::vector<const MicroConfiguration*> parts;
+    for (const Measured& one : measured_) {
+      if (one.part.workspace <= most && permission.allows(one.is_deterministic, one.is_legacy) &&
+          (!in_place || is_in_place(one.part))) {
+        parts.push_back(&one.part);
+      }
+    }
+    return reuse_workspace(parts, mini_batch_);
+  };
+  Configuration best;
+  if (accumulator_) best = within(limit - static_cast<std::int64_t>(*accumulator_), false);
+  if (accumulator_ != 0) {
+    Configuration other = within(limit, true);
+    if (best.empty() || (!other.empty() && time_of(other) <= time_of(best))) best = std::move(other);
+  }
+  if (best.empty()) return std::nullopt;
+  return point_of(std::move(best));
+}
+
+bool MeasuredKernel::is_in_place(const MicroConfiguration& part) const {
+  return part.micro_batch * static_cast<std::int64_t>(kMostSlicesInPlace) >= mini_batch_;
+}
+
+Point MeasuredKernel::point_of(Configuration configuration) const {
+  Point point;
+  point.is_deterministic = true;
+  for (const MicroConfiguration& part : configuration) {
+    const auto its = std::find_if(measured_.begin(), measured_.end(),
+                                  [&](const Measured& one) { return one.part == part; });
+    point.is_deterministic = point.is_deterministic && its->is_deterministic;
+    point.is_legacy = point.is_legacy && its->is_legacy;
+  }
+  point.time_ms = time_of(configuration);
+  point.workspace = workspace_of(configuration);
+  if (configuration.size() > kMostSlicesInPlace)
+    point.workspace += static_cast<std::int64_t>(accumulator_.value_or(0));
+  point.configuration = std::move(configuration);
+  return point;
+}
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,68 @@
+"""The engine of these tests: cuDNN on the GPU, or with TEST_GPU_ENGINE=host a stand-in for both.
+
+The stand-in is the host engine with our CUDA runtime on the CPU. The tests run on it too, but for those that
+are about a GPU itself, so that they can be tried out where there is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from reference import Array, Bench
+
+from mucudnn._native import Candidate, Engine, EngineError, Problem, cudart_library, host_library
+from mucudnn.engines import open_engine
+
+ON_GPU = os.environ.get("TEST_GPU_ENGINE") != "host"
+DEVICE = "cuda" if ON_GPU else "cpu"  # of PyTorch, which computes there
+
+
+def open_gpu_engine() -> Engine:
+    """Raises NoEngineError where there is none."""
+    if ON_GPU:
+        return open_engine("cudnn", 1)
+    ctypes.CDLL(cudart_library())  # before the loader finds another one of this name
+    return Engine(host_library(), cuda=True)
+
+
+def engine_environment() -> dict[str, str]:
+    """What makes `--engine cudnn` the same engine in another process."""
+    if ON_GPU:
+        return {}
+    folder = Path(cudart_library()).parent
+    path = f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+    return {"LD_LIBRARY_PATH": path, "MUCUDNN_LIBRARY": host_library()}
+
+
+class GpuBench(Bench):
+    """Asks the library once for each size: its engines take a while to say what they need."""
+
+    def __init__(self, engine: Engine, problem: Problem, pass_: str) -> None:
+        super().__init__(engine, problem, pass_)
+        self._candidates: dict[int, list[Candidate]] = {}
+        self.expected = self.exact()
+
+    def candidates(self, mini_batch: int) -> list[Candidate]:
+        """Those that say that they run."""
+        if mini_batch not in self._candidates:
+            found = self.engine.enumerate(self.problem.replace(mini_batch=mini_batch), self.pass_)
+            self._candidates[mini_batch] = [c for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
+        return self._candidates[mini_batch]
+
+    def runnable(self, mini_batch: int) -> list[str]:
+        return [candidate.algorithm for candidate in self.candidates(mini_batch)]
+
+    def results(self, *sizes: int, **options: float) -> Iterator[tuple[Candidate, Array]]:
+        """Of every algorithm that runs micro-batches of these sizes, all the same."""
+        assert len(set(sizes)) == 1
+        for candidate in self.candidates(sizes[0]):
+            with suppress(EngineError):  # one that says it runs and does not, which measuring leaves out
+                yield candidate, self.run([(size, candidate.algorithm) for size in sizes], **options)
+
+    def workspace(self, parts: list[tuple[int, str]]) -> int:
+        needed = {(size, c.algorithm): c.workspace for size, _ in set(parts) for c in self.candidates(size)}
+        return max(needed[part] for part in parts)

@@ -1,0 +1,124 @@
+"""An unchanged PyTorch program on a GPU under `mucudnn run`: the same results, within the limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import needs_torch  # noqa: F401  (the program is one of PyTorch's)
+import pytest
+from gpu_engine import ON_GPU
+from programs import environment
+from torch_convolutions import CASES
+from torch_runs import LIMIT, PROGRAM, Run, alone, assert_within_contract, under
+
+pytestmark = pytest.mark.gpu
+
+LEGACY = {"TORCH_CUDNN_V8_API_DISABLED": "1"}
+IN_LEGACY = ("bf16", "tf32", "strict", "bf16 volume", "bf16 channels_last")
+
+
+@pytest.fixture(scope="module")
+def pytorch() -> Run:
+    return alone()
+
+
+@pytest.fixture(scope="module")
+def divided() -> Run:
+    return under()
+
+
+@pytest.fixture(scope="module")
+def legacy() -> tuple[Run, Run]:
+    """Alone and under mucudnn, by cuDNN's older functions."""
+    return alone(*IN_LEGACY, **LEGACY), under(*IN_LEGACY, **LEGACY)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_within_the_contract(case: str, pytorch: Run, divided: Run) -> None:
+    assert_within_contract(divided.of(case), pytorch.of(case))
+
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.mode == "eager"])
+def test_no_more_memory_is_taken_than_alone_and_the_limit(case: str, pytorch: Run, divided: Run) -> None:
+    extra, own = divided.of(case)["extra"], pytorch.of(case)["extra"]
+    assert extra <= max(own, LIMIT) + 2**21  # PyTorch hands out memory in pieces of 2 MiB
+
+
+@pytest.mark.parametrize("case", IN_LEGACY)
+def test_results_of_the_older_functions_are_within_the_contract(case: str, legacy: tuple[Run, Run]) -> None:
+    assert_within_contract(legacy[1].of(case), legacy[0].of(case))
+
+
+def test_convolutions_are_divided_in_both_apis(
+    only_on_gpu: None, divided: Run, legacy: tuple[Run, Run]
+) -> None:
+    assert divided.divided > 0, divided.stderr[-3000:]
+    assert legacy[1].divided > 0, legacy[1].stderr[-3000:]
+
+
+def test_the_programs_end_as_they_do_alone(pytorch: Run, divided: Run, legacy: tuple[Run, Run]) -> None:
+    for run in (pytorch, divided, *legacy):
+        assert run.code == 0, run.stderr[-3000:]
+
+
+def test_the_second_process_measures_nothing(divided: Run) -> None:
+    again = under("bf16", "strict", "bf16 volume")
+    assert again.measured == 0
+    assert (divided.measured > 0) == ON_GPU
+    for case in ("bf16", "strict", "bf16 volume"):
+        assert_within_contract(again.of(case), divided.of(case))
+
+
+def test_a_plan_is_made_of_what_was_recorded_and_followed(
+    only_on_gpu: None, tmp_path: Path, pytorch: Run
+) -> None:
+    network, plan = str(tmp_path / "net.txt"), str(tmp_path / "net.plan")
+    program = [sys.executable, str(PROGRAM), "cuda", "bf16"]
+
+    def mucudnn(*arguments: str) -> None:
+        command = [sys.executable, "-m", "mucudnn", *arguments]
+        ran = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, check=False, timeout=170
+        )
+        assert ran.returncode == 0, ran.stderr
+
+    mucudnn("record", "--output", network, "--", *program)
+    limit = ("--workspace", str(LIMIT))
+    mucudnn("optimize", network, "--engine", "cudnn", *limit, "--no-run", "--output", plan)
+    followed = under("bf16", flags=("--plan", plan))
+    assert (followed.measured, followed.divided > 0) == (0, True), followed.stderr[-3000:]
+    assert_within_contract(followed.of("bf16"), pytorch.of("bf16"))
+
+
+def test_a_program_that_leaves_no_memory_to_measure_in_runs_as_it_does_alone(
+    only_on_gpu: None,
+) -> None:
+    own, ours = alone("bf16 full"), under("bf16 full")
+    assert ours.code == own.code == 0, ours.stderr[-3000:]
+    if "error" not in own.cases["bf16 full"]:
+        assert_within_contract(ours.of("bf16 full"), own.of("bf16 full"))
+
+
+def test_switched_off_it_only_passes_calls_on(pytorch: Run) -> None:
+    off = under("bf16", "strict", flags=(), MUCUDNN_MODE="off")
+    assert (off.code, off.measured, off.divided) == (0, 0, 0), off.stderr
+    for case in ("bf16", "strict"):
+        assert_within_contract(off.of(case), pytorch.of(case))
+
+
+def test_the_drop_in_is_what_pytorch_gets(only_on_gpu: None) -> None:
+    script = (
+        "import torch\n"
+        "torch.nn.functional.conv2d(torch.randn(1, 8, 8, 8, device='cuda'), torch.randn(8, 8, 3, 3).cuda())\n"
+        "print(open('/proc/self/maps').read())\n"
+    )
+    variables = environment(MUCUDNN_LOG="info")
+    command = [sys.executable, "-m", "mucudnn", "run", "--", sys.executable, "-c", script]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    libraries = {line.split()[-1] for line in ran.stdout.splitlines() if "libcudnn.so.9" in line}
+    assert len(libraries) == 2, libraries  # ours, and the one it passes calls on to
+    assert any(os.path.join("mucudnn", "shim") in library for library in libraries)

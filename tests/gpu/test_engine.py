@@ -1,0 +1,188 @@
+"""cuDNN on a GPU through our engine interface: what it enumerates, measures and computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_engine import ON_GPU, GpuBench, engine_environment
+from programs import environment
+from reference import EPSILON, PASSES, Array
+
+from mucudnn._native import Engine, EngineError, Problem, parse_descriptor
+
+pytestmark = pytest.mark.gpu
+
+SQUARE, VOLUME = "mb8_ic16ih14_oc32_kh3_ph1", "mb4_ic16id6ih6_oc16_kd3kh3_pd1ph1"
+STRIDED, POINTWISE = "mb8_ic32ih15_oc16_kh3_sh2_ph1", "mb8_ic32ih14_oc16_kh1"
+COLUMNS = {  # data type, math
+    "strict": ("f32", "strict"), "tf32": ("f32", "tf32"),
+    "f16": ("f16", "default"), "bf16": ("bf16", "default"),
+}  # fmt: skip
+Record = Callable[[str, object], None]
+TF32 = 2.0**-10  # what its inputs are rounded to
+
+
+def problem(text: str, column: str, layout: str = "nchw") -> Problem:
+    data_type, math = COLUMNS[column]
+    return parse_descriptor(text, data_type=data_type, layout=layout, math=math)[0]
+
+
+def tolerance(bench: GpuBench, notes: str, algorithm: str) -> float:
+    """How far an undivided result may be off."""
+    epsilon = EPSILON[bench.problem.data_type]
+    if bench.problem.math == "tf32":
+        epsilon = max(epsilon, TF32)
+    transforms = any(word in (algorithm + notes).lower() for word in ("winograd", "fft"))
+    return epsilon * max(2 * bench.magnitude(), 16 * bench.norm() if transforms else 0)
+
+
+def distance(bench: GpuBench, result: Array) -> float:
+    return float(np.linalg.norm(result - bench.expected))
+
+
+def is_graph_engine(name: str) -> bool:
+    return name.startswith("eng")
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize(
+    ("text", "column"), [*((SQUARE, column) for column in COLUMNS), (VOLUME, "strict"), (VOLUME, "bf16")]
+)
+def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
+    text: str, column: str, pass_: str, layout: str, engine: Engine, record_property: Record
+) -> None:
+    bench = GpuBench(engine, problem(text, column, layout), pass_)
+    whole = bench.problem.mini_batch
+    own = {c.algorithm: (c.notes, distance(bench, y)) for c, y in bench.results(whole)}
+    for name, (notes, error) in own.items():
+        assert error <= tolerance(bench, notes, name), name
+    bound = 2 * EPSILON[bench.problem.data_type] * bench.magnitude()
+    for candidate, result in bench.results(whole // 2, whole // 2):
+        name = candidate.algorithm
+        if name in own:
+            assert distance(bench, result) <= 2 * own[name][1] + bound, name
+    record_property("algorithms", len(own))
+    record_property("do not run although they say so", sorted({*bench.runnable(whole)} - {*own}))
+    assert own
+
+
+@pytest.mark.parametrize("column", ["strict", "bf16"])
+@pytest.mark.parametrize("text", [STRIDED, POINTWISE])
+def test_strides_and_single_points(text: str, column: str, engine: Engine) -> None:
+    for pass_ in PASSES:
+        bench = GpuBench(engine, problem(text, column), pass_)
+        candidate, result = next(bench.results(4, 4))
+        assert distance(bench, result) <= tolerance(bench, "winograd", ""), candidate.algorithm
+
+
+@pytest.mark.parametrize("column", ["strict", "f16"])
+def test_both_apis_have_algorithms_for_every_pass(column: str, engine: Engine) -> None:
+    for pass_ in PASSES:
+        names = GpuBench(engine, problem(SQUARE, column), pass_).runnable(8)
+        assert any(map(is_graph_engine, names)), pass_
+        assert not all(map(is_graph_engine, names)), pass_
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_times_are_measured_for_both_apis(pass_: str, engine: Engine) -> None:
+    bench = GpuBench(engine, problem(SQUARE, "strict"), pass_)
+    names = bench.runnable(8)
+    for name in (next(n for n in names if not is_graph_engine(n)), next(filter(is_graph_engine, names))):
+        scratch = engine.allocate(bench.workspace([(8, name)]))
+        memory = bench.memory.values()
+        times = engine.measure(bench.problem, pass_, name, *memory, scratch, repeats=5, budget_ms=1000)
+        assert 3 <= len(times) <= 5
+        assert all(time > 0 for time in times)
+
+
+@pytest.mark.parametrize("column", ["f16", "bf16"])
+@pytest.mark.parametrize("slices", [2, 4])
+def test_slices_of_16_bit_filter_gradients_are_added_in_the_output(
+    slices: int, column: str, engine: Engine
+) -> None:
+    bench = GpuBench(engine, problem(SQUARE, column), "backward_filter")
+    sizes = [8 // slices] * slices
+    epsilon = EPSILON[bench.problem.data_type]
+    bounds = {
+        c.algorithm: 2 * distance(bench, y) + 2 * epsilon * bench.magnitude() for c, y in bench.results(8)
+    }
+    over_nan = {c.algorithm: distance(bench, y) for c, y in bench.results(*sizes, over=float("nan"))}
+    for name in bounds.keys() & over_nan.keys():
+        assert over_nan[name] <= bounds[name], name
+    added = {c.algorithm: y - bench.exact(beta=1.0) for c, y in bench.results(*sizes, beta=1.0)}
+    for name in bounds.keys() & added.keys():
+        more = 2 * epsilon * bench.magnitude(beta=1.0)
+        assert np.linalg.norm(added[name]) <= bounds[name] + more, name
+    assert bounds.keys() & over_nan.keys() & added.keys()
+
+
+def test_more_slices_than_are_added_in_the_output_are_refused(engine: Engine) -> None:
+    bench = GpuBench(engine, problem(SQUARE, "f16"), "backward_filter")
+    assert engine.accumulator_size(bench.problem, "backward_filter", 8) is None
+    with pytest.raises(EngineError, match="cannot sum 8 slices"):
+        bench.run([(1, bench.runnable(1)[0])] * 8)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_an_output_is_not_read_where_beta_is_0(pass_: str, engine: Engine) -> None:
+    bench = GpuBench(engine, problem(SQUARE, "strict"), pass_)
+    results = list(bench.results(8, over=float("nan")))
+    assert results
+    for candidate, result in results:
+        assert np.isfinite(result).all(), candidate.algorithm
+
+
+def test_memory_that_the_device_does_not_have_is_a_memory_error_and_no_more(engine: Engine) -> None:
+    with pytest.raises(MemoryError):
+        engine.allocate(2**60)
+    memory = engine.allocate(2**20)
+    memory.fill("f32", 2**18, 0.5)
+    assert (memory.read("f32", 2**18) == 0.5).all()
+
+
+def test_memory_that_is_given_back_is_available_again(only_on_gpu: None, engine: Engine) -> None:
+    before = engine.available_memory
+    memory = engine.allocate(2**30)
+    assert engine.available_memory <= before - 2**30
+    del memory
+    assert engine.available_memory > before - 2**29
+
+
+DIGESTS = """
+import hashlib, json, sys
+from gpu_engine import GpuBench, open_gpu_engine
+from test_engine import SQUARE, problem
+found, engine = {}, open_gpu_engine()
+for pass_ in ("forward", "backward_data", "backward_filter"):
+    bench = GpuBench(engine, problem(SQUARE, sys.argv[1]), pass_)
+    for candidate, result in bench.results(4, 4):
+        if "deterministic" in candidate.notes.split():
+            found[pass_ + " " + candidate.algorithm] = hashlib.sha256(result.tobytes()).hexdigest()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("column", ["tf32", "bf16"])
+def test_deterministic_algorithms_give_the_same_bits_in_another_process(column: str) -> None:
+    path = ":".join(str(Path(__file__).parents[1] / folder) for folder in ("gpu", "native", "."))
+    variables = environment(PYTHONPATH=path, **engine_environment())
+    command = [sys.executable, "-c", DIGESTS, column]
+    answers = []
+    for _ in range(2):
+        ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
+        assert ran.returncode == 0, ran.stderr
+        answers.append(ran.stdout)
+    assert answers[0] == answers[1]
+    assert answers[0].count("forward") > 0
+
+
+def test_the_device_is_named_with_what_it_can(engine: Engine) -> None:
+    assert engine.kind == "cudnn"
+    assert "compute capability" in engine.device
+    assert engine.library.startswith("cuDNN 9." if ON_GPU else "mucudnn-host ")

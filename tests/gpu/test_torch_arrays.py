@@ -1,0 +1,210 @@
+"""Tensors of PyTorch on a GPU through our functions and `mucudnn.torch`, in this process."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from gpu_engine import DEVICE
+from needs_torch import mt, torch
+
+import mucudnn
+from mucudnn.errors import UsageError
+
+pytestmark = pytest.mark.gpu
+
+EPSILON = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+LIMIT = "1MiB"
+
+
+@pytest.fixture(autouse=True)
+def flags() -> Iterator[None]:
+    """Strict, deterministic in what is random, and put back."""
+    torch.manual_seed(1)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
+@pytest.fixture
+def no_giving_way() -> Iterator[None]:
+    """A convolution that is left to PyTorch is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "mucudnn leaves a convolution to PyTorch")
+        yield
+
+
+def tensors(dtype: Any = torch.float32, dims: int = 2) -> tuple[Any, Any, Any]:
+    """x, w and dy of a convolution with padding 1."""
+    size = (16,) * dims
+    shapes = (8, 16, *size), (32, 16, *(3,) * dims), (8, 32, *size)
+    x, w, dy = (torch.randn(shape).to(DEVICE, dtype) for shape in shapes)
+    return x, w, dy
+
+
+def in_fp64(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    """y, dx and dw without cuDNN."""
+    function = torch.nn.functional.conv2d if x.dim() == 4 else torch.nn.functional.conv3d
+    x, w = (tensor.detach().double().contiguous().requires_grad_() for tensor in (x, w))
+    with torch.backends.cudnn.flags(enabled=False):
+        y = function(x, w, padding=1)
+        return y.detach(), *torch.autograd.grad(y, (x, w), dy.double())
+
+
+def assert_close(results: tuple[Any, ...], given: tuple[Any, Any, Any], epsilon: float | None = None) -> None:
+    """As far as rounding allows."""
+    scales = in_fp64(*(tensor.abs() for tensor in given))
+    for result, exact, scale in zip(results, in_fp64(*given), scales, strict=True):
+        bound = 2 * (epsilon or EPSILON[result.dtype]) * float(scale.norm())
+        assert float((result.double() - exact).norm()) <= bound
+
+
+def by_functions(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    return (
+        mucudnn.convolution_forward(x, w, padding=1, workspace=LIMIT),
+        mucudnn.convolution_backward_data(dy, w, tuple(x.shape), padding=1, workspace=LIMIT),
+        mucudnn.convolution_backward_filter(x, dy, tuple(w.shape), padding=1, workspace=LIMIT),
+    )
+
+
+def by_autograd(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    function = mt.conv2d if x.dim() == 4 else mt.conv3d
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    y = function(x, w, padding=1, workspace=LIMIT)
+    return y.detach(), *torch.autograd.grad(y, (x, w), dy)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dtype", EPSILON)
+@pytest.mark.parametrize("compute", [by_functions, by_autograd])
+def test_three_passes_of_every_data_type(
+    compute: Callable[..., tuple[Any, ...]], dtype: Any, dims: int
+) -> None:
+    given = tensors(dtype, dims)
+    results = compute(*given)
+    assert all(result.device == given[0].device for result in results)
+    assert_close(results, given, 2.0**-10 if dtype == torch.float32 and compute is by_functions else None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_channels_last(dtype: Any) -> None:
+    given = tuple(t.contiguous(memory_format=torch.channels_last) for t in tensors(dtype))
+    results = by_autograd(*given)
+    assert results[0].is_contiguous(memory_format=torch.channels_last)
+    assert_close(results, given)
+
+
+def test_tf32_is_taken_where_pytorch_would() -> None:
+    given = tensors()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        results = by_autograd(*given)
+    assert_close(results, given, 2.0**-10)
+
+
+def test_calls_on_other_streams_come_after_what_is_there(only_on_gpu: None) -> None:
+    stream = torch.cuda.Stream()
+    x, w, dy = tensors()
+    by_functions(x, w, dy)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        late = x.clone()
+        for _ in range(50):
+            late = late + 1  # still under way when the call is made
+        results = by_functions(late, w, dy)
+    stream.synchronize()
+    assert_close(results, (x + 50, w, dy), 2.0**-10)
+
+
+def test_a_model_gives_the_same_losses_and_gradients(no_giving_way: None) -> None:
+    x, _, _ = tensors()
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 8, 3, stride=2)
+    ).to(DEVICE)
+    ours = mt.convert(copy.deepcopy(model), workspace=LIMIT)
+    for network in (model, ours):
+        network(x).square().mean().backward()
+    assert torch.allclose(model(x), ours(x), rtol=1e-4, atol=1e-5)
+    for own, divided in zip(model.parameters(), ours.parameters(), strict=True):
+        assert torch.allclose(own.grad, divided.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_under_autocast(no_giving_way: None) -> None:
+    x, w, dy = tensors()
+    kind = torch.float16 if DEVICE == "cuda" else torch.bfloat16
+    model = torch.nn.Conv2d(16, 32, 3, padding=1, bias=False).to(DEVICE)
+    model.weight.data.copy_(w)
+    with torch.autocast(DEVICE, kind):
+        y = mt.convert(model, workspace=LIMIT)(x)
+    assert y.dtype == kind
+    (dw,) = torch.autograd.grad(y, (model.weight,), dy.to(kind))
+    rounded = tuple(tensor.to(kind) for tensor in (x, w, dy))
+    dx = in_fp64(*rounded)[1]  # not asked for
+    assert_close((y.detach(), dx, dw), rounded, EPSILON[kind])
+
+
+def test_under_the_compiler(no_giving_way: None) -> None:
+    x, w, dy = tensors()
+    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
+    compiled = torch.compile(lambda x, w: mt.conv2d(x, w, padding=1, workspace=LIMIT) * 1, backend=backend)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    y = compiled(x, w)
+    results = (y.detach(), *torch.autograd.grad(y, (x, w), dy))
+    assert_close(results, (x.detach(), w.detach(), dy))
+
+
+def test_in_threads() -> None:
+    given = tensors()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(by_autograd, *given) for _ in range(12)]:
+            assert_close(done.result(), given, 2.0**-10)
+
+
+def test_a_cuda_graph_captures_a_converted_model_as_pytorch_runs_it(only_on_gpu: None) -> None:
+    x, _, _ = tensors()
+    model = mt.convert(torch.nn.Conv2d(16, 32, 3, padding=1).cuda(), workspace=LIMIT)
+    with torch.no_grad():
+        expected = model(x)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            mt.restore(model)(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        mt.convert(model, workspace=LIMIT)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(x)
+    y.zero_()
+    graph.replay()
+    assert torch.allclose(y, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_functions_refuse_a_stream_that_is_captured_and_leave_it_whole(only_on_gpu: None) -> None:
+    x, w, dy = tensors()
+    by_functions(x, w, dy)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        with pytest.raises(UsageError, match="a CUDA graph is being captured"):
+            mucudnn.convolution_forward(x, w, padding=1, workspace=LIMIT)
+    y.zero_()
+    graph.replay()
+    assert torch.equal(y, x + 1)
+
+
+def test_where_memory_is_short_pytorch_computes_as_it_does_alone(only_on_gpu: None) -> None:
+    x, w, _ = tensors(torch.float16)
+    x = x.repeat(64, 1, 4, 4)  # 64 MiB, and the output twice as many
+    torch.nn.functional.conv2d(x[:2], w, padding=1)
+    expected = torch.nn.functional.conv2d(x, w, padding=1)
+    model = torch.nn.Conv2d(16, 32, 3, padding=1, bias=False).cuda().half()
+    model.weight.data.copy_(w)
+    mt.convert(model, workspace="none")
+    torch.cuda.empty_cache()
+    taken = torch.empty(torch.cuda.mem_get_info()[0] - 2**28, dtype=torch.uint8, device="cuda")
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="mucudnn leaves a convolution to PyTorch"):
+        y = model(x)
+    del taken
+    assert torch.allclose(y, expected, rtol=1e-2, atol=1e-2)

@@ -1,0 +1,220 @@
+"""Convolutions of an unchanged PyTorch program, each in three passes, held against fp64 without cuDNN.
+
+`python tests/gpu/torch_convolutions.py DEVICE [CASE...]` prints a JSON object for each case.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Thread
+
+import torch
+from torch import Tensor, nn
+
+PASSES = ("forward", "backward_data", "backward_filter")
+_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+Tensors = tuple[Tensor, ...]
+Convolve = Callable[[Tensor, Tensor, Tensor], Tensors]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arithmetic, sizes of x and w, and how the three passes are called."""
+
+    arithmetic: str
+    x: tuple[int, ...] = (8, 64, 28, 28)
+    w: tuple[int, ...] = (64, 64, 3, 3)
+    stride: int = 1
+    groups: int = 1
+    channels_last: bool = False
+    mode: str = "eager"
+    benchmark: bool = False
+
+
+_VOLUME = {"x": (4, 16, 16, 16, 16), "w": (32, 16, 3, 3, 3)}
+
+CASES = {
+    "bf16": Case("bf16"),
+    "f16": Case("f16"),
+    "tf32": Case("tf32"),
+    "strict": Case("strict"),
+    "bf16 channels_last": Case("bf16", channels_last=True),
+    "bf16 volume": Case("bf16", **_VOLUME),
+    "f16 volume channels_last": Case("f16", **_VOLUME, channels_last=True),
+    "bf16 strided": Case("bf16", stride=2),
+    "f16 odd mini-batch": Case("f16", x=(7, 64, 28, 28)),
+    "strict groups": Case("strict", w=(64, 32, 3, 3), groups=2),
+    "bf16 threads": Case("bf16", mode="threads"),
+    "bf16 graph": Case("bf16", mode="graph"),
+    "tf32 benchmark": Case("tf32", x=(8, 64, 22, 22), benchmark=True),
+    "f16 compile": Case("f16", mode="compile"),
+}
+# Not among them: most of the memory is taken first.
+FULL = {"bf16 full": Case("bf16", x=(256, 64, 56, 56), mode="full")}
+
+
+def run(name: str, case: Case, device: str) -> dict[str, object]:
+    """Errors as norms, the scale of what rounding may cost, and bytes beyond tensors."""
+    torch.backends.cudnn.benchmark = case.benchmark
+    torch.backends.cudnn.allow_tf32 = case.arithmetic == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    tensors = _tensors(name, case, device)
+    convolve = _convolve(case)
+    extra = _extra_memory(convolve, tensors) if device == "cuda" and case.mode == "eager" else 0
+    results = _MODES[case.mode](convolve, tensors)
+    finite = all(bool(result.isfinite().all()) for result in results)
+    exact = _in_fp64(case, tensors)
+    scales = _in_fp64(case, tuple(tensor.abs() for tensor in tensors))
+    return {
+        "case": name,
+        "finite": finite,
+        "errors": [float((y.double() - e).norm()) for y, e in zip(results, exact, strict=True)],
+        "scales": [float(scale.norm()) for scale in scales],
+        "epsilon": torch.finfo(tensors[0].dtype).eps,
+        "extra": extra,
+        "digest": zlib.crc32(b"".join(_bytes(result) for result in results)),
+    }
+
+
+def _tensors(name: str, case: Case, device: str) -> Tensors:
+    """x, w and dy."""
+    torch.manual_seed(zlib.crc32(name.encode()))
+    y = tuple((size - 1) // case.stride + 1 for size in case.x[2:])
+    shapes = case.x, case.w, (case.x[0], case.w[0], *y)
+    dtype = _DTYPES.get(case.arithmetic, torch.float32)
+    memory_format = _FORMATS[len(case.x)] if case.channels_last else torch.contiguous_format
+    made = (torch.randn(shape).to(device, dtype) for shape in shapes)
+    tensors = tuple(tensor.contiguous(memory_format=memory_format) for tensor in made)
+    if device == "cuda":
+        torch.cuda.synchronize()  # other streams take them
+    return tensors
+
+
+def _convolve(case: Case) -> Convolve:
+    function = nn.functional.conv2d if len(case.x) == 4 else nn.functional.conv3d
+
+    def convolve(x: Tensor, w: Tensor, dy: Tensor) -> Tensors:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        y = function(x, w, padding=1, stride=case.stride, groups=case.groups)
+        return y.detach(), *torch.autograd.grad(y, (x, w), dy)
+
+    return convolve
+
+
+def _in_fp64(case: Case, tensors: Tensors) -> Tensors:
+    with torch.backends.cudnn.flags(enabled=False):
+        return _convolve(case)(*(tensor.double().contiguous() for tensor in tensors))
+
+
+def _extra_memory(convolve: Convolve, tensors: Tensors) -> int:
+    """Bytes of PyTorch's allocator at the peak of the first call, beyond the tensors."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    results = convolve(*tensors)
+    torch.cuda.synchronize()
+    own = sum(result.untyped_storage().nbytes() for result in results)
+    return torch.cuda.max_memory_allocated() - before - own
+
+
+def _eager(convolve: Convolve, tensors: Tensors) -> Tensors:
+    return convolve(*tensors)
+
+
+def _compiled(convolve: Convolve, tensors: Tensors) -> Tensors:
+    """PyTorch's compiler around the forward pass and the gradients of it."""
+    backend = "inductor" if tensors[0].is_cuda else "aot_eager"
+    compiled = torch.compile(lambda x, w, dy: (convolve(x, w, dy)[0] * 1,), backend=backend)
+    return compiled(*tensors)[0], *convolve(*tensors)[1:]
+
+
+def _in_threads(convolve: Convolve, tensors: Tensors) -> Tensors:
+    """Two threads at a time, several times, each on a stream of its own; what the last one gives."""
+    given: dict[int, Tensors] = {}
+
+    def work(number: int) -> None:
+        stream = torch.cuda.Stream() if tensors[0].is_cuda else None
+        with torch.cuda.stream(stream):
+            for _ in range(5):
+                given[number] = convolve(*tensors)
+        if stream is not None:
+            stream.synchronize()
+
+    threads = [Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.allclose(a, b, rtol=0.1, atol=0.1) for a, b in zip(given[0], given[1], strict=True))
+    return given[1]
+
+
+def _captured(convolve: Convolve, tensors: Tensors) -> Tensors:
+    if not tensors[0].is_cuda:
+        return convolve(*tensors)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        convolve(*tensors)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = convolve(*tensors)
+    for result in results:
+        result.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    return results
+
+
+def _in_full_memory(convolve: Convolve, tensors: Tensors) -> Tensors:
+    """Once a small convolution has loaded what it needs, and with room for little more than the results."""
+    small = tuple(tensor[:2].contiguous() for tensor in tensors)
+    convolve(small[0], tensors[1], small[2])
+    if not tensors[0].is_cuda:
+        return convolve(*tensors)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    needed = 2 * tensors[0].nbytes + 2**26
+    taken = torch.empty(max(torch.cuda.mem_get_info()[0] - needed, 0), dtype=torch.uint8, device="cuda")
+    results = convolve(*tensors)
+    del taken
+    return results
+
+
+_MODES: dict[str, Callable[[Convolve, Tensors], Tensors]] = {
+    "eager": _eager,
+    "compile": _compiled,
+    "threads": _in_threads,
+    "graph": _captured,
+    "full": _in_full_memory,
+}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+
+def main(device: str, names: list[str]) -> None:
+    """Print what came of each case, or how it failed."""
+    cases = {**CASES, **FULL}
+    for name in names or list(CASES):
+        try:
+            outcome = run(name, cases[name], device)
+        except Exception:  # the others are still to be tried
+            outcome = {"case": name, "error": traceback.format_exc()}
+        print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,51 @@
+"""The networks that are trained, with their data: the same in every process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bench.models import Block, resnet18
+from examples.unet3d import UNet3d
+
+CLASSES = {"resnet18": 1000, "unet3d": 3, "small": 10}
+
+
+@dataclass
+class Task:
+    """A network, one mini-batch for it and its loss."""
+
+    model: nn.Module
+    x: Tensor
+    target: Tensor
+
+    def loss(self) -> Tensor:
+        """In fp32 or better, whatever the network computes in."""
+        logits = self.model(self.x)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return nn.functional.cross_entropy(wide, self.target)
+
+
+def small() -> nn.Sequential:
+    """A few convolutions, for what takes long for each of them."""
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), Block(64, 64, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES["small"]),
+    )  # fmt: skip
+
+
+def make_task(name: str, *, tiny: bool) -> Task:
+    """The network of that name on the CPU; `tiny`, on data that a CPU convolves in a moment."""
+    torch.manual_seed(1)
+    classes = CLASSES[name]
+    if name == "unet3d":
+        size = 8 if tiny else 32
+        samples = 2 if tiny else 4
+        x = torch.randn(samples, 1, size, size, size)
+        target = torch.randint(classes, (samples, size, size, size))
+        return Task(UNet3d(width=4 if tiny else 16, classes=classes), x, target)
+    samples, size = (4, 64) if tiny else (8, 224 if name == "resnet18" else 56)
+    x, target = torch.randn(samples, 3, size, size), torch.randint(classes, (samples,))
+    return Task(resnet18() if name == "resnet18" else small(), x, target)

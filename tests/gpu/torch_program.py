@@ -1,0 +1,133 @@
+"""`python tests/gpu/torch_program.py --output FILE`: PyTorch trains with and without `mucudnn run`.
+
+A ResNet-18 and a small 3-D U-Net train for a few steps in each of the settings of torch_settings.py, in a
+process without mucudnn and in one under it, and FILE says as JSON what came of it: losses, gradients held to
+the contract, peaks of memory, times, what the drop-in says at its end, exit codes, the end of stderr where
+something failed. A setting that fails or hangs does not keep the others from running; what the time did not
+allow is there as "not run". With `--device cpu` everything runs end to end without a GPU, on tiny data: there
+PyTorch never calls cuDNN, so that only this program itself is tried out. Exit code 1 where something differs
+or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_comparison import compare
+from torch_process import Ended, Worker
+from torch_settings import GROUPS, WORKSPACE, Group, Setting
+
+KINDS = {"plain": 0.4, "mucudnn": 0.6}  # of a group's time, for the processes of each kind
+
+
+class Program:
+    """One run: what came of each setting, alone and under mucudnn."""
+
+    def __init__(self, groups: Sequence[Group], worker: Worker, seconds: float, output: Path) -> None:
+        self._groups, self._worker, self._seconds, self._output = groups, worker, seconds, output
+        self._begin = time.monotonic()
+        self._machine: dict[str, Any] = {}
+        self._processes: list[dict[str, Any]] = []
+        self._outcomes: dict[tuple[str, str], dict[str, Any]] = {}  # by setting and kind
+        self._comparisons: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> list[dict[str, Any]]:
+        """All groups, each until the end of its share of the time; the results, which are written as well."""
+        share = 0.0
+        for group in self._groups:
+            for kind in group.kinds:
+                share += group.share * KINDS[kind] / sum(KINDS[one] for one in group.kinds)
+                self._run_group(group, kind, self._begin + self._seconds * share)
+                results = self._write()
+        return results
+
+    def _run_group(self, group: Group, kind: str, deadline: float) -> None:
+        """In one process, and where it breaks off in another one from there on."""
+        names = [setting.name for setting in group.settings]
+        while names and (left := deadline - time.monotonic()) > 0:
+            ended = self._worker.run(group, kind, names, left)
+            self._machine = ended.machine or self._machine
+            self._outcomes |= {(name, kind): outcome for name, outcome in ended.outcomes.items()}
+            self._processes.append({"group": group.name, "kind": kind, **ended.report()})
+            if ended.exit_code in (0, None):
+                return  # what is left it had no time for
+            if ended.begun is None:  # it fails before its work, and would again
+                self._outcomes |= {(name, kind): _failure(ended) for name in names}
+                return
+            self._outcomes.setdefault((ended.begun, kind), _failure(ended))
+            names = names[names.index(ended.begun) + 1 :]
+
+    def _result(self, setting: Setting) -> dict[str, Any]:
+        """Of a setting in both kinds of process, with a verdict."""
+        plain, under = (self._outcomes.get((setting.name, kind)) for kind in ("plain", "mucudnn"))
+        result = {"setting": setting.name, "plain": plain, "mucudnn": under}
+        reference = self._outcomes.get((setting.reference.name, "plain"))
+        if any(outcome is not None and "error" in outcome for outcome in (plain, under, reference)):
+            return {**result, "verdict": "failed"}
+        if plain is None or under is None or reference is None:
+            return {**result, "verdict": "not run"}
+        if setting.name not in self._comparisons:
+            folders = {kind: self._worker.folder(kind) for kind in ("plain", "mucudnn")}
+            self._comparisons[setting.name] = compare(setting, plain, under, folders, WORKSPACE)
+        found = self._comparisons[setting.name]
+        is_good = found["same"] and found["within_memory"]
+        return {**result, **found, "verdict": "same" if is_good else "different"}
+
+    def _write(self) -> list[dict[str, Any]]:
+        """All that is known by now, for whoever ends this program early; the results."""
+        compared = [group for group in self._groups if "mucudnn" in group.kinds]
+        results = [self._result(setting) for group in compared for setting in group.settings]
+        report = {
+            "machine": self._machine,
+            "workspace": WORKSPACE,
+            "seconds": self._seconds,
+            "took": round(time.monotonic() - self._begin, 1),
+            "settings": results,
+            "references": {name: o for (name, _), o in self._outcomes.items() if "-f64-" in name},
+            "processes": self._processes,
+        }
+        self._output.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+        return results
+
+
+def _failure(ended: Ended) -> dict[str, Any]:
+    return {"error": f"the process ended with {ended.exit_code}", "stderr": ended.last_lines()}
+
+
+def _row(result: dict[str, Any]) -> str:
+    text = f"{result['setting']:36} {result['verdict']}"
+    if "speedup" not in result:
+        return text
+    return (
+        f"{text}  gradient {result['gradient_error']:.1e} of {result['gradient_bound']:.1e}, "
+        f"peak {result['peak_difference'] / 2**20:+.1f} MiB, {result['speedup']:.2f}×"
+    )
+
+
+def main() -> None:
+    """Run, write, print one line for each setting."""
+    parser = argparse.ArgumentParser(prog="python tests/gpu/torch_program.py", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the JSON to write")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--seconds", type=float, default=225.0, help="after which nothing new is begun")
+    arguments = parser.parse_args()
+    scratch = Path(tempfile.mkdtemp())
+    try:
+        worker = Worker(arguments.device, scratch)
+        results = Program(GROUPS, worker, arguments.seconds, arguments.output).run()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print("\n".join(map(_row, results)))
+    sys.exit(any(result["verdict"] in ("different", "failed") for result in results))
+
+
+if __name__ == "__main__":
+    main()

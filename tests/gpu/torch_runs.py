@@ -1,0 +1,81 @@
+"""Runs of torch_convolutions, alone and under mucudnn, and what is expected of each case."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_engine import DEVICE
+from programs import environment
+
+PROGRAM = Path(__file__).with_name("torch_convolutions.py")
+LIMIT = 2**20  # bytes of workspace for a convolution; transposed copies of eight images take more
+
+SECONDS = 120  # for a process; what it has done by then counts
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process."""
+
+    cases: dict[str, dict[str, Any]]
+    code: int
+    stderr: str
+
+    @property
+    def divided(self) -> int:
+        """Calls that were divided, as the drop-in says at the end."""
+        found = re.findall(r"^mucudnn: (\d+) of \d+ convolutions divided", self.stderr, re.MULTILINE)
+        return int(found[-1]) if found else 0
+
+    @property
+    def measured(self) -> int:
+        """Times that were measured."""
+        return sum(map(int, re.findall(r"^mucudnn: measuring (\d+) times", self.stderr, re.MULTILINE)))
+
+    def of(self, case: str) -> dict[str, Any]:
+        """What came of a case that ran."""
+        assert case in self.cases, f"ended with {self.code}: {self.stderr[-3000:]}"
+        outcome = self.cases[case]
+        assert "error" not in outcome, outcome["error"] + self.stderr[-3000:]
+        return outcome
+
+
+def alone(*cases: str, **variables: str) -> Run:
+    """PyTorch without mucudnn."""
+    return _run([sys.executable, str(PROGRAM), DEVICE, *cases], variables)
+
+
+def under(*cases: str, flags: tuple[str, ...] = ("--workspace", str(LIMIT)), **variables: str) -> Run:
+    """The same program under `mucudnn run`."""
+    program = [sys.executable, str(PROGRAM), DEVICE, *cases]
+    return _run([sys.executable, "-m", "mucudnn", "run", *flags, "--", *program], variables)
+
+
+def _run(command: list[str], variables: dict[str, str]) -> Run:
+    process = subprocess.Popen(
+        command,
+        env=environment(MUCUDNN_LOG="info", **variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        stdout, stderr = process.communicate()
+    outcomes = [json.loads(line) for line in stdout.splitlines() if line.startswith('{"case"')]
+    return Run({outcome["case"]: outcome for outcome in outcomes}, process.returncode, stderr)
+
+
+def assert_within_contract(ours: dict[str, Any], own: dict[str, Any]) -> None:
+    """‖y − y64‖ ≤ 2‖u − y64‖ + 2ε‖ |x| ∗ |w| ‖, u being what PyTorch computes alone."""
+    assert ours["finite"]
+    for error, own_error, scale in zip(ours["errors"], own["errors"], own["scales"], strict=True):
+        assert error <= 2 * own_error + 2 * own["epsilon"] * scale

@@ -1,0 +1,91 @@
+"""Which of the graph API's engines may be measured and run, by what they say of their arithmetic.
+
+The library is the host engine, which tells notes of its engine 0 that it does not have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from graph_abi import CONSTANTS
+from test_cudnn_engine import check
+from wrapped_library import build_wrapper
+
+NOT_ALLOWED = "MUCUDNN_STATUS_NOT_ALLOWED"
+SUCCESS = "CUDNN_STATUS_SUCCESS"
+EVERY = ("f32 default", "f32 tf32", "f32 strict", "f16 default", "f16 strict", "bf16 default", "f64 default")
+TENSOR_CORES = ("f32 tf32", "f16 default", "bf16 default", "f64 default")
+
+
+@pytest.fixture(scope="module")
+def wrapper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wrapper(tmp_path_factory.mktemp("noted"))
+
+
+def check_noted(wrapper: Path, notes: tuple[str, ...], script: str) -> None:
+    """Run a script in which `noted` is the library, engine 0 with these numerical notes."""
+    text = " ".join(f"0={CONSTANTS['NUMERICAL_NOTE_' + note]}" for note in notes)
+    check(f"""
+import os
+os.environ.update(HOST_ENGINE=host_library(), ENGINE_NOTES={text!r})
+noted = Engine({str(wrapper)!r}, cuda=True)
+def problem_of(arithmetic):
+    data_type, math = arithmetic.split()
+    return Problem(mini_batch=6, in_channels=4, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1,
+                   data_type=data_type, math=math)
+def candidate(arithmetic):
+    return next(c for c in noted.enumerate(problem_of(arithmetic), "forward") if c.algorithm == "eng0")
+{script}
+""")
+
+
+@pytest.mark.parametrize(
+    ("notes", "words", "allowed"),
+    [
+        ((), "deterministic", EVERY),
+        (("NONDETERMINISTIC",), "", EVERY),
+        (("TENSOR_CORE",), "deterministic tensor_op", TENSOR_CORES),
+        (("TENSOR_CORE", "NONDETERMINISTIC"), "tensor_op", TENSOR_CORES),
+        (("DOWN_CONVERT_INPUTS",), "deterministic down_convert", ()),
+        (("REDUCED_PRECISION_REDUCTION",), "deterministic reduced_precision", ()),
+        (("TENSOR_CORE", "REDUCED_PRECISION_REDUCTION"), "deterministic tensor_op reduced_precision", ()),
+        (("STRICT_NAN_PROP",), "deterministic strict_nan", EVERY),
+    ],
+    ids=lambda value: "+".join(value) or "none" if isinstance(value, tuple) else None,
+)
+def test_an_engine_runs_what_the_arithmetic_of_the_problem_allows(
+    wrapper: Path, notes: tuple[str, ...], words: str, allowed: tuple[str, ...]
+) -> None:
+    check_noted(
+        wrapper,
+        notes,
+        f"""
+for arithmetic in {EVERY}:
+    found, is_allowed = candidate(arithmetic), arithmetic in {allowed}
+    assert found.status == ("{SUCCESS}" if is_allowed else "{NOT_ALLOWED}"), (arithmetic, found.status)
+    assert found.notes == "{words}", (arithmetic, found.notes)
+    try:
+        noted.prepare(problem_of(arithmetic), "forward", [(6, "eng0")])
+    except EngineError as error:
+        assert not is_allowed and "is not allowed by the arithmetic" in str(error), (arithmetic, error)
+    else:
+        assert is_allowed, arithmetic
+""",
+    )
+
+
+def test_the_legacy_algorithms_beside_it_are_as_they_were(wrapper: Path) -> None:
+    check_noted(
+        wrapper,
+        ("DOWN_CONVERT_INPUTS",),
+        """
+for arithmetic in ("f32 default", "f32 strict", "f16 default"):
+    mine, theirs = (
+        [(c.algorithm, c.status) for c in engine.enumerate(problem_of(arithmetic), "forward")
+         if not c.algorithm.startswith("eng")]
+        for engine in (noted, cuda)
+    )
+    assert mine == theirs, arithmetic
+""",
+    )

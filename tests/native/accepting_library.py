@@ -1,0 +1,75 @@
+"""A library that accepts whatever graph it is given, and computes nothing: for what no real one would run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import host_abi
+from programs import compile_c
+
+SOURCE = """
+#include <stdlib.h>
+#include <string.h>
+#include "cudnn/backend_abi.h"
+
+/* As the host engine, so that no GPU is looked for. */
+void mucudnnHostSetThreads(int threads) {}
+const char* mucudnnHostDescribe(void) { return "nothing"; }
+
+static int compiles(void) {
+  const char* text = getenv("COMPILES");
+  return text != NULL && *text != '\\0';
+}
+
+static cudnnStatus_t make(void** made) {
+  *made = malloc(1);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/* One configuration of one engine, without knobs and workspace. */
+static cudnnStatus_t get(cudnnBackendAttributeName_t name, int64_t* count, void* elements) {
+  const int is_compiled = name == CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE && compiles();
+  int64_t number = 0;
+  switch (name) {
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS:
+    case CUDNN_ATTR_ENGINECFG_ENGINE:
+    case CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG:
+      number = 1;
+      break;
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+      if (elements != NULL) memset(elements, 0, sizeof(int64_t));
+      number = 1;
+      break;
+    default:
+      if (is_compiled && elements != NULL) *(int*)elements = CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
+      number = is_compiled;
+  }
+  if (count != NULL) *count = number;
+  return CUDNN_STATUS_SUCCESS;
+}
+"""
+BODIES = {
+    "cudnnCreate": "return make((void**)handle);",
+    "cudnnBackendCreateDescriptor": "return make((void**)descriptor);",
+    "cudnnBackendGetAttribute": "return get(name, count, elements);",
+    "cudnnGetErrorString": 'return "CUDNN_STATUS_SUCCESS";',
+    "cudnnGetExecutionPlanWorkspaceSize": "*size = 0; return CUDNN_STATUS_SUCCESS;",
+}
+
+
+def build_accepting_library(folder: Path) -> Path:
+    """The library, whose engine is one that compiles its plans where COMPILES is set."""
+    headers = "".join(header.read_text() for header in host_abi.HEADERS)
+    text = re.sub(r"\s*\\\n\s*", " ", headers)
+    declared = re.findall(r"X\(([^,()]+), (cudnn\w+), \(([^()]*)\)\)", text)
+    assert {name for _, name, _ in declared} == set(host_abi.FUNCTIONS)
+    source, library = folder / "accepting.c", folder / "accepting.so"
+    functions = [
+        f"{result} {name}({parameters}) {{ {BODIES.get(name, '' if result == 'void' else 'return 0;')} }}\n"
+        for result, name, parameters in declared
+    ]
+    source.write_text(SOURCE + "".join(functions))
+    compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parents[1]}", source, "-o", library)
+    return library

@@ -1,0 +1,272 @@
+// A program that convolves as PyTorch and XLA do: through cudnn-frontend's wrappers of cuDNN's descriptors.
+//
+// usage: framework_client OPERATION CHOICE LAYOUT TYPE ... [NAME=VALUE ...], as in frontend_problem.h
+//   CHOICE  torch: calls=N times one call; the first one's plan, which is kept, is the first that the
+//   heuristics
+//                  name and that can be built and run, or with benchmark=1 the fastest of all.
+//                  deterministic=1 and tf32=1 are PyTorch's switches, memory=BYTES is what is left for
+//                  workspaces
+//           xla:   each engine that the heuristics name, or with algorithm=NAME the one that an autotuner's
+//                  results name, with its knobs
+// For each run, the plan's name, its workspace, and how many plans were built before, go to stderr; the
+// output goes to stdout.
+#include <cudnn_frontend_EngineConfigGenerator.h>
+#include <cudnn_frontend_find_plan.h>
+#include <cudnn_frontend_get_plan.h>
+
+#include "frontend_problem.h"
+
+namespace {
+
+struct OutOfMemory : std::runtime_error {
+  OutOfMemory() : std::runtime_error("no memory for the workspace") {}
+};
+
+struct Options {
+  std::map<std::string, std::string> given;
+
+  int64_t number(const char* name, int64_t otherwise) const {
+    const auto found = given.find(name);
+    return found == given.end() ? otherwise : std::strtoll(found->second.c_str(), nullptr, 10);
+  }
+};
+
+// One convolution, and the arrays that it is made on.
+struct Convolution {
+  cudnnHandle_t handle;
+  Problem problem;
+  std::vector<Memory> tensors;
+  int built = 0;
+
+  cudnnBackendDescriptorType_t operation() const {
+    if (problem.operation == "backward_data")
+      return CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
+    if (problem.operation == "backward_filter")
+      return CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
+    return CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
+  }
+
+  Memory& output() {
+    return tensors[problem.operation == "backward_data" ? 0 : problem.operation == "backward_filter" ? 1 : 2];
+  }
+
+  // All that it is made of is destroyed when this returns.
+  fe::OperationGraph graph(int64_t alignment) const {
+    const auto tensor = [&](char id, const Sizes& sizes) {
+      const Sizes strides = problem.strides(sizes);
+      const auto dims = static_cast<int64_t>(sizes.size());
+      return fe::TensorBuilder()
+          .setDim(dims, sizes.data())
+          .setStrides(dims, strides.data())
+          .setId(id)
+          .setAlignment(alignment)
+          .setDataType(problem.type)
+          .build();
+    };
+    const auto dims = static_cast<int64_t>(problem.x.size()) - 2;
+    const auto each = [&](int64_t value) { return Sizes(static_cast<size_t>(dims), value); };
+    const Sizes padding = each(problem.padding), stride = each(problem.stride), dilation = each(1);
+    const auto convolution = fe::ConvDescBuilder()
+                                 .setDataType(CUDNN_DATA_FLOAT)
+                                 .setMathMode(CUDNN_CROSS_CORRELATION)
+                                 .setNDims(dims)
+                                 .setStrides(dims, stride.data())
+                                 .setPrePadding(dims, padding.data())
+                                 .setPostPadding(dims, padding.data())
+                                 .setDilation(dims, dilation.data())
+                                 .build();
+    const auto op = fe::OperationBuilder(operation())
+                        .setxDesc(tensor('x', problem.x))
+                        .setyDesc(tensor('y', problem.y))
+                        .setwDesc(tensor('w', problem.w))
+                        .setcDesc(convolution)
+                        .build();
+    std::array<const fe::Operation*, 1> operations = {&op};
+    return fe::OperationGraphBuilder().setHandle(handle).setOperationGraph(1, operations.data()).build();
+  }
+
+  fe::VariantPack pack(Memory& workspace) {
+    void* pointers[] = {tensors[0].data(), tensors[2].data(), tensors[1].data()};
+    int64_t ids[] = {'x', 'y', 'w'};
+    return fe::VariantPackBuilder()
+        .setWorkspacePointer(workspace.empty() ? nullptr : workspace.data())
+        .setDataPointers(3, pointers)
+        .setUids(3, ids)
+        .build();
+  }
+
+  // Throws where there is no memory for the workspace, or the library cannot run it.
+  void run(const fe::ExecutionPlan& plan, int64_t memory) {
+    if (plan.getWorkspaceSize() > memory) throw OutOfMemory();
+    Memory workspace(static_cast<size_t>(plan.getWorkspaceSize()));
+    const auto variant_pack = pack(workspace);
+    const cudnnStatus_t status =
+        fe::detail::execute(handle, plan.get_raw_desc(), variant_pack.get_raw_desc());
+    if (status != CUDNN_STATUS_SUCCESS) throw std::runtime_error("status " + std::to_string(status));
+    std::fprintf(stderr, "%s %lld %d\n", plan.getTag().c_str(),
+                 static_cast<long long>(plan.getWorkspaceSize()), built);
+    std::fwrite(output().data(), 1, output().size(), stdout);
+  }
+};
+
+fe::EngineConfigList heuristics(fe::OperationGraph& graph, cudnnBackendHeurMode_t mode) {
+  auto found = fe::EngineHeuristicsBuilder().setOperationGraph(graph).setHeurMode(mode).build();
+  return found.getEngineConfig(found.getEngineConfigCount());
+}
+
+// --- PyTorch ---
+
+class Torch {
+ public:
+  Torch(Convolution& convolution, const Options& options)
+      : convolution_(convolution),
+        memory_(options.number("memory", INT64_MAX)),
+        benchmark_(options.number("benchmark", 0) != 0),
+        deterministic_(options.number("deterministic", 0) != 0),
+        tf32_(options.number("tf32", 0) != 0) {}
+
+  void convolve() {
+    if (!kept_.empty()) return convolution_.run(kept_.front(), memory_);
+    auto graph = convolution_.graph(16);
+    const fe::GeneratorSource sources[] = {source(CUDNN_HEUR_MODE_INSTANT), source(CUDNN_HEUR_MODE_FALLBACK)};
+    fe::EngineConfigGenerator generator(2, sources);
+    const bool found = benchmark_ ? try_plans(fastest_first(generator, graph))
+                                  : try_configs(generator.generate_engine_config(graph), graph);
+    check("engine", found, "unable to find one to execute this computation");
+  }
+
+ private:
+  fe::GeneratorSource source(cudnnBackendHeurMode_t mode) const {
+    return [this, mode](fe::OperationGraph& graph) {
+      fe::EngineConfigList all = heuristics(graph, mode), kept;
+      fe::filter(all, kept, [this](cudnnBackendDescriptor_t config) { return is_filtered(config); });
+      return kept;
+    };
+  }
+
+  bool is_filtered(cudnnBackendDescriptor_t config) const {
+    if (deterministic_ && fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC>(config)) return true;
+    return !tf32_ && (fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS>(config) ||
+                      fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_TENSOR_CORE>(config));
+  }
+
+  bool try_run(fe::ExecutionPlan&& plan) {
+    try {
+      convolution_.run(plan, memory_);
+    } catch (const std::runtime_error&) {  // the wrappers' exceptions are such, too
+      return false;
+    }
+    kept_.push_back(std::move(plan));
+    return true;
+  }
+
+  bool try_configs(fe::EngineConfigList configs, fe::OperationGraph& graph) {
+    for (auto& config : configs) {
+      try {
+        auto plan = fe::ExecutionPlanBuilder()
+                        .setHandle(convolution_.handle)
+                        .setEngineConfig(config, graph.getTag())
+                        .build();
+        ++convolution_.built;
+        if (try_run(std::move(plan))) return true;
+      } catch (const fe::cudnnException&) {
+      }
+    }
+    return false;
+  }
+
+  bool try_plans(fe::executionPlans_t plans) {
+    for (auto& plan : plans) {
+      if (try_run(std::move(plan))) return true;
+    }
+    return false;
+  }
+
+  // Timed on one workspace: as large as the largest, halved until there is memory for it.
+  fe::executionPlans_t fastest_first(fe::EngineConfigGenerator& generator, fe::OperationGraph& graph) {
+    auto plans =
+        generator.cudnnGetPlan(convolution_.handle, graph, [](const fe::ExecutionPlan&) { return false; });
+    convolution_.built = static_cast<int>(plans.size());
+    int64_t size = 0;
+    for (const auto& plan : plans) size = std::max(size, plan.getWorkspaceSize());
+    while (size > memory_) size /= 2;
+    fe::executionPlans_t fitting;
+    for (auto& plan : plans) {
+      if (plan.getWorkspaceSize() <= size) fitting.push_back(std::move(plan));
+    }
+    Memory workspace(static_cast<size_t>(size));
+    return fe::time_sorted_plan<fe::CudnnFindSamplingTechnique::CUDNN_FIND_SAMPLE_ONCE>(
+        convolution_.handle, std::move(fitting), convolution_.pack(workspace));
+  }
+
+  Convolution& convolution_;
+  int64_t memory_;
+  bool benchmark_, deterministic_, tf32_;
+  fe::executionPlans_t kept_;  // none, or one
+};
+
+// --- XLA ---
+
+fe::ExecutionPlan built(Convolution& convolution, const fe::OperationGraph& graph,
+                        const std::string& algorithm) {
+  char* rest = nullptr;
+  const int64_t number = std::strtoll(algorithm.c_str() + 3, &rest, 10);  // behind "eng"
+  std::map<int64_t, int64_t> choices;
+  while (*rest != '\0') {
+    const int64_t type = std::strtoll(rest + 2, &rest, 10);  // behind "_k"
+    choices[type] = std::strtoll(rest + 1, &rest, 10);
+  }
+  auto engine = fe::EngineBuilder().setGlobalEngineIdx(number).setOperationGraph(graph).build();
+  for (auto& knob : engine.getSupportedKnobs()) {
+    const auto chosen = choices.find(knob.getKnobType());
+    if (chosen != choices.end()) knob.setChoice(static_cast<uint64_t>(chosen->second));
+  }
+  auto config = fe::EngineConfigBuilder().setEngine(engine).build();
+  ++convolution.built;
+  return fe::ExecutionPlanBuilder().setHandle(convolution.handle).setEngineConfig(config).build();
+}
+
+void run_as_xla(Convolution& convolution, const Options& options) {
+  constexpr int64_t kAlignment = 32;
+  auto graph = convolution.graph(kAlignment);
+  const auto algorithm = options.given.find("algorithm");
+  if (algorithm != options.given.end())
+    return convolution.run(built(convolution, graph, algorithm->second), INT64_MAX);
+  fe::EngineConfigList configs = heuristics(graph, CUDNN_HEUR_MODE_INSTANT);
+  for (auto& config : heuristics(graph, CUDNN_HEUR_MODE_FALLBACK)) configs.push_back(config);
+  for (auto& config : configs) {
+    const auto plan = fe::ExecutionPlanBuilder()
+                          .setHandle(convolution.handle)
+                          .setEngineConfig(config, graph.getTag())
+                          .build();
+    ++convolution.built;
+    convolution.run(plan, INT64_MAX);
+  }
+}
+
+}  // namespace
+
+int main(int count_of_arguments, char** arguments) {
+  check("usage", count_of_arguments >= 8, "see the source");
+  Options options;
+  for (int i = 8; i < count_of_arguments; ++i) {
+    const std::string text = arguments[i];
+    const size_t at = text.find('=');
+    options.given[text.substr(0, at)] = text.substr(at + 1);
+  }
+  const Problem problem = read_problem(arguments);
+  Convolution convolution{open_cudnn(), problem, read_tensors(problem)};
+  if (std::string(arguments[2]) == "xla") {
+    run_as_xla(convolution, options);
+  } else {
+    Torch torch(convolution, options);
+    const Memory before = convolution.output();
+    for (int64_t call = 0; call < options.number("calls", 1); ++call) {
+      convolution.output() = before;
+      check("stream", fe::detail::set_stream(convolution.handle, nullptr) == CUDNN_STATUS_SUCCESS, "");
+      torch.convolve();
+    }
+  }
+  check("handle", fe::detail::destroy_handle(convolution.handle) == CUDNN_STATUS_SUCCESS, "cudnnDestroy");
+  return 0;
+}

@@ -1,0 +1,132 @@
+"""Programs in C++ that are written against NVIDIA's cudnn-frontend: built, run on the host engine, and held
+against fp64."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import nvidia_headers
+import programs
+import scipy_openblas32
+from graph_client import loaded, shapes, stored
+from programs import SHIM, SONAME, preload
+from reference import EPSILON, OUTPUT, Array, convolve
+
+from mucudnn import _native
+from mucudnn._native import Problem
+
+
+def compiled(name: str, folder: Path) -> Path:
+    """The program of a source beside this file."""
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    assert compiler, "needs a C++ compiler: set CXX"
+    source, target = Path(__file__).with_name(name), folder / "client"
+    includes = [option for path in nvidia_headers.frontend_folders() for option in ("-isystem", str(path))]
+    options = ["-std=c++17", "-DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING", *includes]
+    command = [*compiler.split(), *options, str(source), "-o", str(target), "-ldl"]
+    # A preloaded sanitizer is for the program, not for the compiler.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return target
+
+
+def search_path(folder: Path, library: str | None = None) -> str:
+    """Folders with the host engine, or another library, as cuDNN, its CUDA runtime and its OpenBLAS."""
+    (folder / SONAME).symlink_to(library or _native.host_library())
+    cudart = Path(_native.cudart_library()).parent
+    return f"{folder}:{cudart}:{scipy_openblas32.get_lib_dir()}"
+
+
+@dataclass
+class Case:
+    operation: str
+    problem: Problem
+
+    @property
+    def output(self) -> str:
+        """The tensor that is written: x, w or y."""
+        return OUTPUT["forward" if self.operation == "fused" else self.operation]
+
+    def operands(self) -> list[Array]:
+        """x, w, y, a residual and a bias, as the data type has them, channels first."""
+        x, w, y = shapes(self.problem).values()
+        random = np.random.default_rng(3)
+        sizes = (x, w, y, y, (1, y[1], *[1] * self.problem.dims))
+        return [self.rounded(random.uniform(-1, 1, size)) for size in sizes]
+
+    def rounded(self, values: Array) -> Array:
+        type_ = self.problem.data_type
+        return loaded(stored(values, type_, "nchw"), values.shape, type_, "nchw")
+
+    def exact(self, operands: list[Array]) -> tuple[Array, float]:
+        """The output in fp64, and the scale of its rounding errors."""
+        *xwy, residual, bias = operands
+        pass_ = "forward" if self.operation == "fused" else self.operation
+        result = convolve(self.problem, pass_, *xwy)
+        scale = float(np.linalg.norm(convolve(self.problem, pass_, *map(np.abs, xwy))))
+        if self.operation != "fused":
+            return result, scale
+        scale += float(np.linalg.norm(np.abs(residual) + np.abs(bias)))
+        return np.maximum(result + residual + bias, 0), scale
+
+
+@dataclass(frozen=True)
+class Ran:
+    lines: list[str]  # what the program said, a line for each output
+    outputs: list[Array]
+    log: str  # what the drop-in said
+
+
+def run_program(
+    program: Path | Sequence[str | Path], case: Case, choice: str, *options: str, **environment: str
+) -> Ran:
+    """Run it, each of its outputs checked against fp64."""
+    command = [program] if isinstance(program, Path) else program
+    problem, operands = case.problem, case.operands()
+    x, w, _ = shapes(problem).values()
+    described = [",".join(map(str, row)) for row in (x, w, (problem.padding[0], problem.stride[0]))]
+    result = subprocess.run(
+        [*command, case.operation, choice, problem.layout, problem.data_type, *described, *options],
+        input=b"".join(stored(values, problem.data_type, problem.layout).tobytes() for values in operands),
+        env=programs.environment(**environment),
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    said = result.stderr.decode().splitlines()
+    lines = [line for line in said if not line.startswith("mucudnn: ")]
+    exact, scale = case.exact(operands)
+    outputs = [
+        loaded(data, operands["xwy".index(case.output)].shape, problem.data_type, problem.layout)
+        for data in np.split(np.frombuffer(result.stdout, np.uint8), len(lines))
+    ]
+    for line, output in zip(lines, outputs, strict=True):
+        assert np.linalg.norm(output - exact) <= 16 * EPSILON[problem.data_type] * scale, line
+    return Ran(lines, outputs, "\n".join(line for line in said if line.startswith("mucudnn: ")))
+
+
+def under_shim(**environment: str) -> dict[str, str]:
+    """What a program's environment has under the drop-in; on the host engine, unless it is said here."""
+    defaults = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
+    return {"LD_PRELOAD": preload(SHIM), **defaults, **environment}
+
+
+def kernel(data_type: str = "f32", layout: str = "nchw", mini_batch: int = 3) -> Problem:
+    return Problem(
+        mini_batch=mini_batch,
+        in_channels=4,
+        out_channels=6,
+        input=(9, 8),
+        kernel=(3, 3),
+        padding=(1, 1),
+        data_type=data_type,
+        layout=layout,
+    )

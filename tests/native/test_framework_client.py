@@ -1,0 +1,275 @@
+"""PyTorch's and XLA's own ways of convolving, with and without the drop-in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import frontend_programs
+import pytest
+import shim_cases
+from frontend_programs import Case, Ran, kernel, run_program, under_shim
+from graph_abi import CONSTANTS
+from reference import PASSES
+from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
+from wrapped_library import build_wrapper
+
+from mucudnn._native import Engine, host_library
+
+PLANS = 6  # of both modes: five of the heuristics', with two sizes of tiles, and the fallback
+IMPLICIT = {
+    pass_: numbers[name] for pass_, numbers in LEGACY_NUMBERS.items() for name in [next(iter(numbers))]
+}
+WINOGRAD = {pass_: numbers["WINOGRAD_NONFUSED"] for pass_, numbers in LEGACY_NUMBERS.items()}
+
+each_pass = pytest.mark.parametrize("pass_", PASSES)
+each_benchmark = pytest.mark.parametrize("benchmark", [0, 1], ids=["heuristics", "benchmark"])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return frontend_programs.compiled("framework_client.cpp", tmp_path_factory.mktemp("framework"))
+
+
+@pytest.fixture(scope="module")
+def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return frontend_programs.search_path(tmp_path_factory.mktemp("lib"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the program says of one."""
+
+    engine: str
+    workspace: int
+    built: int  # plans, until then
+
+
+def runs(ran: Ran) -> list[Run]:
+    words = (line.split() for line in ran.lines)
+    return [Run(tag.split("_", 1)[1], int(workspace), int(built)) for tag, workspace, built in words]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program on the host engine."""
+
+    path: Path
+    search_path: str
+    folder: Path
+
+    def __call__(self, pass_: str, framework: str, *options: str, **environment: str) -> Ran:
+        case = Case(pass_, kernel(mini_batch=7))
+        return run_program(
+            self.path, case, framework, *options, **{"LD_LIBRARY_PATH": self.search_path, **environment}
+        )
+
+    def shim(self, pass_: str, framework: str, *options: str, **environment: str) -> Ran:
+        return self(pass_, framework, *options, **under_shim(**environment))
+
+    def follow(self, engine: Engine, pass_: str, names: list[str]) -> dict[str, str]:
+        """The environment in which a plan divides the kernel into 3, 3 and 1 samples."""
+        problem, parts = kernel(mini_batch=7), list(zip((3, 3, 1), names, strict=True))
+        kernels = {(str(problem.replace(math=math)), pass_): [parts] for math in ("strict", "tf32")}
+        plan = shim_cases.write_plan(engine, self.folder / "client.plan", kernels)
+        return {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+
+    def online(self, limit: str) -> dict[str, str]:
+        cache = str(self.folder / "cache.sqlite")
+        return {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": cache, "MUCUDNN_WORKSPACE_LIMIT": limit}
+
+    def workspaces(self, pass_: str) -> dict[str, int]:
+        """What each engine that XLA lists needs."""
+        return {run.engine: run.workspace for run in runs(self(pass_, "xla"))}
+
+
+@pytest.fixture
+def client(program: Path, search_path: str, tmp_path: Path) -> Program:
+    return Program(program, search_path, tmp_path)
+
+
+def assert_same(one: Ran, other: Ran) -> None:
+    """To the bit."""
+    assert all((a == b).all() for a, b in zip(one.outputs, other.outputs, strict=True))
+
+
+# --- PyTorch ---
+
+
+@each_pass
+@each_benchmark
+def test_pytorch_keeps_the_plan_of_its_first_call(pass_: str, benchmark: int, client: Program) -> None:
+    first, *others = runs(client(pass_, "torch", f"benchmark={benchmark}", "calls=3"))
+    assert first.built == (PLANS if benchmark else 1)
+    assert others == [first, first]
+
+
+@each_pass
+@each_benchmark
+def test_what_is_in_no_plan_is_pytorchs_own_call_to_the_bit(
+    pass_: str, benchmark: int, client: Program, engine: Engine
+) -> None:
+    other = next(name for name in PASSES if name != pass_)
+    plan = client.follow(engine, other, [f"eng{IMPLICIT[other]}"] * 3)
+    options = (f"benchmark={benchmark}", "calls=2")
+    under = client.shim(pass_, "torch", *options, **plan)
+    passed = 2 * PLANS + 2 if benchmark else 2
+    assert f"0 of {passed} convolutions divided, {passed} passed through (not in the plan)" in under.log
+    if not benchmark:  # whose choice is a matter of time
+        alone = client(pass_, "torch", *options)
+        assert runs(under) == runs(alone)
+        assert_same(under, alone)
+
+
+@each_pass
+@each_benchmark
+def test_pytorchs_plans_are_divided_and_run_from_its_cache(
+    pass_: str, benchmark: int, client: Program, engine: Engine
+) -> None:
+    plan = client.follow(
+        engine,
+        pass_,
+        [f"eng{IMPLICIT[pass_]}", f"eng{EXPLICIT_GEMM[pass_]}_k2=2"] * 1 + [f"eng{WINOGRAD[pass_]}"],
+    )
+    under = client.shim(pass_, "torch", f"benchmark={benchmark}", "calls=3", **plan)
+    divided = 2 * PLANS + 3 if benchmark else 3  # each is run once to warm up, and once to be timed
+    assert f"{divided} of {divided} convolutions divided" in under.log
+    assert [run.built for run in runs(under)] == [PLANS if benchmark else 1] * 3
+    assert (under.outputs[0] == under.outputs[1]).all()
+
+
+@each_pass
+@each_benchmark
+def test_online_pytorch_is_told_no_more_than_the_limit_and_a_second_process_measures_nothing(
+    pass_: str, benchmark: int, client: Program
+) -> None:
+    limit = max(client.workspaces(pass_).values()) // 3
+    options = (f"benchmark={benchmark}", "calls=2")
+    first, second = (client.shim(pass_, "torch", *options, **client.online(str(limit))) for _ in range(2))
+    assert "measuring" in first.log
+    assert "measuring" not in second.log
+    for ran in (first, second):
+        assert all(run.workspace <= limit for run in runs(ran))
+
+
+@each_pass
+@each_benchmark
+def test_where_memory_is_short_pytorch_takes_a_plan_that_fits(
+    pass_: str, benchmark: int, client: Program
+) -> None:
+    needs = sorted(client.workspaces(pass_).values())
+    for memory in (0, needs[1], needs[-1] - 1):
+        (run,) = runs(client(pass_, "torch", f"benchmark={benchmark}", f"memory={memory}"))
+        assert run.workspace <= memory
+
+
+@each_pass
+@each_benchmark
+def test_under_a_limit_memory_that_is_short_is_enough_for_pytorchs_first_plan(
+    pass_: str, benchmark: int, client: Program, engine: Engine
+) -> None:
+    """By Winograd in single samples, where alone it had no memory to run it whole."""
+    winograd = f"eng{WINOGRAD[pass_]}"
+    plan = client.follow(engine, pass_, [winograd] * 3)
+    whole = client.workspaces(pass_)[winograd]
+    limit = str(whole * 3 // 4)
+    options = (f"benchmark={benchmark}", f"memory={limit}")
+    under = client.shim(pass_, "torch", *options, **plan, MUCUDNN_WORKSPACE_LIMIT=limit)
+    assert 0 < runs(under)[0].workspace <= int(limit)
+    assert runs(under)[0].built == (PLANS if benchmark else 1)
+    divided = 2 * PLANS + 1 if benchmark else 1
+    assert f"{divided} of {divided} convolutions divided" in under.log
+
+
+@pytest.fixture(scope="module")
+def wrapper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wrapper(tmp_path_factory.mktemp("noted"))
+
+
+@each_pass
+@pytest.mark.parametrize(
+    ("note", "switches", "is_kept"),
+    [
+        ("NONDETERMINISTIC", ("deterministic=1",), False),
+        ("NONDETERMINISTIC", (), True),
+        ("TENSOR_CORE", (), False),
+        ("TENSOR_CORE", ("tf32=1",), True),
+        ("TENSOR_CORE", ("tf32=1", "deterministic=1"), True),
+        ("DOWN_CONVERT_INPUTS", (), False),
+    ],
+)
+def test_pytorchs_filters_hold_under_the_drop_in(
+    pass_: str,
+    note: str,
+    switches: tuple[str, ...],
+    is_kept: bool,
+    client: Program,
+    wrapper: Path,
+    engine: Engine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Winograd, of which the note is told, takes nobody's place who does not take it himself."""
+    noted = {
+        "HOST_ENGINE": host_library(),
+        "ENGINE_NOTES": f"{WINOGRAD[pass_]}={CONSTANTS['NUMERICAL_NOTE_' + note]}",
+    }
+    folder = tmp_path_factory.mktemp("lib")
+    search_path = frontend_programs.search_path(folder, str(wrapper))
+    options = ("benchmark=1", *switches)
+    alone = client(pass_, "torch", *options, LD_LIBRARY_PATH=search_path, **noted)
+    plan = client.follow(engine, pass_, [f"eng{WINOGRAD[pass_]}"] * 3)
+    under = client.shim(pass_, "torch", *options, MUCUDNN_LIBRARY=str(wrapper), **noted, **plan)
+    assert runs(alone)[0].built == runs(under)[0].built == PLANS - (not is_kept)
+    (divided,) = re.findall(r"(\d+) of \d+ convolutions divided", under.log)
+    assert int(divided) in ((2, 3) if is_kept else (0,))  # warmed up, timed, and run if it was the fastest
+
+
+# --- XLA ---
+
+
+@each_pass
+def test_xla_runs_every_engine_and_rebuilds_each_by_its_number_and_knobs(pass_: str, client: Program) -> None:
+    listed = client(pass_, "xla")
+    assert len(runs(listed)) == PLANS
+    for run, output in zip(runs(listed), listed.outputs, strict=True):
+        again = client(pass_, "xla", f"algorithm={run.engine}")
+        assert (runs(again)[0].engine, runs(again)[0].workspace) == (run.engine, run.workspace)
+        assert (again.outputs[0] == output).all()
+
+
+@each_pass
+def test_xlas_engines_are_divided_each_in_its_own_scratch(
+    pass_: str, client: Program, engine: Engine
+) -> None:
+    tiled = f"eng{EXPLICIT_GEMM[pass_]}_k2=3"
+    plan = client.follow(engine, pass_, [tiled, f"eng{IMPLICIT[pass_]}", f"eng{WINOGRAD[pass_]}"])
+    listed = client.shim(pass_, "xla", **plan)
+    assert f"{PLANS} of {PLANS} convolutions divided" in listed.log
+    for name in (tiled, f"eng{WINOGRAD[pass_]}"):
+        again = client.shim(pass_, "xla", f"algorithm={name}", **plan)
+        assert "1 of 1 convolutions divided" in again.log
+        assert runs(again)[0].engine == name
+
+
+@each_pass
+def test_an_engine_that_xla_chose_as_the_plan_does_is_its_own_call(
+    pass_: str, client: Program, engine: Engine
+) -> None:
+    tiled = f"eng{EXPLICIT_GEMM[pass_]}_k2=3"
+    problem = str(kernel(mini_batch=7).replace(math="strict"))
+    path = shim_cases.write_plan(engine, client.folder / "own.plan", {(problem, pass_): [[(7, tiled)]]})
+    plan = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(path)}
+    under, alone = (
+        run(pass_, "xla", f"algorithm={tiled}", **more) for run, more in ((client.shim, plan), (client, {}))
+    )
+    assert "1 passed through (the caller's own choice is the best)" in under.log
+    assert runs(under) == runs(alone)
+    assert_same(under, alone)
+
+
+@each_pass
+def test_online_xla_is_told_no_more_than_the_limit(pass_: str, client: Program) -> None:
+    limit = max(client.workspaces(pass_).values()) // 3
+    listed = client.shim(pass_, "xla", **client.online(str(limit)))
+    assert all(run.workspace <= limit for run in runs(listed))

@@ -1,0 +1,90 @@
+"""A program written against cudnn-frontend's Python module, on the host engine and under `mucudnn run`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import frontend_programs
+import pytest
+import shim_cases
+from frontend_programs import Case, kernel, run_program
+from reference import PASSES
+from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
+
+from mucudnn._native import Engine
+
+OPERATIONS = (*PASSES, "fused")
+CLIENT = (sys.executable, Path(__file__).with_name("frontend_module_client.py"))
+UNDER_MUCUDNN = (sys.executable, "-m", "mucudnn", "run", "--", *CLIENT)
+
+each_operation = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+def explicit_gemm(operation: str) -> int:
+    return EXPLICIT_GEMM["forward" if operation == "fused" else operation]
+
+
+@pytest.fixture(scope="module")
+def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    if importlib.util.find_spec("cudnn") is None:
+        reason = "needs the module cudnn: pip install --no-deps nvidia-cudnn-frontend"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return frontend_programs.search_path(tmp_path_factory.mktemp("lib"))
+
+
+@each_operation
+def test_every_plan_of_the_heuristics_is_right(operation: str, search_path: str) -> None:
+    found = run_program(CLIENT, Case(operation, kernel()), "a", LD_LIBRARY_PATH=search_path)
+    assert len({*found.lines}) == 5
+    (fallback,) = run_program(
+        CLIENT, Case(operation, kernel()), "fallback", LD_LIBRARY_PATH=search_path
+    ).lines
+    assert fallback in found.lines
+
+
+@each_operation
+@pytest.mark.parametrize(("data_type", "layout"), [("f32", "nhwc"), ("f16", "nchw"), ("bf16", "nhwc")])
+def test_every_type_and_layout_is_right(
+    operation: str, data_type: str, layout: str, search_path: str
+) -> None:
+    run_program(CLIENT, Case(operation, kernel(data_type, layout)), "a", LD_LIBRARY_PATH=search_path)
+
+
+@each_operation
+def test_an_engine_can_be_asked_for_with_its_knob(operation: str, search_path: str) -> None:
+    name = f"eng{explicit_gemm(operation)}_k2=3"
+    found = run_program(CLIENT, Case(operation, kernel()), name, LD_LIBRARY_PATH=search_path)
+    assert found.lines == [name]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_under_mucudnn_run_its_plans_are_divided(
+    pass_: str, search_path: str, engine: Engine, tmp_path: Path
+) -> None:
+    case = Case(pass_, kernel())
+    implicit = f"eng{next(iter(LEGACY_NUMBERS[pass_].values()))}"
+    parts = [(2, implicit), (1, f"eng{EXPLICIT_GEMM[pass_]}_k2=1")]
+    problem = str(case.problem.replace(math="strict"))
+    plan = shim_cases.write_plan(engine, tmp_path / "module.plan", {(problem, pass_): [parts]})
+    shim = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info", "MUCUDNN_PLAN": str(plan)}
+    found = run_program(UNDER_MUCUDNN, case, "a", LD_LIBRARY_PATH=search_path, **shim)
+    assert "5 of 5 convolutions divided" in found.log
+
+
+@each_operation
+def test_under_mucudnn_run_what_is_in_no_plan_is_its_own_call_to_the_bit(
+    operation: str, search_path: str, engine: Engine, tmp_path: Path
+) -> None:
+    case = Case(operation, kernel())
+    plan = shim_cases.write_plan(engine, tmp_path / "empty.plan", {})
+    shim = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info", "MUCUDNN_PLAN": str(plan)}
+    under = run_program(UNDER_MUCUDNN, case, "a", LD_LIBRARY_PATH=search_path, **shim)
+    alone = run_program(CLIENT, case, "a", LD_LIBRARY_PATH=search_path)
+    assert "0 of 5 convolutions divided, 5 passed through" in under.log
+    assert under.lines == alone.lines
+    assert all((one == other).all() for one, other in zip(under.outputs, alone.outputs, strict=True))

@@ -1,0 +1,149 @@
+"""The knob of the host engine's graph API: the tile size of explicit GEMM, which sets its workspace."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from graph_abi import CONSTANTS, Library
+from graph_client import UIDS, Client, Descriptor, loaded, stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import OUTPUT, PASSES, Array, Bench, problems
+from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
+
+from mucudnn import _native
+from mucudnn._native import Engine, Problem
+
+TILE_SIZE = 2  # the knob's type
+SIZES = range(5)  # its values
+NOT_SUPPORTED = 3000
+
+client = Client(Library(_native.host_library()))
+each_pass = pytest.mark.parametrize("pass_", PASSES)
+
+
+def knob_infos(engine: Descriptor) -> list[tuple[object, ...]]:
+    """(type, least, most, stride) of each."""
+    brought = [client.library.create("KNOB_INFO")[1] for _ in range(4)]
+    array, count = (ctypes.c_void_p * len(brought))(*brought), ctypes.c_int64()
+    client.check(
+        client.library.dll.cudnnBackendGetAttribute(
+            *(engine, CONSTANTS["ATTR_ENGINE_KNOB_INFO"], CONSTANTS["TYPE_BACKEND_DESCRIPTOR"]),
+            *(ctypes.c_int64(len(brought)), ctypes.byref(count), array),
+        )
+    )
+    values = [("MINIMUM_VALUE", "INT64"), ("MAXIMUM_VALUE", "INT64"), ("STRIDE", "INT64")]
+    return [
+        tuple(
+            client.read(info, f"KNOB_INFO_{name}", type_) for name, type_ in [("TYPE", "KNOB_TYPE"), *values]
+        )
+        for info in brought[: count.value]
+    ]
+
+
+@each_pass
+def test_the_engine_of_explicit_gemm_alone_has_a_knob(pass_: str) -> None:
+    graph = client.graph([client.operation(PLAIN, pass_)])
+    for index in LEGACY_NUMBERS[pass_].values():
+        engine = client.show(client.config(graph, index), "ENGINECFG_ENGINE", "ENGINE")
+        expected = [(TILE_SIZE, 0, 4, 1)] if index == EXPLICIT_GEMM[pass_] else []
+        assert knob_infos(engine) == expected
+
+
+class TiledBench(Bench):
+    """Explicit GEMM through the graph API, with one of its tile sizes, or none chosen."""
+
+    def config(self, tile_size: int | None, alpha: float = 1, beta: float = 0) -> Descriptor:
+        graph = client.graph([client.operation(self.problem, self.pass_, alpha=alpha, beta=beta)])
+        knobs = {} if tile_size is None else {TILE_SIZE: tile_size}
+        return client.config(graph, EXPLICIT_GEMM[self.pass_], knobs)
+
+    def workspace(self, tile_size: int | None) -> int:
+        size = client.workspace(client.plan(self.config(tile_size))).size
+        assert size == client.read(self.config(tile_size), "ENGINECFG_WORKSPACE_SIZE", "INT64")
+        return size
+
+    def output(self, tile_size: int | None, alpha: float = 1, beta: float = 0) -> Array:
+        problem, name = self.problem, OUTPUT[self.pass_]
+        memory = {UIDS[key]: stored(value, "f32", problem.layout) for key, value in self.values.items()}
+        client.execute(client.plan(self.config(tile_size, alpha, beta)), memory)
+        return loaded(memory[UIDS[name]], self.shapes[name], "f32", problem.layout)
+
+
+@settings(max_examples=100)
+@given(
+    problem=problems(),
+    pass_=st.sampled_from(PASSES),
+    tile_size=st.sampled_from(SIZES),
+    beta=st.sampled_from([0.0, 1.0, -0.5]),
+)
+def test_every_tile_size_agrees_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, tile_size: int, beta: float
+) -> None:
+    bench = TiledBench(engine, problem, pass_)
+    error = np.linalg.norm(bench.output(tile_size, 0.5, beta) - bench.exact(alpha=0.5, beta=beta))
+    assert error <= bench.tolerance("GEMM", alpha=0.5, beta=beta)
+
+
+@given(problem=problems(), pass_=st.sampled_from(PASSES))
+def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Problem, pass_: str) -> None:
+    bench = TiledBench(engine, problem, pass_)
+    sizes = [bench.workspace(tile_size) for tile_size in SIZES]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@settings(max_examples=100)
+@given(problem=problems(), pass_=st.sampled_from(PASSES), tile_size=st.sampled_from(SIZES))
+def test_nothing_is_written_beyond_the_workspace(
+    engine: Engine, problem: Problem, pass_: str, tile_size: int
+) -> None:
+    bench = TiledBench(engine, problem, pass_)
+    plan, size = client.plan(bench.config(tile_size)), bench.workspace(tile_size)
+    memory = {UIDS[key]: stored(value, "f32", problem.layout) for key, value in bench.values.items()}
+    workspace = np.full(size + 4096, 165, np.uint8)
+    pack = client.pack(memory, workspace)
+    client.check(client.library.dll.cudnnBackendExecute(client.handle, plan, pack))
+    assert (workspace[size:] == 165).all()
+
+
+@each_pass
+def test_each_step_halves_the_workspace_of_a_large_problem(engine: Engine, pass_: str) -> None:
+    sizes = (32, 64)  # and a kernel that no factor in the workspace is as large as
+    large = Problem(mini_batch=32, in_channels=2, out_channels=2, input=sizes, kernel=(3, 3), padding=1)
+    needs = [TiledBench(engine, large, pass_).workspace(tile_size) for tile_size in SIZES]
+    for larger, smaller in pairwise(needs):
+        assert smaller == pytest.approx(larger / 2, rel=0.01)
+
+
+@each_pass
+def test_a_knob_left_to_the_engine_is_its_largest_tiles(engine: Engine, pass_: str) -> None:
+    bench = TiledBench(engine, PLAIN, pass_)
+    for tile_size in (-1, 0):
+        assert bench.workspace(tile_size) == bench.workspace(None)
+        assert (bench.output(tile_size) == bench.output(None)).all()
+
+
+@pytest.mark.parametrize(
+    ("index", "knobs"),
+    [(2, {TILE_SIZE: 5}), (2, {TILE_SIZE: -2}), (2, {3: 1}), (2, {TILE_SIZE: 1, 3: 1}), (0, {TILE_SIZE: 0})],
+)
+def test_a_knob_or_value_that_the_engine_has_not_is_not_supported(index: int, knobs: dict[int, int]) -> None:
+    graph = client.graph([client.operation(PLAIN, "forward")])
+    with pytest.raises(AssertionError, match=f"^{NOT_SUPPORTED}: .*knob"):
+        client.config(graph, index, knobs)
+
+
+@pytest.mark.parametrize("tile_size", [-1, *SIZES])
+def test_json_keeps_the_knob(tile_size: int) -> None:
+    graph = client.graph([client.operation(PLAIN, "forward")])
+    plan = client.plan(client.config(graph, 2, {TILE_SIZE: tile_size}))
+    text = client.json(plan)
+    assert json.loads(text)["engine"]["knobChoices"] == {"CUDNN_KNOB_TYPE_TILE_SIZE": tile_size}
+    again = client.plan_from_json(text)
+    assert client.workspace(again).size == client.workspace(plan).size
+    chosen = client.knobs(client.show(again, "EXECUTION_PLAN_ENGINE_CONFIG", "ENGINECFG"))
+    assert chosen == ({} if tile_size == -1 else {TILE_SIZE: tile_size})

@@ -1,0 +1,87 @@
+"""On CUDA devices: each has kernels and times of its own, and nothing disturbs a capture."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shim_cases
+from reference import PASSES
+from shim_cases import ENUMERATORS, Ran, case, run_under_shim
+from wrapped_cudart import NAMES, build_cudart
+from wrapped_library import build_wrapper
+
+from mucudnn._native import format_plan, host_library, parse_descriptor
+
+SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+STRICT = SMALL.replace("default", "strict")  # what the graph API's engines compute on the host
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the host engine passes for NVIDIA's, on two devices."""
+    folder = tmp_path_factory.mktemp("devices")
+    build_cudart(folder)
+    wrapper = str(build_wrapper(folder, "-DNO_HOST"))
+    return {"LD_LIBRARY_PATH": str(folder), "HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": wrapper}
+
+
+def online(folder: Path, cases: list[dict[str, Any]], libraries: dict[str, str]) -> Ran:
+    mode = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
+    return run_under_shim(cases, folder, **mode, **libraries, MUCUDNN_CACHE=str(folder / "cache.sqlite"))
+
+
+def check_results(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
+    plain = [{**one, "device": None, "capturing": None} for one in cases]
+    used = [list(ENUMERATORS[one["pass_"]].values()) for one in cases]
+    shim_cases.check_results(plain, found, used, folder)
+
+
+def on_both(habit: str, problem: str) -> list[dict[str, Any]]:
+    return [case(problem, pass_, habit, device=device) for device in (0, 1) for pass_ in PASSES]
+
+
+@pytest.mark.parametrize(("habit", "problem"), [("get", SMALL), ("graph", STRICT)])
+def test_each_device_has_times_of_its_own(
+    habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = on_both(habit, problem)
+    first, second = (online(tmp_path, cases, libraries) for _ in range(2))
+    journal = (tmp_path / "cache.sqlite.journal").read_text()
+    for name in NAMES:
+        assert journal.count(f"\ndevice {name}, compute capability 0.0\n") == len(PASSES)
+    assert "measuring" not in second.stderr
+    for found in (first, second):
+        check_results(cases, found, tmp_path)
+
+
+def plan_for(device: str, path: Path) -> Path:
+    version = ctypes.CDLL(host_library()).cudnnGetVersion()
+    library = f"cuDNN {version // 10000}.{version // 100 % 100}.{version % 100}"
+    header = {"engine": "cudnn", "device": f"{device}, compute capability 0.0", "library": library}
+    parts = [(2, "IMPLICIT_GEMM", 1.0, 0)] * 3
+    path.write_text(format_plan(header, [(parse_descriptor(SMALL)[0], "forward", 1, parts, [parts])]))
+    return path
+
+
+def test_a_plan_is_followed_on_the_device_it_was_made_for(libraries: dict[str, str], tmp_path: Path) -> None:
+    plan = plan_for(NAMES[0], tmp_path / "first.plan")
+    cases = [case(SMALL, "forward", "fixed", device=device) for device in (0, 1, 0)]
+    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), **libraries)
+    assert found.summary == "2 of 3 convolutions divided, 1 passed through (nothing within the workspace)"
+    assert f"its device is '{NAMES[0]}, compute capability 0.0', here it is '{NAMES[1]}" in found.stderr
+    check_results(cases, found, tmp_path)
+
+
+@pytest.mark.parametrize(("habit", "problem"), [("find_ex", SMALL), ("get", SMALL), ("graph", STRICT)])
+def test_while_a_stream_is_captured_nothing_is_measured_and_afterwards_it_is(
+    habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(problem, "forward", habit, capturing=on) for on in (1, 0, 1)]
+    found = online(tmp_path, cases, libraries)
+    assert found.stderr.count("mucudnn: measuring ") == 1
+    assert re.search(r"\b1 (passed through \()?first seen at execution", found.summary)
+    check_results(cases, found, tmp_path)

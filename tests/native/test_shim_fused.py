@@ -1,0 +1,224 @@
+"""Forward convolutions with pointwise operations behind them are divided as single ones are."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shim_cases
+from accepting_library import build_accepting_library
+from odd_chains import ODD_CHAINS
+from reference import EPILOGUES
+from shim_cases import case, check_results, problem_of, run_alone, run_under_shim
+from test_graph_convolutions import LEGACY_NUMBERS
+from test_shim_graph import BODIES, check_same, followed
+
+from mucudnn._native import Engine
+
+BODY = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+SMALL = f"{BODY}+add+bias+relu"
+TORCH_RELU = f"{BODY}+add0+bias+relu"  # what PyTorch's cudnn_convolution_relu is
+UNRECTIFIED = f"{BODY}+bias"  # the host engine scales nothing that goes into a RELU
+ENGINES = list(LEGACY_NUMBERS["forward"].values())
+
+
+def fused(problem: str = SMALL, **more: Any) -> dict[str, Any]:
+    return case(problem, "forward", "graph", **more)
+
+
+def plan_for(engine: Engine, folder: Path, *problems: str, parts: Any = ((3, "eng2"), (4, "eng0"))) -> Path:
+    kernels = {(problem, "forward"): [list(parts)] for problem in problems}
+    return shim_cases.write_plan(engine, folder / "fused.plan", kernels)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 1), (1,) * 7], ids=["three", "seven"])
+def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
+    sizes: tuple[int, ...], engine: Engine, tmp_path: Path
+) -> None:
+    cases, used, kernels = [], [], {}
+    kinds = product(("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), BODIES, EPILOGUES)
+    for data_type, layout, body, epilogue in kinds:
+        math = "strict" if data_type == "f32" else "default"
+        text = f"{data_type}:{layout}:{math}:mb7_{body}{epilogue}"
+        one = fused(str(problem_of({"problem": text})))
+        names = shim_cases.algorithms(engine, problem_of(one).replace(mini_batch=1), "forward")
+        parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
+        kernels[one["problem"], "forward"] = [parts]
+        cases.append(one)
+        used.append(sorted({int(name[3:].split("_")[0]) for _, name in parts}))
+    plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
+    found = run_under_shim(cases, tmp_path, **followed(plan))
+    assert found.summary == f"{len(cases)} of {len(cases)} convolutions divided"
+    check_results(cases, found, used, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reverse": True},
+        {"keep": True, "repeat": 3},
+        {"problem": TORCH_RELU, "alias": {"operand0": "y"}, "over": float("nan")},
+        {"alias": {"operand0": "y"}},
+        {"share": 4},
+    ],
+    ids=["any order", "run again", "as PyTorch's relu", "added in place", "threads"],
+)
+def test_however_a_program_writes_the_chain_it_is_divided(
+    more: dict[str, Any], engine: Engine, tmp_path: Path
+) -> None:
+    cases = [fused(**more)]
+    found = run_under_shim(cases, tmp_path, **followed(plan_for(engine, tmp_path, SMALL, TORCH_RELU)))
+    runs = more.get("repeat", 1) + 5 * more.get("share", 0)
+    assert found.summary == f"{runs} of {runs} convolutions divided"
+    check_results(cases, found, [[0, 2]], tmp_path)
+
+
+ODD = {
+    "the convolution's alpha": ({"alpha": 2.0}, "a fused convolution with alpha or beta"),
+    "what comes before is scaled": ({"scale": 2.0}, "a scaled pointwise operation"),
+    "what is added is scaled": ({"factor": 0.5}, "a scaled pointwise operation"),
+    "what is added comes first": ({"swapped": True}, "an operand before the convolution's result"),
+    "16-bit intermediates": ({"intermediate": "f16"}, "an intermediate tensor of another data type"),
+    "pointwise in fp64": ({"compute": "f64"}, "the compute type"),
+    "an operand of another type": ({"operand": {"type_": "f16"}}, "mixed data types"),
+    "an operand of another layout": ({"operand": {"layout": "nhwc"}}, "tensors are not packed"),
+    "one number for all": ({"operand": {"sizes_of": {"operand1": (1,) * 4}}}, "an operand of other sizes"),
+    "a picture for all": (
+        {"operand": {"sizes_of": {"operand0": (1, 6, 12, 12)}}},
+        "an operand of other sizes",
+    ),
+    "operands at any address": ({"operand": {"alignment": 4}}, "tensors aligned to less than 16 bytes"),
+    "an upper clip": (
+        {"settings": [["POINTWISE_RELU_UPPER_CLIP", "DOUBLE", [6.0]]]},
+        "RELU with other parameters",
+    ),
+    "a lower clip": (
+        {"settings": [["POINTWISE_RELU_LOWER_CLIP", "DOUBLE", [0.5]]]},
+        "RELU with other parameters",
+    ),
+    "a slope": (
+        {"settings": [["POINTWISE_RELU_LOWER_CLIP_SLOPE", "DOUBLE", [0.1]]]},
+        "RELU with other parameters",
+    ),
+    "NaN that ends": (
+        {"settings": [["POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [0]]]},
+        "RELU with other parameters",
+    ),
+    "a setting of others": (
+        {"settings": [["POINTWISE_SWISH_BETA", "DOUBLE", [1.0]]]},
+        "a pointwise function with an unknown attribute",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(ODD))
+def test_a_chain_of_another_kind_passes_through_and_the_reason_is_told(
+    name: str, engine: Engine, tmp_path: Path
+) -> None:
+    odd, reason = ODD[name]
+    problem = UNRECTIFIED if "scale" in odd else SMALL
+    cases = [fused(problem, odd=odd)]
+    found = run_under_shim(cases, tmp_path, **followed(plan_for(engine, tmp_path, problem)))
+    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
+    check_same(cases, found, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def accepting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of programs on a library that runs any graph."""
+    library = build_accepting_library(tmp_path_factory.mktemp("accepting"))
+    return {"MUCUDNN_LIBRARY": str(library), "MUCUDNN_MODE": "online", "MUCUDNN_CACHE": ""}
+
+
+@pytest.mark.parametrize(("chain", "reason"), [(f.__name__, text) for f, text in ODD_CHAINS.items()])
+def test_a_graph_that_is_no_such_chain_passes_through_and_the_reason_is_told(
+    chain: str, reason: str, accepting: dict[str, str], tmp_path: Path
+) -> None:
+    found = run_under_shim([fused(f"{BODY}+add", chain=chain)], tmp_path, **accepting)
+    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
+
+
+def test_a_chain_that_its_engine_is_compiled_for_passes_through_and_is_not_recorded(
+    accepting: dict[str, str], tmp_path: Path
+) -> None:
+    record = tmp_path / "network.txt"
+    environment = {**accepting, "MUCUDNN_RECORD": str(record), "COMPILES": "1"}
+    found = run_under_shim([fused(f"{BODY}+relu")], tmp_path, **environment)
+    reason = "fused by an engine that is compiled at run time"
+    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
+    assert "+relu" not in record.read_text()
+
+
+def test_a_plan_for_the_plain_convolution_is_not_one_for_the_chain(engine: Engine, tmp_path: Path) -> None:
+    cases = [fused(), fused(BODY), fused(f"{BODY}+bias+relu")]
+    plan = plan_for(engine, tmp_path, BODY, f"{BODY}+bias+relu")
+    found = run_under_shim(cases, tmp_path, **followed(plan))
+    assert found.summary == "2 of 3 convolutions divided, 1 passed through (not in the plan)"
+    check_results(cases, found, [[0, 2]] * 3, tmp_path)
+
+
+@pytest.mark.parametrize("limit", [64 * 1024, 1 << 20])
+def test_the_workspace_told_is_within_the_limit(limit: int, engine: Engine, tmp_path: Path) -> None:
+    cases = [fused(engine=2)]
+    (own,) = (facts["workspace"] for facts in run_alone(cases, tmp_path).facts)
+    assert 64 * 1024 < own < 1 << 20
+    plan = plan_for(engine, tmp_path, SMALL, parts=[(2, "eng2")] * 3 + [(1, "eng2")])
+    found = run_under_shim(cases, tmp_path, **followed(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
+    assert found.summary == "1 of 1 convolutions divided"
+    (told,) = (facts["workspace"] for facts in found.facts)
+    assert told < limit if limit < own else told == own
+    check_results(cases, found, [[2]], tmp_path)
+
+
+def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
+    cases = [fused(engine=engine) for engine in ENGINES]
+    online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
+    found, alone = run_under_shim(cases, tmp_path, **online), run_alone(cases, tmp_path)
+    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
+    check_results(cases, found, [ENGINES] * len(cases), tmp_path)
+
+
+def test_online_a_chain_is_measured_when_its_plan_is_finalized_and_never_again(tmp_path: Path) -> None:
+    cases = [fused(repeat=2), fused(TORCH_RELU, alias={"operand0": "y"})]
+    online = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
+    online["MUCUDNN_CACHE"] = str(tmp_path / "cache.sqlite")
+    first, second = (run_under_shim(cases, tmp_path, **online) for _ in range(2))
+    assert len(re.findall("measuring .*add0?.bias.relu", first.stderr)) == 2
+    assert "measuring" not in second.stderr
+    for found in (first, second):
+        check_results(cases, found, [ENGINES] * 2, tmp_path)
+
+
+def mucudnn(folder: Path, *command: str) -> str:
+    environment = {**os.environ, "MUCUDNN_CACHE": str(folder / "cache.sqlite")}
+    result = subprocess.run(
+        [sys.executable, "-m", "mucudnn", *command],
+        env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_what_is_recorded_is_optimized_offline_and_the_plan_is_followed(tmp_path: Path) -> None:
+    record, plan = tmp_path / "network.txt", tmp_path / "network.plan"
+    cases = [fused(repeat=3, engine=2), fused(TORCH_RELU, alias={"operand0": "y"}, engine=2)]
+    recorded = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": str(record)}
+    check_same(cases, run_under_shim(cases, tmp_path, **recorded), tmp_path)
+    assert f'# forward*3\n{SMALL}_n"*3"\n' in record.read_text()
+    assert f'# forward*1\n{TORCH_RELU}_n"*1"\n' in record.read_text()
+
+    decided = mucudnn(tmp_path, "optimize", str(record), "--workspace", "40KiB", "--output", str(plan))
+    assert "+add+bias+relu" in decided
+    assert "+add0+bias+relu" in mucudnn(tmp_path, "plan", "show", str(plan))
+    mucudnn(tmp_path, "plan", "verify", str(plan))
+
+    found = run_under_shim(cases, tmp_path, **followed(plan), MUCUDNN_WORKSPACE_LIMIT="40KiB")
+    assert "not in the plan" not in found.stderr
+    assert all(facts["workspace"] <= 40 * 1024 for facts in found.facts)
+    check_results(cases, found, [ENGINES] * 2, tmp_path)

@@ -1,0 +1,129 @@
+"""What engines say of their arithmetic decides which may take a program's engine's place under the drop-in.
+
+The library is the host engine, of whose engines notes are told that they do not have: TF32 counts as a
+tensor core's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import shim_cases
+from graph_abi import CONSTANTS
+from reference import PASSES
+from shim_cases import case, run_alone, run_under_shim
+from test_graph_convolutions import LEGACY_NUMBERS
+from test_shim_graph import SMALL, followed
+from wrapped_library import build_wrapper
+
+from mucudnn._native import Engine, host_library, parse_descriptor
+from mucudnn.journal import rows_of
+
+NOTES = {name: CONSTANTS[f"NUMERICAL_NOTE_{name}"] for name in ("TENSOR_CORE", "NONDETERMINISTIC")}
+PLAIN = {"forward": 0, "backward_data": 1, "backward_filter": 1}  # implicit GEMM
+NOTED = {"forward": 7, "backward_data": 5, "backward_filter": 5}  # Winograd
+NOTHING = "nothing within the workspace"
+
+
+@pytest.fixture(scope="module")
+def wrapper(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the drop-in runs on it."""
+    library = build_wrapper(tmp_path_factory.mktemp("noted"))
+    return {"MUCUDNN_LIBRARY": str(library), "HOST_ENGINE": host_library()}
+
+
+def notes(name: str, engine: int) -> dict[str, str]:
+    return {"ENGINE_NOTES": f"{engine}={NOTES[name]}"}
+
+
+def online(folder: Path) -> dict[str, str]:
+    cache = str(folder / "cache.sqlite")
+    return {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_CACHE": cache}
+
+
+def measured(folder: Path) -> dict[str, set[str]]:
+    """The algorithms that were measured, by the arithmetic of the kernels."""
+    by_math: dict[str, set[str]] = {}
+    for _, row in rows_of((folder / "cache.sqlite.journal").read_text()):
+        by_math.setdefault(parse_descriptor(row["problem"])[0].math, set()).add(row["algorithm"])
+    return by_math
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_an_engine_with_tensor_cores_makes_the_kernel_one_of_tf32_and_another_a_strict_one(
+    pass_: str, wrapper: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(SMALL, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    run_under_shim(cases, tmp_path, **wrapper, **notes("TENSOR_CORE", NOTED[pass_]), **online(tmp_path))
+    found = measured(tmp_path)
+    assert {*found} == {"strict", "tf32"}
+    assert f"eng{NOTED[pass_]}" in found["tf32"]
+    assert f"eng{NOTED[pass_]}" not in found["strict"]
+    assert f"eng{PLAIN[pass_]}" in found["strict"] & found["tf32"]
+
+
+@pytest.mark.parametrize("note", ["DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"])
+def test_an_engine_of_less_precision_is_never_measured(
+    note: str, wrapper: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(SMALL, "forward", "graph", engine=number) for number in (0, 7)]
+    noted = {"ENGINE_NOTES": f"7={CONSTANTS['NUMERICAL_NOTE_' + note]} 7={NOTES['TENSOR_CORE']}"}
+    run_under_shim(cases, tmp_path, **wrapper, **noted, **online(tmp_path))
+    assert not any("eng7" in names for names in measured(tmp_path).values())
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_with_tf32_serves_programs_that_chose_tf32_alone(
+    pass_: str, wrapper: dict[str, str], engine: Engine, tmp_path: Path
+) -> None:
+    parts = [(4, f"eng{NOTED[pass_]}"), (3, f"eng{NOTED[pass_]}")]
+    kernels = {(SMALL.replace("strict", math), pass_): [parts] for math in ("strict", "tf32")}
+    plan = shim_cases.write_plan(engine, tmp_path / "tf32.plan", kernels)
+    cases = [case(SMALL, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    noted = notes("TENSOR_CORE", NOTED[pass_])
+    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **followed(plan))
+    assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
+    assert "is not allowed by the arithmetic 'strict' of f32" in found.stderr
+    own, _ = run_alone(cases, tmp_path).outputs
+    assert (found.outputs[0] == own).all()
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_an_engine_that_is_not_deterministic_serves_programs_that_chose_such_a_one_alone(
+    pass_: str, wrapper: dict[str, str], engine: Engine, tmp_path: Path
+) -> None:
+    parts = [(4, f"eng{NOTED[pass_]}"), (3, f"eng{NOTED[pass_]}")]
+    plan = shim_cases.write_plan(engine, tmp_path / "random.plan", {(SMALL, pass_): [parts]})
+    cases = [case(SMALL, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    noted = notes("NONDETERMINISTIC", NOTED[pass_])
+    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **followed(plan))
+    assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
+    without = run_under_shim(cases, tmp_path, **wrapper, **followed(plan))
+    assert without.summary == "2 of 2 convolutions divided"
+
+
+def test_the_notes_of_an_engine_hold_for_whatever_its_knobs_are(
+    wrapper: dict[str, str], engine: Engine, tmp_path: Path
+) -> None:
+    plan = shim_cases.write_plan(
+        engine, tmp_path / "knobs.plan", {(SMALL, "forward"): [[(4, "eng2_k2=3"), (3, "eng2_k2=3")]]}
+    )
+    cases = [case(SMALL, "forward", "graph", engine=0)]
+    for noted, expected in ((2, 0), (7, 1)):
+        found = run_under_shim(
+            cases, tmp_path, **wrapper, **notes("NONDETERMINISTIC", noted), **followed(plan)
+        )
+        assert found.summary.startswith(f"{expected} of 1 convolutions divided")
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_strict_numerics_keep_transforms_out_by_their_notes(
+    pass_: str, wrapper: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(SMALL, pass_, "graph", engine=PLAIN[pass_])]
+    run_under_shim(cases, tmp_path, **wrapper, **online(tmp_path), MUCUDNN_NUMERICS="strict")
+    (names,) = measured(tmp_path).values()
+    transforms = {f"eng{LEGACY_NUMBERS[pass_][name]}" for name in ("FFT_TILING", "WINOGRAD_NONFUSED")}
+    assert names
+    assert not names & {*transforms, "FFT_TILING", "WINOGRAD_NONFUSED"}

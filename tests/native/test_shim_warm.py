@@ -1,0 +1,225 @@
+"""With a warm journal the drop-in asks the library for nothing but what it runs by."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shim_cases
+from reference import PASSES
+from shim_cases import case, check_results, run_cases, run_under_shim
+from test_graph_convolutions import LEGACY_NUMBERS
+from test_shim_modes import measurements
+from wrapped_library import build_wrapper, calls_in
+
+from mucudnn._native import Engine, host_library, parse_journal
+
+# One problem, as callers of each API describe it: in fp32 engines of the graph API tell that they are strict.
+GRAPH = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+LEGACY = GRAPH.replace("strict", "default")
+PROBLEMS = {"graph": GRAPH, "legacy": LEGACY}
+HABITS = {"graph": "graph", "legacy": "get"}
+# Engines and legacy algorithms that are neither FFT nor Winograd, the first of them without workspace.
+PLAIN = {
+    "forward": ("eng0", "eng2", "IMPLICIT_GEMM", "GEMM"),
+    "backward_data": ("eng1", "eng0", "ALGO_1", "ALGO_0"),
+    "backward_filter": ("eng1", "eng0", "ALGO_1", "ALGO_0"),
+}
+PLANNING = ("ENGINE", "ENGINECFG", "ENGINEHEUR", "EXECUTION_PLAN")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_wrapper(tmp_path_factory.mktemp("counting")))
+
+
+def journal_in(folder: Path) -> Path:
+    return folder / "cache.sqlite.journal"
+
+
+def online(folder: Path, *cases: dict[str, Any], **environment: str) -> shim_cases.Ran:
+    defaults = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
+    cache = str(folder / "cache.sqlite")
+    return run_under_shim(list(cases), folder, MUCUDNN_CACHE=cache, **{**defaults, **environment})
+
+
+def counted(folder: Path, library: str, *cases: dict[str, Any], **environment: str) -> Counter[str]:
+    """The calls that the library gets under the shim, beyond those that it gets from the program alone."""
+    wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
+    (folder / "alone").unlink(missing_ok=True)
+    (folder / "under").unlink(missing_ok=True)
+    run_cases(list(cases), folder, library, CALLS=str(folder / "alone"), **wrapped)
+    online(folder, *cases, CALLS=str(folder / "under"), **wrapped, **environment)
+    return calls_in(folder / "under") - calls_in(folder / "alone")
+
+
+def without_knobs(algorithm: str) -> str:
+    return algorithm.partition("_k")[0]
+
+
+def set_times(folder: Path, time: Callable[[int, str], float]) -> None:
+    """Another machine's times in the journal, by micro-batch size and algorithm, whatever its knobs."""
+
+    def changed(match: re.Match[str]) -> str:
+        size, algorithm = int(match[1]), match[2]
+        return f"1*{size}:{algorithm}:{time(size, without_knobs(algorithm))}:"
+
+    text = journal_in(folder).read_text()
+    journal_in(folder).write_text(re.sub(r"1\*(\d+):([^:]+):[^:]+:", changed, text))
+
+
+def small_is_fast(*algorithms: str) -> Callable[[int, str], float]:
+    """Times by which micro-batches of one sample of these win."""
+    return lambda size, algorithm: size**2 * (1.0 if algorithm in algorithms else 100.0)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_of_the_graph_api_makes_the_plans_that_it_runs_by_and_no_others(
+    pass_: str, library: str, tmp_path: Path
+) -> None:
+    one = case(GRAPH, pass_, "graph", engine=LEGACY_NUMBERS[pass_][PLAIN[pass_][3]])
+    online(tmp_path, one)
+    lean = PLAIN[pass_][0]  # needs no workspace, so that one division is enough for every pack
+    set_times(tmp_path, lambda size, name: 100.0 if size == 7 or name != lean else 1.0)
+    made = counted(tmp_path, library, one)  # 1*4, 1*2 and 1*1, by one engine
+    # The slices of a filter gradient after the first add to it, by plans of their own.
+    plans = 6 if pass_ == "backward_filter" else 3
+    # The program's own engine and its configuration are read from its plan.
+    expected = {"ENGINE": plans + 2, "ENGINECFG": plans + 1, "ENGINEHEUR": 0, "EXECUTION_PLAN": plans}
+    assert {name: made[name] for name in PLANNING} == expected
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_an_execution_plans_nothing(pass_: str, library: str, tmp_path: Path) -> None:
+    cases = [case(GRAPH, pass_, "graph", repeat=repeat) for repeat in (1, 5)]
+    online(tmp_path, cases[0])
+    set_times(tmp_path, small_is_fast(PLAIN[pass_][0]))
+    once, often = (counted(tmp_path, library, one) for one in cases)
+    assert often["VARIANT_PACK"] - once["VARIANT_PACK"] == 4 * 7
+    assert {name: often[name] for name in PLANNING} == {name: once[name] for name in PLANNING}
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_what_was_made_for_a_plan_goes_with_it(pass_: str, library: str, tmp_path: Path) -> None:
+    one = case(GRAPH, pass_, "graph")
+    online(tmp_path, one)
+    set_times(tmp_path, small_is_fast(PLAIN[pass_][0]))
+    counted(tmp_path, library, one)
+    calls = calls_in(tmp_path / "under")
+    created = sum(count for name, count in calls.items() if name.isupper())
+    assert created == calls["cudnnBackendDestroyDescriptor"] > 0
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_callers_of_the_legacy_api_are_answered_without_asking_for_algorithms(
+    pass_: str, library: str, tmp_path: Path
+) -> None:
+    one = case(LEGACY, pass_)
+    online(tmp_path, one)
+    made = counted(tmp_path, library, one)
+    assert [name for name in made if name.endswith(("_v7", "_DESCRIPTOR")) or name.isupper()] == []
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_file_is_followed_without_asking_for_engines(
+    pass_: str, engine: Engine, library: str, tmp_path: Path
+) -> None:
+    parts = [(3, PLAIN[pass_][1]), (3, PLAIN[pass_][0]), (1, PLAIN[pass_][3])]
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(GRAPH, pass_): [parts]})
+    one = case(GRAPH, pass_, "graph")
+    made = counted(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 4 if pass_ == "backward_filter" else 2)
+
+
+@pytest.mark.parametrize("api", PROBLEMS)
+def test_a_larger_limit_measures_only_what_was_too_large_before(api: str, tmp_path: Path) -> None:
+    cases = [case(PROBLEMS[api], pass_, HABITS[api]) for pass_ in PASSES]
+    first = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="64KiB")
+    second = online(tmp_path, *cases)
+    third = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="1MiB")
+    rows = [row for _, rows in parse_journal(journal_in(tmp_path).read_text()) for row in rows]
+    small = sum(workspace <= 64 * 1024 for *_, workspace, _ in rows)
+    assert 0 < small < len(rows) == len({(str(problem), pass_, name) for problem, pass_, name, *_ in rows})
+    assert [measurements(ran) for ran in (first, second, third)] == [small, len(rows) - small, 0]
+
+
+@pytest.mark.parametrize("api", PROBLEMS)
+def test_a_journal_without_lists_of_candidates_serves_and_gets_them(
+    api: str, library: str, tmp_path: Path
+) -> None:
+    cases = [case(PROBLEMS[api], pass_, HABITS[api]) for pass_ in PASSES]
+    online(tmp_path, *cases)
+    old = re.sub("candidates .*\n", "", journal_in(tmp_path).read_text()).replace("plan 2\n", "plan 1\n")
+    journal_in(tmp_path).write_text(old)
+    assert measurements(online(tmp_path, *cases)) == 0
+    assert journal_in(tmp_path).read_text().startswith(old)
+    made = counted(tmp_path, library, *cases)
+    assert [name for name in made if name == "ENGINEHEUR" or name.endswith("_v7")] == []
+
+
+@pytest.mark.parametrize("api", PROBLEMS)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_strict_numerics_keep_fft_and_winograd_out(pass_: str, api: str, tmp_path: Path) -> None:
+    one = case(PROBLEMS[api], pass_, HABITS[api])
+    online(tmp_path, one)
+    # The fastest by far are the others.
+    set_times(tmp_path, lambda size, algorithm: size * (1000.0 if algorithm in PLAIN[pass_] else 1.0))
+    found = online(tmp_path, one, MUCUDNN_NUMERICS="strict")
+    assert measurements(found) == 0
+    [named] = re.findall("the fastest that fits: (.*)", found.stderr)
+    assert set(map(without_knobs, re.findall(r"\d+\*\d+ (\S+)", named))) <= set(PLAIN[pass_])
+    check_results([one], found, [[LEGACY_NUMBERS[pass_][name] for name in PLAIN[pass_][2:]]], tmp_path)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_deterministic_engine_is_replaced_by_deterministic_ones_alone(pass_: str, tmp_path: Path) -> None:
+    quick, own = PLAIN[pass_][:2]
+    one = case(GRAPH, pass_, "graph", engine=int(own[3:]))
+    online(tmp_path, one)
+    # Only divided is anything faster than the program's own engine.
+    set_times(
+        tmp_path,
+        lambda size, algorithm: small_is_fast(quick)(size, algorithm) if algorithm != own else 3.0 * size,
+    )
+    assert online(tmp_path, one).summary == "1 of 1 convolutions divided"
+    text = journal_in(tmp_path).read_text()
+    journal_in(tmp_path).write_text(re.sub(rf"( {quick}:\d+:)deterministic", r"\1", text))
+    found = online(tmp_path, one)
+    assert found.summary.startswith("0 of 1 convolutions divided")
+    assert measurements(found) == 0
+
+
+def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
+    library: str, tmp_path: Path
+) -> None:
+    one = case(GRAPH, "forward", "graph")
+    failing = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
+    first = online(tmp_path, one, REFUSED="cudnnConvolutionForward", **failing)
+    journal = journal_in(tmp_path).read_text()
+    assert "IMPLICIT_GEMM" not in journal
+    assert "eng0" in journal
+    second = online(tmp_path, one, **failing)
+    assert (measurements(first) > 0, measurements(second)) == (True, 0)
+
+
+def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) -> None:
+    sizes = {7: {1, 2, 4, 7}, 6: {6}, 4: set()}  # of mini-batches, one after the other in one process
+    online(tmp_path, *(case(GRAPH.replace("mb7", f"mb{size}"), "forward", "graph") for size in sizes))
+    documents = parse_journal(journal_in(tmp_path).read_text())
+    assert [{row[0].mini_batch for row in rows} for _, rows in documents] == [
+        new for new in sizes.values() if new
+    ]
+
+
+def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Path) -> None:
+    journal_in(tmp_path).mkdir()
+    found = online(tmp_path, case(GRAPH, "forward", "graph"), MUCUDNN_LOG="warning")
+    assert [line.split(": ")[1] for line in found.warnings] == [
+        "what was measured before is not known",
+        "what was measured is not kept",
+    ]
+    assert found.facts[0]["statuses"] == [0]

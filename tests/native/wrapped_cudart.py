@@ -1,0 +1,72 @@
+"""The host's CUDA runtime as one of two devices, on which work can seem to be captured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from programs import compile_c
+
+from mucudnn._native import cudart_library
+
+ABI = Path(__file__).parents[2] / "native" / "cudart" / "abi.h"
+NAMES = ("A device", "Another device")
+SOURCE = f"""
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cudart/abi.h"
+
+static _Thread_local int current, capturing;
+
+void set_capturing(int on);
+void set_capturing(int on) {{ capturing = on; }}
+
+static void* find(const char* name) {{ return dlsym(dlopen("{cudart_library()}", RTLD_NOW), name); }}
+
+cudaError_t cudaGetDeviceCount(int* count) {{ *count = 2; return cudaSuccess; }}
+cudaError_t cudaGetDevice(int* device) {{ *device = current; return cudaSuccess; }}
+cudaError_t cudaSetDevice(int device) {{
+  if (device < 0 || device > 1) return cudaErrorInvalidDevice;
+  current = device;
+  return cudaSuccess;
+}}
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* properties, int device) {{
+  memset(properties, 0, sizeof *properties);
+  strcpy(properties->name, device == 0 ? "{NAMES[0]}" : "{NAMES[1]}");
+  return cudaSuccess;
+}}
+cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {{
+  *value = 0;
+  return cudaSuccess;
+}}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {{
+  *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}}
+/* What a capture does not survive. */
+cudaError_t cudaMalloc(void** device, size_t size) {{
+  if (capturing) abort();
+  return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
+}}
+cudaError_t cudaDeviceSynchronize(void) {{
+  if (capturing) abort();
+  return cudaSuccess;
+}}
+"""
+
+
+def build_cudart(folder: Path) -> Path:
+    """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread."""
+    text = re.sub(r"\s*\\\n\s*", " ", ABI.read_text())
+    own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
+    others = []
+    for result, name, parameters in re.findall(r"X\(([^,()]+), (cuda\w+), \(([^()]*)\)\)", text):
+        names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
+        function = f'(({result} (*)({parameters}))find("{name}"))'
+        if name not in own:
+            others.append(f"{result} {name}({parameters}) {{ return {function}({names}); }}")
+    source, library = folder / "cudart.c", folder / "libcudart.so.13"
+    source.write_text(SOURCE + "\n".join(others))
+    compile_c("-shared", "-fPIC", f"-I{ABI.parents[1]}", source, "-o", library, "-ldl")
+    return library
