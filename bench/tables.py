@@ -141,6 +141,8 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("a hooked call, mode off", "at most 50 ns", _figure("hooks", case="mode off", unit="ns")),
         ("a hooked call, mode online, left undivided", "", _figure("hooks", case="online", unit="ns")),
         ("a slice, against a loop of one's own", "at most 1000 ns", _figure("hooks", "slice", unit="ns")),
+        ("drop-in, graph API, warm journal: finalizing an execution plan", "",
+         _by_case("graph", "planning cost", "µs")),
     )),
     ("python -m bench.frameworks", "frameworks.jsonl", (
         ("a call of the array functions, beyond the engine's own", "",
