@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.optimizer import benchmark
 
 STOCK = next(iter(HOWS))
+LEAST_SECONDS_OF_SUITE = 100.0
 ROOT = Path(__file__).parents[2]
 
 
@@ -86,12 +88,17 @@ def suite(run: Run) -> Iterator[Case]:
 
 
 def _suite(run: Run) -> Iterator[Record]:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"]
     if not (ROOT / "tests" / "gpu").is_dir():
         raise FileNotFoundError("there is no folder tests/gpu")
+    # With warnings of other libraries as what they are, and without other projects' plugins.
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default", "tests/gpu"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    if run.setting.engine == "host":
+        environment["TEST_GPU_ENGINE"] = "host"
     finished = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(run.seconds_left, 60.0)
-    )
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        timeout=max(run.seconds_left, LEAST_SECONDS_OF_SUITE),
+    )  # fmt: skip
     lines = finished.stdout.strip().splitlines() or [finished.stderr.strip()[-200:]]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     details = {"outcome": lines[-1], "exit_code": finished.returncode, "failed": failed}

@@ -19,11 +19,11 @@ SETTINGS = {setting.engine: setting for setting in (GPU, HOST)}
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "cliff": (cliff.cases, 22),
     "engines": (engines.cases, 12),
-    "columns": (columns.cases, 32),
+    "columns": (columns.cases, 30),
     "training": (training.cases, 18),
     "sweep": (checks.sweeping, 5),
     "results": (checks.results, 7),
-    "suite": (checks.suite, 4),
+    "suite": (checks.suite, 6),
 }
 PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime")
 SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"

@@ -11,6 +11,7 @@ from bench.gpu.programs import HOWS, call
 from bench.gpu.run import Case, Run
 from bench.record import Record
 from mucudnn.errors import MucudnnError
+from mucudnn.journal import journal_of
 
 STOCK, DROP_IN = HOWS
 FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"
@@ -34,7 +35,7 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
     case, (how, tuned) = f"{network}, {way}", WAYS[way]
     if way == SECOND and not run.has("training", f"{network}, {FIRST}"):
         raise MucudnnError("the first process was not done")
-    journal = run.programs_cache.with_name(f"{run.programs_cache.name}.journal")
+    journal = journal_of(run.programs_cache)
     before = _size(journal)
     arguments = (network, "--steps", str(run.setting.steps), *(("--benchmark",) if tuned else ()))
     answer = call(run, how, "bench.gpu.torch_step", *arguments)

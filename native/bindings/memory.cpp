@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <vector>
@@ -34,6 +35,21 @@ void store(const Memory& memory, const std::string& type_name, std::size_t count
   memory.device().copy_from_host(memory.data(), staging.data(), bytes);
 }
 
+// So many random values differ, and are repeated: to make gigabytes of different ones would take seconds. A
+// prime, so that no two samples of a tensor are alike.
+constexpr std::size_t kDifferent = 1048573;
+
+void store_random(const Memory& memory, const std::string& type_name, std::size_t count, std::uint64_t seed) {
+  const DataType type = data_type_named(type_name);
+  const std::size_t bytes = bytes_for(memory, type, count);
+  const py::gil_scoped_release release;
+  const std::size_t different = std::min(count, kDifferent);
+  std::vector<char> block(different * size_of(type));
+  fill_random(type, block.data(), different, seed);
+  for (std::size_t at = 0; at < bytes; at += block.size())
+    memory.device().copy_from_host(memory.data() + at, block.data(), std::min(block.size(), bytes - at));
+}
+
 Values read(const Memory& memory, const std::string& type_name, std::size_t count) {
   const DataType type = data_type_named(type_name);
   const std::size_t bytes = bytes_for(memory, type, count);
@@ -51,12 +67,7 @@ Values read(const Memory& memory, const std::string& type_name, std::size_t coun
 void bind_memory(py::module_& module) {
   py::class_<Memory, std::shared_ptr<Memory>>(module, "Memory")
       .def_property_readonly("size", &Memory::size)
-      .def(
-          "fill_random",
-          [](const Memory& memory, const std::string& type, std::size_t count, std::uint64_t seed) {
-            store(memory, type, count, [=](DataType t, char* to) { fill_random(t, to, count, seed); });
-          },
-          py::arg("data_type"), py::arg("count"), py::arg("seed"))
+      .def("fill_random", &store_random, py::arg("data_type"), py::arg("count"), py::arg("seed"))
       .def(
           "fill",
           [](const Memory& memory, const std::string& type, std::size_t count, double value) {
