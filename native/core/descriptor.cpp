@@ -182,18 +182,34 @@ Descriptor parse_descriptor(std::string_view text, const Problem& defaults) {
 }
 
 std::string to_text(const Problem& p) {
-  const auto sizes = [&](char prefix, const Problem::Sizes& values, std::int64_t offset = 0) {
-    std::string text;
-    for (int axis = 3 - p.dims; axis < 3; ++axis) {
-      text += std::string{prefix, "dhw"[axis]} + std::to_string(values[axis] - offset);
-    }
-    return text;
+  std::string text;
+  text.reserve(128);  // enough for most
+  const auto add = [&](const char* token, std::int64_t number) {
+    text.append(token).append(std::to_string(number));
   };
-  return std::string(name_of(p.data_type)) + ":" + name_of(p.layout) + ":" + name_of(p.math) + ":g" +
-         std::to_string(p.groups) + "mb" + std::to_string(p.mini_batch) + "_ic" +
-         std::to_string(p.in_channels) + sizes('i', p.input) + "_oc" + std::to_string(p.out_channels) +
-         sizes('o', p.output) + "_" + sizes('k', p.kernel) + "_" + sizes('s', p.stride) + "_" +
-         sizes('p', p.padding) + "_" + sizes('d', p.dilation, 1) + to_text(p.epilogue);
+  const auto add_sizes = [&](char prefix, const Problem::Sizes& values, std::int64_t offset = 0) {
+    for (int axis = 3 - p.dims; axis < 3; ++axis) {
+      const char token[] = {prefix, "dhw"[axis], '\0'};
+      add(token, values[axis] - offset);
+    }
+  };
+  text.append(name_of(p.data_type)).append(":").append(name_of(p.layout));
+  text.append(":").append(name_of(p.math));
+  add(":g", p.groups);
+  add("mb", p.mini_batch);
+  add("_ic", p.in_channels);
+  add_sizes('i', p.input);
+  add("_oc", p.out_channels);
+  add_sizes('o', p.output);
+  text.push_back('_');
+  add_sizes('k', p.kernel);
+  text.push_back('_');
+  add_sizes('s', p.stride);
+  text.push_back('_');
+  add_sizes('p', p.padding);
+  text.push_back('_');
+  add_sizes('d', p.dilation, 1);
+  return text.append(to_text(p.epilogue));
 }
 
 }  // namespace mucudnn

@@ -32,13 +32,16 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
 
 std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Problem& problem, Pass pass,
                                                       Api api, bool may_measure) {
+  const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, problem.mini_batch);
   Journal::Sizes& known = journal_.of(problem, pass);
   Journal::Sizes news;
   std::vector<Measured> measured;
   std::vector<Task> missing;
   const auto take = [&](std::int64_t size) {
     const Known& at = known.at(size);
-    for (const Listed& candidate : at.candidates.at(name_of(api))) {
+    const std::vector<Listed>& all = at.candidates.at(name_of(api));
+    if (measured.empty()) measured.reserve(sizes.size() * all.size());
+    for (const Listed& candidate : all) {
       if (!is_allowed(candidate)) continue;
       const auto time = at.measured.find(candidate.algorithm);
       if (time == at.measured.end()) {
@@ -48,7 +51,6 @@ std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Prob
       }
     }
   };
-  const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, problem.mini_batch);
   for (const std::int64_t size : sizes) {
     auto& lists = known[size].candidates;
     if (lists.count(name_of(api)) == 0) {

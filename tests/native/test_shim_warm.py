@@ -223,3 +223,9 @@ def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Pa
         "what was measured is not kept",
     ]
     assert found.facts[0]["statuses"] == [0]
+
+
+def test_fused_convolutions_are_found_in_the_journal_beside_the_plain_one(tmp_path: Path) -> None:
+    cases = [case(f"{GRAPH}{epilogue}", "forward", "graph") for epilogue in ("", "+bias", "+bias+relu")]
+    first, second = online(tmp_path, *cases), online(tmp_path, *cases[::-1])
+    assert (measurements(first) > 0, measurements(second)) == (True, 0)
