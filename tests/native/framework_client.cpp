@@ -1,8 +1,9 @@
 // A program that convolves as PyTorch and XLA do: through cudnn-frontend's wrappers of cuDNN's descriptors.
 //
 // usage: framework_client OPERATION CHOICE LAYOUT TYPE ... [NAME=VALUE ...], as in frontend_problem.h
-//   CHOICE  torch: calls=N times one call; the first one's plan, which is kept, is the first that the
-//   heuristics
+//   OPERATION  may also be relu: relu(forward + bias) as PyTorch has it, whose fused graphs always add a
+//   tensor: there the output, by a factor of 0 CHOICE  torch: calls=N times one call; the first one's plan,
+//   which is kept, is the first that the heuristics
 //                  name and that can be built and run, or with benchmark=1 the fastest of all.
 //                  deterministic=1 and tf32=1 are PyTorch's switches, memory=BYTES is what is left for
 //                  workspaces
@@ -50,9 +51,20 @@ struct Convolution {
     return tensors[problem.operation == "backward_data" ? 0 : problem.operation == "backward_filter" ? 1 : 2];
   }
 
+  bool is_fused() const { return problem.operation == "fused" || problem.operation == "relu"; }
+  Memory& added() { return problem.operation == "relu" ? output() : tensors[3]; }
+
+  fe::OperationGraph graph_of(const std::vector<const fe::Operation*>& operations) const {
+    auto list = operations;
+    return fe::OperationGraphBuilder()
+        .setHandle(handle)
+        .setOperationGraph(static_cast<int64_t>(list.size()), list.data())
+        .build();
+  }
+
   // All that it is made of is destroyed when this returns.
   fe::OperationGraph graph(int64_t alignment) const {
-    const auto tensor = [&](char id, const Sizes& sizes) {
+    const auto described = [&](char id, const Sizes& sizes, fe::DataType_t type, bool is_virtual) {
       const Sizes strides = problem.strides(sizes);
       const auto dims = static_cast<int64_t>(sizes.size());
       return fe::TensorBuilder()
@@ -60,9 +72,14 @@ struct Convolution {
           .setStrides(dims, strides.data())
           .setId(id)
           .setAlignment(alignment)
-          .setDataType(problem.type)
+          .setDataType(type)
+          .setVirtual(is_virtual)
           .build();
     };
+    const auto tensor = [&](char id, const Sizes& sizes) {
+      return described(id, sizes, problem.type, false);
+    };
+    const auto intermediate = [&](char id) { return described(id, problem.y, fe::DataType_t::FLOAT, true); };
     const auto dims = static_cast<int64_t>(problem.x.size()) - 2;
     const auto each = [&](int64_t value) { return Sizes(static_cast<size_t>(dims), value); };
     const Sizes padding = each(problem.padding), stride = each(problem.stride), dilation = each(1);
@@ -75,23 +92,49 @@ struct Convolution {
                                  .setPostPadding(dims, padding.data())
                                  .setDilation(dims, dilation.data())
                                  .build();
-    const auto op = fe::OperationBuilder(operation())
-                        .setxDesc(tensor('x', problem.x))
-                        .setyDesc(tensor('y', problem.y))
-                        .setwDesc(tensor('w', problem.w))
-                        .setcDesc(convolution)
-                        .build();
-    std::array<const fe::Operation*, 1> operations = {&op};
-    return fe::OperationGraphBuilder().setHandle(handle).setOperationGraph(1, operations.data()).build();
+    auto convolved = fe::OperationBuilder(operation())
+                         .setxDesc(tensor('x', problem.x))
+                         .setyDesc(is_fused() ? intermediate('C') : tensor('y', problem.y))
+                         .setwDesc(tensor('w', problem.w))
+                         .setcDesc(convolution)
+                         .build();
+    if (!is_fused()) return graph_of({&convolved});
+    const auto function = [](cudnnPointwiseMode_t mode) {
+      return fe::PointWiseDescBuilder().setMode(mode).setMathPrecision(CUDNN_DATA_FLOAT).build();
+    };
+    const auto add = function(CUDNN_POINTWISE_ADD), relu = function(CUDNN_POINTWISE_RELU_FWD);
+    constexpr auto kPointwise = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
+    auto added = fe::OperationBuilder(kPointwise)
+                     .setxDesc(convolved.getOutputTensor())
+                     .setbDesc(tensor('z', problem.y))
+                     .setyDesc(intermediate('A'))
+                     .setpwDesc(add)
+                     .setAlpha(1.0f)
+                     .setAlpha2(problem.operation == "relu" ? 0.0f : 1.0f)
+                     .build();
+    auto biased = fe::OperationBuilder(kPointwise)
+                      .setxDesc(added.getOutputTensor())
+                      .setbDesc(tensor('b', problem.bias))
+                      .setyDesc(intermediate('B'))
+                      .setpwDesc(add)
+                      .build();
+    auto rectified = fe::OperationBuilder(kPointwise)
+                         .setxDesc(biased.getOutputTensor())
+                         .setyDesc(tensor('y', problem.y))
+                         .setpwDesc(relu)
+                         .build();
+    return graph_of({&convolved, &added, &biased, &rectified});
   }
 
   fe::VariantPack pack(Memory& workspace) {
-    void* pointers[] = {tensors[0].data(), tensors[2].data(), tensors[1].data()};
-    int64_t ids[] = {'x', 'y', 'w'};
+    void* pointers[] = {tensors[0].data(), tensors[2].data(), tensors[1].data(), added().data(),
+                        tensors[4].data()};
+    int64_t ids[] = {'x', 'y', 'w', 'z', 'b'};
+    const int64_t count = is_fused() ? 5 : 3;
     return fe::VariantPackBuilder()
         .setWorkspacePointer(workspace.empty() ? nullptr : workspace.data())
-        .setDataPointers(3, pointers)
-        .setUids(3, ids)
+        .setDataPointers(count, pointers)
+        .setUids(count, ids)
         .build();
   }
 

@@ -52,7 +52,12 @@ class Case:
     @property
     def output(self) -> str:
         """The tensor that is written: x, w or y."""
-        return OUTPUT["forward" if self.operation == "fused" else self.operation]
+        return OUTPUT[self.pass_]
+
+    @property
+    def pass_(self) -> str:
+        """That of the operation: fused ones are forward."""
+        return "forward" if self.operation in ("fused", "relu") else self.operation
 
     def operands(self) -> list[Array]:
         """x, w, y, a residual and a bias, as the data type has them, channels first."""
@@ -68,13 +73,12 @@ class Case:
     def exact(self, operands: list[Array]) -> tuple[Array, float]:
         """The output in fp64, and the scale of its rounding errors."""
         *xwy, residual, bias = operands
-        pass_ = "forward" if self.operation == "fused" else self.operation
-        result = convolve(self.problem, pass_, *xwy)
-        scale = float(np.linalg.norm(convolve(self.problem, pass_, *map(np.abs, xwy))))
-        if self.operation != "fused":
+        result = convolve(self.problem, self.pass_, *xwy)
+        scale = float(np.linalg.norm(convolve(self.problem, self.pass_, *map(np.abs, xwy))))
+        if self.operation == self.pass_:
             return result, scale
-        scale += float(np.linalg.norm(np.abs(residual) + np.abs(bias)))
-        return np.maximum(result + residual + bias, 0), scale
+        added = residual + bias if self.operation == "fused" else bias
+        return np.maximum(result + added, 0), scale + float(np.linalg.norm(np.abs(residual) + np.abs(bias)))
 
 
 @dataclass(frozen=True)

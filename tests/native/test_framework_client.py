@@ -23,6 +23,8 @@ IMPLICIT = {
 }
 WINOGRAD = {pass_: numbers["WINOGRAD_NONFUSED"] for pass_, numbers in LEGACY_NUMBERS.items()}
 
+EPILOGUE = {"fused": "+add+bias+relu", "relu": "+add0+bias+relu"}
+each_fused = pytest.mark.parametrize("operation", list(EPILOGUE))
 each_pass = pytest.mark.parametrize("pass_", PASSES)
 each_benchmark = pytest.mark.parametrize("benchmark", [0, 1], ids=["heuristics", "benchmark"])
 
@@ -71,7 +73,8 @@ class Program:
     def follow(self, engine: Engine, pass_: str, names: list[str]) -> dict[str, str]:
         """The environment in which a plan divides the kernel into 3, 3 and 1 samples."""
         problem, parts = kernel(mini_batch=7), list(zip((3, 3, 1), names, strict=True))
-        kernels = {(str(problem.replace(math=math)), pass_): [parts] for math in ("strict", "tf32")}
+        texts = [str(problem.replace(math=math)) + EPILOGUE.get(pass_, "") for math in ("strict", "tf32")]
+        kernels = {(text, Case(pass_, problem).pass_): [parts] for text in texts}
         plan = shim_cases.write_plan(engine, self.folder / "client.plan", kernels)
         return {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
 
@@ -182,6 +185,34 @@ def test_under_a_limit_memory_that_is_short_is_enough_for_pytorchs_first_plan(
     assert f"{divided} of {divided} convolutions divided" in under.log
 
 
+@each_fused
+@each_benchmark
+def test_pytorchs_fused_convolutions_are_divided_and_run_from_its_cache(
+    operation: str, benchmark: int, client: Program, engine: Engine
+) -> None:
+    """Of cudnn_convolution_add_relu and cudnn_convolution_relu."""
+    plan = client.follow(engine, operation, ["eng0", "eng2_k2=2", "eng7"])
+    under = client.shim(operation, "torch", f"benchmark={benchmark}", "calls=3", **plan)
+    divided = 2 * PLANS + 3 if benchmark else 3
+    assert f"{divided} of {divided} convolutions divided" in under.log
+    assert [run.built for run in runs(under)] == [PLANS if benchmark else 1] * 3
+    assert (under.outputs[0] == under.outputs[1]).all()
+
+
+@each_fused
+def test_online_pytorchs_fused_convolutions_are_measured_once_within_the_limit(
+    operation: str, client: Program
+) -> None:
+    limit = max(client.workspaces(operation).values()) // 3
+    first, second = (
+        client.shim(operation, "torch", "calls=2", **client.online(str(limit))) for _ in range(2)
+    )
+    assert re.search(r"measuring \d+ times for \S+\+bias\+relu forward", first.log)
+    assert "measuring" not in second.log
+    for ran in (first, second):
+        assert all(run.workspace <= limit for run in runs(ran))
+
+
 @pytest.fixture(scope="module")
 def wrapper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wrapper(tmp_path_factory.mktemp("noted"))
@@ -250,6 +281,13 @@ def test_xlas_engines_are_divided_each_in_its_own_scratch(
         again = client.shim(pass_, "xla", f"algorithm={name}", **plan)
         assert "1 of 1 convolutions divided" in again.log
         assert runs(again)[0].engine == name
+
+
+@each_fused
+def test_xlas_fused_convolutions_are_divided(operation: str, client: Program, engine: Engine) -> None:
+    plan = client.follow(engine, operation, ["eng2_k2=3", "eng0", "eng7"])
+    listed = client.shim(operation, "xla", **plan)
+    assert f"{PLANS} of {PLANS} convolutions divided" in listed.log
 
 
 @each_pass
