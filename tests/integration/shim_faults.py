@@ -1,10 +1,9 @@
 """A program that lets one thing after another fail under the shim, each in a forked child.
 
-    python shim_faults.py CASES.json FAILING once|sticky|memory [EVERY]
+    python shim_faults.py CASES.json FAILING once|sticky|memory
 
 FAILING is a library with fail_call(), calls() and failed_call(); for "memory" one that is preloaded, with
 fail_allocation() and allocations(). Each child does all cases, and a line of JSON says what it was told.
-With EVERY, one in so many fails in turn.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def attempt(library: ctypes.CDLL, cases: list[dict[str, Any]]) -> dict[str, Any]
     return {"error": "", "done": done}
 
 
-def main(cases_path: str, failing: str, kind: str, every: str = "1") -> None:
+def main(cases_path: str, failing: str, kind: str) -> None:
     with open(cases_path, encoding="utf-8") as file:
         cases = json.load(file)
     library = ctypes.CDLL("libcudnn.so.9")
@@ -83,7 +82,7 @@ def main(cases_path: str, failing: str, kind: str, every: str = "1") -> None:
         print(line)
         if number == 0:
             most = json.loads(line)["count"]
-        number += int(every)
+        number += 1
 
 
 if __name__ == "__main__":
