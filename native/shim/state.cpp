@@ -133,12 +133,17 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
 
 std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel) {
   if (device_ == nullptr) return nullptr;
+  const auto held = [&] {
+    const std::lock_guard<std::mutex> lock(holding_);
+    return kernel.in_plans.lock();
+  };
+  // What is known does not wait for a thread that measures another kernel.
+  if (auto known = held()) return known;
   const std::lock_guard<std::mutex> lock(deciding_);
-  std::shared_ptr<const KnownKernel> known = kernel.in_plans.lock();
-  if (known == nullptr) {
-    known = decide(handle, kernel, true);
-    kernel.in_plans = known;
-  }
+  if (auto known = held()) return known;
+  const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true);
+  const std::lock_guard<std::mutex> holding(holding_);
+  kernel.in_plans = known;
   return known;
 }
 

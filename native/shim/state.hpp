@@ -45,9 +45,15 @@ class State {
 
   // At the end of the process: the record, and a line about what was done.
   void finish() noexcept;
-  // Around fork(), so that the child finds the shadows whole.
-  void before_fork() { shadows_.lock(); }
-  void after_fork() { shadows_.unlock(); }
+  // Around fork(), so that the child finds the shadows whole, and what plans hold.
+  void before_fork() {
+    holding_.lock();
+    shadows_.lock();
+  }
+  void after_fork() {
+    shadows_.unlock();
+    holding_.unlock();
+  }
   // In a child of fork(): what the parent counted is the parent's to report, and no other thread lives here
   // that could unlock what it has locked.
   void restart_in_child() noexcept;
@@ -69,6 +75,7 @@ class State {
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // of the first decider
   std::mutex deciding_;
+  std::mutex holding_;  // what plans hold of their kernels
 };
 
 // Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.
