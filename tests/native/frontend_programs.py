@@ -14,7 +14,7 @@ import numpy as np
 import nvidia_headers
 import programs
 import scipy_openblas32
-from graph_client import loaded, shapes, stored
+from graph_operations import loaded, shapes, stored
 from programs import SHIM, SONAME, preload
 from reference import EPSILON, OUTPUT, Array, convolve
 

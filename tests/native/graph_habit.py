@@ -17,7 +17,8 @@ from typing import Any
 
 import odd_chains
 from graph_abi import Library
-from graph_client import UIDS, Bytes, Client, Descriptor
+from graph_client import Client
+from graph_operations import UIDS, Bytes, Descriptor
 
 from mucudnn._native import Problem
 

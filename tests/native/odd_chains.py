@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graph_client import BETWEEN, UIDS, Client, Descriptor, data_type, packed, shapes
+from graph_client import Client
+from graph_operations import BETWEEN, UIDS, Descriptor, data_type, packed, shapes
 
 from mucudnn._native import Problem
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graph_abi import Library
-from graph_client import UIDS, Client, loaded, stored
+from graph_client import Client
+from graph_operations import UIDS, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import OUTPUT, PASSES, Array, Bench, problems

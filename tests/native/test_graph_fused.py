@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from graph_abi import Library
-from graph_client import UIDS, Client, Descriptor, loaded, packed, shapes, stored
+from graph_client import Client
+from graph_operations import UIDS, Descriptor, loaded, packed, shapes, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EPSILON, Array, Bench, convolve, problems

@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from graph_abi import CONSTANTS, Library
-from graph_client import UIDS, Client, Descriptor, loaded, stored
+from graph_client import Client
+from graph_operations import UIDS, Descriptor, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import OUTPUT, PASSES, Array, Bench, problems

@@ -9,7 +9,8 @@ import threading
 import numpy as np
 import pytest
 from graph_abi import Library
-from graph_client import UIDS, Bytes, Client, Descriptor, shapes
+from graph_client import Client
+from graph_operations import UIDS, Bytes, Descriptor, shapes
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import PASSES, problems

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from graph_abi import Library
-from graph_client import UIDS, Bytes, Client, Descriptor, loaded, shapes, stored
+from graph_client import Client
+from graph_operations import UIDS, Bytes, Descriptor, loaded, shapes, stored
 from reference import EPSILON, OUTPUT, PASSES, Array, convolve
 
 from mucudnn import _native
