@@ -61,6 +61,7 @@ def main(cases_path: str, failing: str, kind: str) -> None:
         cases = json.load(file)
     library = ctypes.CDLL("libcudnn.so.9")
     faults = ctypes.CDLL(failing)
+    ctypes.CDLL(os.environ["HOST_ENGINE"])  # once, and not in every child
     arm, count, failed = (
         failing_allocations(faults) if kind == "memory" else failing_calls(faults, kind == "sticky")
     )

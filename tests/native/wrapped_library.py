@@ -23,7 +23,8 @@ SOURCE = """
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";
 
-/* The calls from now on are counted, and the `number`-th fails, or, if `all`, all that execute from it on. */
+/* The calls from now on are counted, and the `number`-th fails; if `all`, those that execute are, and it and all
+ * after it fail. */
 void fail_call(int number, int all) { count = 0; failing = number; sticky = all; }
 int calls(void) { return count; }
 const char* failed_call(void) { return failed; }
@@ -43,8 +44,9 @@ int live_descriptors(void) { return live; }
 static int fails(const char* name, int executes) {
   const char* refused = getenv("REFUSED");
   if (refused != NULL && strcmp(refused, name) == 0) return 1;
+  if (sticky && !executes) return 0;
   const int number = ++count;
-  if (failing == 0 || (sticky ? number < failing || !executes : number != failing)) return 0;
+  if (failing == 0 || (sticky ? number < failing : number != failing)) return 0;
   failed = name;
   return 1;
 }
