@@ -23,8 +23,8 @@ SOURCE = """
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";
 
-/* The calls from now on are counted, and the `number`-th fails; if `all`, those that execute are, and it and all
- * after it fail. */
+/* The calls from now on are counted, and the `number`-th fails; if `all`, those that execute are counted, and
+ * all from that one on fail. */
 void fail_call(int number, int all) { count = 0; failing = number; sticky = all; }
 int calls(void) { return count; }
 const char* failed_call(void) { return failed; }
