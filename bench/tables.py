@@ -145,6 +145,8 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
          _figure("graph", "planning", "meets", "µs")),
         ("the same, of a plan whose kernel is known", "at most 100 µs",
          _figure("graph", "planning", "is known", "µs")),
+        ("the same, of the first plan of a process, which indexes a journal of 64 kernels", "",
+         _figure("graph", "planning", "reads the journal", "µs")),
         ("an execution left undivided", "at most 1000 ns", _figure("graph", case="undivided", unit="ns")),
         ("a slice, against a loop of one's own plans", "at most 1000 ns",
          _figure("graph", "slice", unit="ns")),
