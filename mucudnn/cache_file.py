@@ -105,7 +105,7 @@ def in_memory(source: sqlite3.Connection | None = None) -> sqlite3.Connection:
     """A cache in memory, with what can be read from `source`, or with nothing in it."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     if source is not None:
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error):  # what cannot be read is left, and an empty one is given
             source.backup(connection)
             connection.execute("SELECT count(*) FROM measurements").fetchone()
             return connection

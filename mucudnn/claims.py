@@ -22,7 +22,7 @@ class Claims:
     def __init__(self, cache: Path) -> None:
         self._file = cache.with_name(cache.name + ".lock").open("a+b")
         try:
-            with suppress(*_BUSY):
+            with suppress(*_BUSY):  # another process has it: then there are locks
                 self._lock(0, fcntl.F_WRLCK, wait=False)
                 self._lock(0, fcntl.F_UNLCK, wait=False)
         except OSError:

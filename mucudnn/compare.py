@@ -122,7 +122,7 @@ class _Errors:
         for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
             workspace = allocate_workspace(self._engine, candidate.workspace)
             parts = [(problem.mini_batch, candidate.algorithm)]
-            with suppress(EngineError):
+            with suppress(EngineError):  # one that says it runs and does not: the next is tried
                 self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
                 memory, count = _output(problem, pass_, t)
                 return memory.read("f64", count)

@@ -54,6 +54,7 @@ def compile_c(*arguments: str | Path) -> None:
     assert compiler, "needs a C compiler: set CC"
     # A preloaded sanitizer is for the programs, not for the compiler.
     variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    # Functions that stand in for others take what those take, and use little of it.
     options = ("-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
     command = [*compiler.split(), *options, *arguments]
     result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)

@@ -248,7 +248,7 @@ plan, _ = make(
 )
 size = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", 0)[1]
 _, _, characters = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", size)
-written = json.loads(b"".join(characters).rstrip(b"\0"))  # type: ignore[arg-type]
+written = json.loads(b"".join(characters).rstrip(b"\0"))  # type: ignore[arg-type]  # bytes, of CHAR
 knobs = written["engine"]["knobChoices"]
 say("JSON of a choice", knobs["CUDNN_KNOB_TYPE_TILE_SIZE"])
 for label, changed in {
