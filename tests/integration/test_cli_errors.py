@@ -192,3 +192,13 @@ def test_version_and_help_are_no_errors(capsys: Capture) -> None:
             main([flag])
         assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("mucudnn ")
+
+
+def test_an_interrupt_while_a_command_is_loaded_is_one_line(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mucudnn.cli.import_module", interrupted)
+    assert fails(capsys, "optimize", GOOD) == (130, "mucudnn: interrupted")

@@ -1,0 +1,34 @@
+"""The output goes to disks that are full, and to locales that lack characters."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MUCUDNN = (sys.executable, "-m", "mucudnn")
+SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1.plan"))
+
+
+@pytest.mark.parametrize("arguments", [("cache", "path"), SHOW_PLAN])
+def test_output_that_finds_no_room_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([*MUCUDNN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "mucudnn: the output cannot be written: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_to_read_about() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([*MUCUDNN, *SHOW_PLAN], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_locale_that_lacks_characters_gets_others() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run([*MUCUDNN, *SHOW_PLAN], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "4x2 HUNGRY" in ended.stdout
