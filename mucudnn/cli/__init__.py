@@ -31,13 +31,16 @@ def _parser(first: str) -> argparse.ArgumentParser:
     variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
     parser = _Parser(
         prog="mucudnn",
-        description="Micro-batching for cuDNN convolutions.",
-        epilog=f"environment, which flags override:\n{variables}",
+        description="Divides mini-batches of convolutions into micro-batches, so that fast algorithms fit\n"
+        "into the workspace that you allow. A first try: mucudnn optimize alexnet",
+        epilog=f"environment, which flags override:\n{variables}\n\n"
+        "exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the limit, 4 no such engine or device,\n"
+        "  5 a cache or plan of a newer version; `mucudnn run` has the program's own",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mucudnn {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in [first] if first in COMMANDS else COMMANDS:
+    for name in () if first == "--version" else [first] if first in COMMANDS else COMMANDS:
         module = import_module(f"mucudnn.cli.{name}")
         command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
         module.prepare_parser(command)

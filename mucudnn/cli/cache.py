@@ -49,16 +49,27 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     declare("info", _info, "print how much is in it, machine by machine")
     declare("list", _list, "print the kernels in it")
     merging = declare("merge", _merge, "take in the caches of other hosts", _WINS)
-    merging.add_argument("files", nargs="+", type=options.checked(options.path), metavar="FILE")
+    merging.add_argument(
+        "files",
+        nargs="+",
+        type=options.checked(options.path),
+        metavar="FILE",
+        help="a cache, as `mucudnn cache path` names it there",
+    )
     exporting = declare("export", _export, "write it as JSON lines, which any version and tool can read")
     exporting.add_argument(
-        "--output", type=options.checked(options.path), metavar="FILE", help="instead of the standard output"
+        "--output",
+        type=options.checked(options.output),
+        metavar="FILE",
+        help="instead of the standard output",
     )
     importing = declare("import", _import, "take in what export wrote", _WINS)
-    importing.add_argument("file", type=options.checked(options.path), metavar="FILE")
+    importing.add_argument("file", type=options.checked(options.path), metavar="FILE", help="of export")
     pruning = declare("prune", _prune, "delete what is not wanted any more")
     which = pruning.add_mutually_exclusive_group(required=True)
-    which.add_argument("--older-than", type=options.checked(parse_days), metavar="DAYS")
+    which.add_argument(
+        "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured before then"
+    )
     which.add_argument("--library", metavar="NAME", help="as `mucudnn cache info` shows it")
     which.add_argument("--device", metavar="NAME", help="as `mucudnn cache info` shows it")
 

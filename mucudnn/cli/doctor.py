@@ -36,7 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
     parser.add_argument(
         "--write-device-properties",
-        type=options.checked(options.path),
+        type=options.checked(options.output),
         metavar="FILE",
         help="write what cuDNN says of the current GPU, for `mucudnn benchmark --device-properties`",
     )

@@ -25,7 +25,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     options.add_kernel_options(parser)
     options.add_decision_options(parser)
     parser.add_argument(
-        "--output", type=options.checked(options.path), metavar="HTML", default=Path("report.html"),
+        "--output", type=options.checked(options.output), metavar="HTML", default=Path("report.html"),
         help="the page (default: report.html)",
     )  # fmt: skip
     parser.add_argument(

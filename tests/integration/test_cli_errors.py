@@ -43,6 +43,8 @@ def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
     [
         (("optimize", "resnet5"), "did you mean resnet50"),
         (("optimize", "nothing-like-it"), "alexnet, convnext, cosmoflow, deepbench, image_vae"),
+        (("optimize", "my.txt"), "there is no file 'my.txt'"),
+        (("optimize", "/tmp"), "'/tmp' is a folder"),
         (("optimize", "ic4ih8_oc4_kh3_zz1"), "zz1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "0"), "the mini-batch must be from 1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "-3"), "not -3"),

@@ -1,4 +1,4 @@
-"""The output goes to disks that are full, and to locales that lack characters."""
+"""The output goes to disks that are full, to folders that are missing, to locales that lack characters."""
 
 import os
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from mucudnn.cli import main
 
 MUCUDNN = (sys.executable, "-m", "mucudnn")
 SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1.plan"))
@@ -17,6 +19,28 @@ def test_output_that_finds_no_room_is_one_line(arguments: tuple[str, ...]) -> No
         ended = subprocess.run([*MUCUDNN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 1
     assert ended.stderr == "mucudnn: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("optimize", "alexnet", "--output"),
+        ("report", "alexnet", "--output"),
+        ("sweep", "alexnet", "--plot"),
+        ("record", "--output"),
+        ("cache", "export", "--output"),
+        ("doctor", "--write-device-properties"),
+    ],
+)
+@pytest.mark.parametrize(("file", "part"), [("", "is a folder"), ("missing/file.svg", "there is no folder")])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(
+    arguments: tuple[str, ...], file: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*arguments, str(tmp_path / file)])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert part in line
 
 
 def test_a_reader_that_has_seen_enough_is_no_error_to_read_about() -> None:
