@@ -1,6 +1,7 @@
 """The output goes to disks that are full, to folders that are missing, to locales that lack characters."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,19 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(
     assert caught.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert part in line
+
+
+def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+    assert main(["optimize", "mb4_ic4ih8_oc4_kh3", "--no-run"]) == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    head, row = re.findall("^(?:kernel|forward) .*$", text, re.MULTILINE)
+    assert head.split() == ["kernel", "chosen", "micro-batches", "ms", "predicted", "workspace"]
+    assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error_to_read_about() -> None:

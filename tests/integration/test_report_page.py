@@ -94,7 +94,7 @@ def test_every_plot_is_drawn_and_named(page: Path, browser: Browser, width: int)
 def test_the_page_says_what_more_memory_would_buy(page: Path, browser: Browser) -> None:
     browser.open(page, width=1280)
     text = browser.evaluate("document.body.innerText")
-    assert "All together may use 512 MiB of workspace (WD). Measured on a device" in text
+    assert "All together may use 512 MiB of workspace (workspace division, WD). Measured on a device" in text
     assert "MiB more would save" in text
     for heading in ("What memory buys", "Workspace by kernel", "Chosen micro-batches", "Machine"):
         assert heading in text
