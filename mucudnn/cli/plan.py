@@ -61,7 +61,7 @@ def _show(arguments: argparse.Namespace) -> None:
     rows = table()
     rows.add_column("kernel", overflow="fold")
     rows.add_column("chosen micro-batches", overflow="fold")
-    for name in ("ms", "workspace", "others"):
+    for name in ("predicted ms", "workspace", "others"):
         rows.add_column(name, justify="right", no_wrap=True)
     for kernel in plan.kernels:
         others = sum(option != kernel.chosen for option in kernel.desirable)
