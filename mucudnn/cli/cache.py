@@ -1,7 +1,6 @@
 """`mucudnn cache`: where the measurements are, and what is in them."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from mucudnn.descriptor import short_text
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.exchange import format_rows, parse_rows
 from mucudnn.journal import take_journal
+from mucudnn.output import write_lines
 from mucudnn.records import PLANNED
 from mucudnn.sizes import format_size
 
@@ -118,14 +118,7 @@ def _export(path: Path, arguments: argparse.Namespace) -> None:
         if not arguments.output:
             sys.stdout.writelines(lines)
             return
-        temporary = arguments.output.with_name(f".{arguments.output.name}.{os.getpid()}")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-            temporary.replace(arguments.output)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise MucudnnError(f"{arguments.output} cannot be written: {error.strerror}") from None
+        write_lines(arguments.output, lines)
     show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")
 
 
