@@ -49,8 +49,8 @@ def main() -> None:
     for kernel in plan.kernels:
         chosen = kernel.chosen
         parts = Counter(f"{part.micro_batch} {part.algorithm}" for part in chosen.parts)
-        divided = " + ".join(f"{times}×{part}" for part, times in parts.items())
-        print(f"{kernel.pass_:16} {chosen.workspace / 2**20:6.2f} MiB  {divided}")
+        micro_batches = " + ".join(f"{times}×{part}" for part, times in parts.items())
+        print(f"{kernel.pass_:16} {chosen.workspace / 2**20:6.2f} MiB  {micro_batches}")
 
     stock = train(network(), images, classes)
     divided = train(mucudnn.torch.convert(model, workspace=LIMIT, plan=plan), images, classes)
