@@ -6,6 +6,8 @@ some seconds to measure them, which the cache keeps: `python examples/train_unde
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import nn
 
@@ -46,9 +48,9 @@ def main() -> None:
     plan = mucudnn.torch.plan(model, images, workspace=LIMIT)
     for kernel in plan.kernels:
         chosen = kernel.chosen
-        sizes = [part.micro_batch for part in chosen.parts]
-        algorithms = ", ".join(sorted({part.algorithm for part in chosen.parts}))
-        print(f"{kernel.pass_:16} {chosen.workspace / 2**20:6.2f} MiB  micro-batches {sizes} {algorithms}")
+        parts = Counter(f"{part.micro_batch} {part.algorithm}" for part in chosen.parts)
+        micro_batches = " + ".join(f"{times}×{part}" for part, times in parts.items())
+        print(f"{kernel.pass_:16} {chosen.workspace / 2**20:6.2f} MiB  {micro_batches}")
 
     stock = train(network(), images, classes)
     divided = train(mucudnn.torch.convert(model, workspace=LIMIT, plan=plan), images, classes)

@@ -113,10 +113,14 @@ def _read_descriptor(text: str, flags: Flags) -> tuple[Problem, str, int]:
 
 
 def _unknown(source: str) -> str:
+    if source and Path(source).is_dir():
+        return f"'{source}' is a folder: write a network, a file or a descriptor"
+    if Path(source).suffix or Path(source).name != source:
+        return f"there is no file '{source}'"
     names = bundled_networks()
     near = difflib.get_close_matches(source.lower(), names, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hint = f": did you mean {' or '.join(near)}?" if near else "."
     return (
-        f"'{source}' is no network, file or descriptor: {hint}"
+        f"'{source}' is no network, file or descriptor{hint} "
         f"The networks are {', '.join(names)}; a descriptor looks like mb64_ic64ih27_oc192_kh5_ph2"
     )

@@ -1,11 +1,11 @@
 """Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.output import write_lines
 from mucudnn.solver import Configuration, MicroConfiguration
 
 
@@ -58,13 +58,7 @@ class Plan:
 
 def write_plan(plan: Plan, path: Path) -> None:
     """Write the file whole or not at all. Raises MucudnnError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(str(plan), "utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise MucudnnError(f"the plan {path} cannot be written: {error.strerror}") from None
+    write_lines(path, [str(plan)], "the plan")
 
 
 def read_plan(path: Path) -> Plan:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pulp
 
 from .choice import Answer, Options
 
@@ -15,6 +14,8 @@ CAPACITY_UNITS = 1e6
 
 def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
     """Choose one option of each kernel. HiGHS computes in floating point: the sum may exceed the capacity."""
+    import pulp  # here, since it loads more slowly than all else and only a total needs it
+
     # HiGHS's tolerances are absolute: times in thousandths of the slowest answer.
     milliseconds = sum(float(kernel.time[0]) for kernel in options) / 1e3
     units = CAPACITY_UNITS / max(capacity, 1)

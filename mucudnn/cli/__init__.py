@@ -1,6 +1,9 @@
 """The `mucudnn` command: one module for each subcommand, each with `prepare_parser` and `run`."""
 
 import argparse
+import codecs
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,13 +31,16 @@ def _parser(first: str) -> argparse.ArgumentParser:
     variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
     parser = _Parser(
         prog="mucudnn",
-        description="Micro-batching for cuDNN convolutions.",
-        epilog=f"environment, which flags override:\n{variables}",
+        description="Divides mini-batches of convolutions into micro-batches, so that fast algorithms fit\n"
+        "into the workspace that you allow. A first try: mucudnn optimize alexnet",
+        epilog=f"environment, which flags override:\n{variables}\n\n"
+        "exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the limit, 4 no such engine or device,\n"
+        "  5 a cache or plan of a newer version; `mucudnn run` has the program's own",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mucudnn {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in [first] if first in COMMANDS else COMMANDS:
+    for name in () if first == "--version" else [first] if first in COMMANDS else COMMANDS:
         module = import_module(f"mucudnn.cli.{name}")
         command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
         module.prepare_parser(command)
@@ -45,9 +51,12 @@ def _parser(first: str) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code; SystemExit for `--help`, `--version` and usage errors."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = _parser(words[0] if words else "").parse_args(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="mucudnn.plain")
     try:
+        arguments = _parser(words[0] if words else "").parse_args(words)
         arguments.run(arguments)
+        print(end="", flush=True)  # here, where a full disk is still an error like others
     except MucudnnError as error:
         print(f"mucudnn: {error}", file=sys.stderr)
         return error.exit_code
@@ -61,6 +70,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mucudnn: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        sys.stderr.close()
+        _forget_output()
+        return 1
+    except OSError as error:
+        print(
+            f"mucudnn: {error.filename or 'the output cannot be written'}: {error.strerror}", file=sys.stderr
+        )
+        _forget_output()
         return 1
     return 0
+
+
+def _forget_output() -> None:
+    """What is still buffered would fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that the locale's encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    return error.object[error.start : error.end].translate(_PLAIN).encode(
+        "ascii", "replace"
+    ).decode(), error.end
+
+
+_PLAIN = str.maketrans({"×": "x", "–": "-", "→": "->", "±": "+-"})
+codecs.register_error("mucudnn.plain", _plain)

@@ -1,7 +1,6 @@
 """`mucudnn cache`: where the measurements are, and what is in them."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from mucudnn.descriptor import short_text
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.exchange import format_rows, parse_rows
 from mucudnn.journal import take_journal
+from mucudnn.output import write_lines
 from mucudnn.records import PLANNED
 from mucudnn.sizes import format_size
 
@@ -49,16 +49,27 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     declare("info", _info, "print how much is in it, machine by machine")
     declare("list", _list, "print the kernels in it")
     merging = declare("merge", _merge, "take in the caches of other hosts", _WINS)
-    merging.add_argument("files", nargs="+", type=options.checked(options.path), metavar="FILE")
+    merging.add_argument(
+        "files",
+        nargs="+",
+        type=options.checked(options.path),
+        metavar="FILE",
+        help="a cache, as `mucudnn cache path` names it there",
+    )
     exporting = declare("export", _export, "write it as JSON lines, which any version and tool can read")
     exporting.add_argument(
-        "--output", type=options.checked(options.path), metavar="FILE", help="instead of the standard output"
+        "--output",
+        type=options.checked(options.output),
+        metavar="FILE",
+        help="instead of the standard output",
     )
     importing = declare("import", _import, "take in what export wrote", _WINS)
-    importing.add_argument("file", type=options.checked(options.path), metavar="FILE")
+    importing.add_argument("file", type=options.checked(options.path), metavar="FILE", help="of export")
     pruning = declare("prune", _prune, "delete what is not wanted any more")
     which = pruning.add_mutually_exclusive_group(required=True)
-    which.add_argument("--older-than", type=options.checked(parse_days), metavar="DAYS")
+    which.add_argument(
+        "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured before then"
+    )
     which.add_argument("--library", metavar="NAME", help="as `mucudnn cache info` shows it")
     which.add_argument("--device", metavar="NAME", help="as `mucudnn cache info` shows it")
 
@@ -107,14 +118,7 @@ def _export(path: Path, arguments: argparse.Namespace) -> None:
         if not arguments.output:
             sys.stdout.writelines(lines)
             return
-        temporary = arguments.output.with_name(f".{arguments.output.name}.{os.getpid()}")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-            temporary.replace(arguments.output)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise MucudnnError(f"{arguments.output} cannot be written: {error.strerror}") from None
+        write_lines(arguments.output, lines)
     show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")
 
 

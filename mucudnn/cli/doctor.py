@@ -21,6 +21,7 @@ from mucudnn.libraries import (
     unknown_functions,
     version_of,
 )
+from mucudnn.output import write_lines
 
 HELP = "see whether `mucudnn run` works, for what, and why not"
 DESCRIPTION = (
@@ -36,7 +37,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
     parser.add_argument(
         "--write-device-properties",
-        type=options.checked(options.path),
+        type=options.checked(options.output),
         metavar="FILE",
         help="write what cuDNN says of the current GPU, for `mucudnn benchmark --device-properties`",
     )
@@ -69,10 +70,7 @@ def _write_device_properties(path: Path) -> None:
         properties = engine.device_properties()
     except EngineError as error:
         raise NoEngineError(f"{engine.library} does not describe its device: {error}") from None
-    try:
-        path.write_text(properties + "\n", "utf-8")
-    except OSError as error:
-        raise MucudnnError(f"{path} cannot be written: {error.strerror}") from None
+    write_lines(path, [properties, "\n"])
     show(f"{engine.device}, as {engine.library} describes it: {path}")
 
 

@@ -27,7 +27,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
     options.add_decision_options(parser)
-    parser.add_argument("--output", type=options.checked(options.path), metavar="PLAN", help="write a plan")
+    parser.add_argument("--output", type=options.checked(options.output), metavar="PLAN", help="write a plan")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -1,14 +1,26 @@
 """The table that `optimize` ends with."""
 
 import textwrap
+from collections.abc import Sequence
 
-from mucudnn.cli.terminal import show, table
+from mucudnn.cli.terminal import WIDTH, show, stdout, table
 from mucudnn.decide import Decision
 from mucudnn.kernels import PASSES
 from mucudnn.optimizer import Result
 from mucudnn.result import final, measured, predicted, total, total_workspace
 from mucudnn.sizes import format_size
 from mucudnn.text import broken, micro_batches, milliseconds, ratio, short_names
+
+_COLUMNS = (  # and whether they hold figures
+    ("kernel", False),
+    ("best undivided", False),
+    ("ms", True),
+    (" chosen micro-batches", False),
+    ("ms", True),
+    ("predicted", True),
+    ("measured", True),
+    ("workspace", True),
+)
 
 
 def show_result(result: Result, network: str, next_command: str) -> None:
@@ -24,32 +36,39 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     names = short_names([decision.kernel.label for decision in result.decisions])
     passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
     one_problem = len({decision.kernel.problem for decision in result.decisions}) == 1
+    sums = total(result)
+    ran = any(decision.comparison for decision in result.decisions)
     rows = table(gap=1)  # so that the longest names of algorithms fit into 100 columns
-    rows.add_column("kernel", overflow="fold")
-    rows.add_column("best undivided", overflow="fold")
-    rows.add_column("ms", justify="right", no_wrap=True)
-    rows.add_column(" chosen micro-batches", overflow="fold")
-    for name in ("ms", "predicted", "measured", "workspace"):
-        rows.add_column(name, justify="right", no_wrap=True)
+    narrow = (0, 3, 4, 6 if ran else 5, 7)
+    shown = range(len(_COLUMNS)) if stdout().width >= WIDTH else narrow
+
+    def add_row(cells: Sequence[str]) -> None:
+        rows.add_row(*(cells[column] for column in shown))
+
+    for name, figures in (_COLUMNS[column] for column in shown):
+        if figures:
+            rows.add_column(name, justify="right", no_wrap=True)
+        else:
+            rows.add_column(name, overflow="fold")
     for pass_ in passes:
         if len(passes) > 1 and not one_problem:
             rows.add_section()
             rows.add_row(broken(pass_), style="bold")
         for name, decision in zip(names, result.decisions, strict=True):
             if decision.kernel.pass_ == pass_:
-                rows.add_row(*_cells(pass_ if one_problem else name, decision))
-    sums = total(result)
-    ran = any(decision.comparison for decision in result.decisions)
+                add_row(_cells(pass_ if one_problem else name, decision))
     rows.add_section()
-    rows.add_row(
-        "total",
-        "",
-        milliseconds(sums.undivided_ms),
-        "",
-        milliseconds(sums.divided_ms),
-        ratio(total(result, predicted).speedup),
-        ratio(sums.speedup if ran else None),
-        format_size(total_workspace(result)),
+    add_row(
+        [
+            "total",
+            "",
+            milliseconds(sums.undivided_ms),
+            "",
+            milliseconds(sums.divided_ms),
+            ratio(total(result, predicted).speedup),
+            ratio(sums.speedup if ran else None),
+            format_size(total_workspace(result)),
+        ]
     )
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""

@@ -1,6 +1,7 @@
 """Flags that several commands share, and what they are turned into."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -8,7 +9,7 @@ from typing import TypeVar
 from mucudnn import settings
 from mucudnn.decide import Limits
 from mucudnn.errors import UsageError
-from mucudnn.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.kernels import PASSES, Flags, Kernel, bundled_networks, read_network
 from mucudnn.policies import POLICIES
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -52,22 +53,31 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "network",
         metavar="NETWORK|FILE|DESCRIPTOR",
-        help="a bundled network, a file of descriptors, or one descriptor",
+        help=f"{', '.join(bundled_networks())}; or a file with a descriptor in each line, such as `mucudnn "
+        "record` writes; or one descriptor, such as mb64_ic64ih27_oc192_kh5_ph2",
     )
     parser.add_argument(
-        "--batch", type=checked(parse_batch), metavar="N", help="mini-batch size (default: 64)"
+        "--batch",
+        type=checked(parse_batch),
+        metavar="N",
+        help="mini-batch size (default: what the descriptor says, else 64)",
     )
     parser.add_argument("--dtype", choices=("f32", "f64", "f16", "bf16"), help="data type (default: f32)")
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
     parser.add_argument(
-        "--math", choices=("default", "tf32", "strict"), help="arithmetic allowed (default: default)"
+        "--math",
+        choices=("default", "tf32", "strict"),
+        help="arithmetic allowed: cuDNN's default, tensor cores for f32 too, or none (default: default)",
     )
     parser.add_argument(
         "--passes", type=checked(parse_passes), default=("forward",), metavar="PASSES",
         help=f"{', '.join(PASSES)}, several joined by commas, or all (default: forward)",
     )  # fmt: skip
     parser.add_argument(
-        "--policy", choices=POLICIES, help="micro-batch sizes to measure (default: power_of_two)"
+        "--policy",
+        choices=POLICIES,
+        help="micro-batch sizes to measure: powers of two and the mini-batch, all up to it, or it alone "
+        "(default: power_of_two)",
     )
     parser.add_argument(
         "--threads",
@@ -76,7 +86,10 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         help="threads of the host engine (default: 1)",
     )
     parser.add_argument(
-        "--engine", metavar="auto|cudnn|host|PATH", help="library to compute with (default: auto)"
+        "--engine",
+        metavar="auto|cudnn|host|PATH",
+        help="library to compute with: NVIDIA's on a GPU, the one for the CPU that comes with mucudnn, or "
+        "another with the functions of cuDNN (default: auto, cudnn where it works, else host)",
     )
 
 
@@ -84,7 +97,7 @@ def add_workspace_option(parser: argparse._ActionsContainer) -> None:
     """The limit of each kernel."""
     parser.add_argument(
         "--workspace", type=checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
-        help="the most that one kernel may use, or none (default: 64MiB)",
+        help="the most scratch memory that one kernel may use, such as 64MiB, or none (default: 64MiB)",
     )  # fmt: skip
 
 
@@ -94,12 +107,14 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
     add_workspace_option(limit)
     limit.add_argument(
         "--total-workspace", type=checked(parse_size), metavar="SIZE",
-        help="the most that all kernels may use together, divided among them",
+        help="the most that all kernels may use together, such as 1GiB, divided among them",
     )  # fmt: skip
     parser.add_argument(
         "--exact", action="store_true", help="divide the total exactly, however long it takes"
     )
-    parser.add_argument("--no-run", action="store_true", help="do not run the result whole")
+    parser.add_argument(
+        "--no-run", action="store_true", help="do not run what was chosen whole, beside the undivided"
+    )
     parser.add_argument(
         "--replay", type=checked(path), metavar="CACHE",
         help="decide from this cache alone, or from what is shipped of a machine of that name",
@@ -153,3 +168,15 @@ def path(text: str) -> Path:
     if not text:
         raise UsageError("a path cannot be empty")
     return Path(text)
+
+
+def output(text: str) -> Path:
+    """A file to write, looked at before anything is measured for it. Raises UsageError."""
+    file = path(text)
+    if file.is_dir():
+        raise UsageError(f"'{text}' is a folder, not a file to write")
+    if not file.parent.is_dir():
+        raise UsageError(f"'{text}' cannot be written: there is no folder '{file.parent}'")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"'{text}' cannot be written: it, or its folder, is read-only")
+    return file

@@ -34,7 +34,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     verifying.add_argument("--no-run", action="store_true", help="look only, run nothing")
     for action, parser_ in ((_show, showing), (_verify, verifying)):
-        parser_.add_argument("plan", type=options.checked(options.path), metavar="PLAN")
+        parser_.add_argument(
+            "plan",
+            type=options.checked(options.path),
+            metavar="PLAN",
+            help="what `mucudnn optimize --output` wrote",
+        )
         parser_.set_defaults(action=action)
     comparing = actions.add_parser(
         "diff",
@@ -56,7 +61,7 @@ def _show(arguments: argparse.Namespace) -> None:
     rows = table()
     rows.add_column("kernel", overflow="fold")
     rows.add_column("chosen micro-batches", overflow="fold")
-    for name in ("ms", "workspace", "others"):
+    for name in ("predicted ms", "workspace", "others"):
         rows.add_column(name, justify="right", no_wrap=True)
     for kernel in plan.kernels:
         others = sum(option != kernel.chosen for option in kernel.desirable)

@@ -21,7 +21,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "mucudnn record [-h] [--output FILE] -- COMMAND..."
     parser.add_argument(
         "--output",
-        type=options.checked(options.path),
+        type=options.checked(options.output),
         metavar="FILE",
         help=f"add to this file (default: MUCUDNN_RECORD, else {DEFAULT})",
     )

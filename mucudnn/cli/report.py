@@ -8,8 +8,8 @@ from mucudnn.cache import Cache
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show
 from mucudnn.engines import open_engine
-from mucudnn.errors import MucudnnError
 from mucudnn.optimizer import Result, optimize, replay
+from mucudnn.output import write_lines
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 
@@ -25,7 +25,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     options.add_kernel_options(parser)
     options.add_decision_options(parser)
     parser.add_argument(
-        "--output", type=options.checked(options.path), metavar="HTML", default=Path("report.html"),
+        "--output", type=options.checked(options.output), metavar="HTML", default="report.html",
         help="the page (default: report.html)",
     )  # fmt: skip
     parser.add_argument(
@@ -66,11 +66,7 @@ def _gather(network: str, result: Result, cache: Cache) -> Report:
 def _write_page(report: Report, path: Path) -> None:
     from mucudnn.report.page import render
 
-    text = render(report, date.today())
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise MucudnnError(f"the page {path} cannot be written: {error.strerror}") from None
+    write_lines(path, [render(report, date.today())], "the page")
 
 
 def _write_plots(report: Report, folder: Path, suffix: str) -> str:

@@ -40,8 +40,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "mucudnn run [-h] [--workspace SIZE] [--plan PLAN] [--online] -- COMMAND..."
     parser.add_argument(
         "--workspace", type=options.checked(parse_limit), default=UNSET, metavar="SIZE",
-        help="the most workspace of one convolution, or none for no limit (default: what the program's own "
-        "choice takes)",
+        help="the most workspace of one convolution, such as 64MiB, or none for no limit (default: what the "
+        "program's own choice takes)",
     )  # fmt: skip
     parser.add_argument("--plan", type=options.checked(options.path), metavar="PLAN", help="follow this plan")
     parser.add_argument(

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _plot_path(text: str) -> Path:
-    path = options.path(text)
+    path = options.output(text)
     if path.suffix not in (".svg", ".png"):
         raise UsageError(f"'{text}' is neither a .svg nor a .png")
     return path

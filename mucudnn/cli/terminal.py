@@ -15,7 +15,7 @@ from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener
 
 T = TypeVar("T")
-_WIDTH = 100  # where there is no terminal to ask
+WIDTH = 100  # where there is no terminal to ask; what the widest table needs
 
 
 class Terminal(Listener):
@@ -52,11 +52,15 @@ def table(gap: int = 2) -> Table:
     return Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
 
 
+def stdout() -> Console:
+    """Where results go."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+
+
 def show(*items: Table | str) -> None:
     """Print on stdout; no wider than the terminal, or than 100 columns where there is none."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = stdout()
     for item in items:
         if isinstance(item, Table):
             console.print(item)

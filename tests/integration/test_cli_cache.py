@@ -1,6 +1,8 @@
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -109,11 +111,15 @@ def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, run: Run,
     assert str(file) in error
 
 
-def test_an_export_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_an_export_that_finds_no_room_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("merge", other_host(tmp_path, "one", 1))
-    code, out, (error,) = run("export", "--output", tmp_path / "no folder" / "rows.jsonl")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=full))
+    code, out, (error,) = run("export", "--output", tmp_path / "rows.jsonl")
     assert (code, out) == (1, [])
-    assert "rows.jsonl cannot be written: No such file or directory" in error
+    assert "rows.jsonl cannot be written: No space left on device" in error
 
 
 def test_newer_files_are_exit_code_5(run: Run, tmp_path: Path) -> None:

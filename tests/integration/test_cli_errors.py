@@ -43,6 +43,8 @@ def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
     [
         (("optimize", "resnet5"), "did you mean resnet50"),
         (("optimize", "nothing-like-it"), "alexnet, convnext, cosmoflow, deepbench, image_vae"),
+        (("optimize", "my.txt"), "there is no file 'my.txt'"),
+        (("optimize", "/tmp"), "'/tmp' is a folder"),
         (("optimize", "ic4ih8_oc4_kh3_zz1"), "zz1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "0"), "the mini-batch must be from 1"),
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "-3"), "not -3"),
@@ -192,3 +194,13 @@ def test_version_and_help_are_no_errors(capsys: Capture) -> None:
             main([flag])
         assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("mucudnn ")
+
+
+def test_an_interrupt_while_a_command_is_loaded_is_one_line(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mucudnn.cli.import_module", interrupted)
+    assert fails(capsys, "optimize", GOOD) == (130, "mucudnn: interrupted")

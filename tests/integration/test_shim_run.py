@@ -43,6 +43,13 @@ def ask_preloaded(**changes: str) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-c", ASK, LD_PRELOAD=str(SHIM), **changes)
 
 
+def test_the_example_of_the_docs_runs_and_takes_the_workspace_that_they_name() -> None:
+    example = Path(__file__).parents[2] / "examples" / "one_convolution.py"
+    result = run_under_mucudnn(sys.executable, str(example), MUCUDNN_LIBRARY="host", MUCUDNN_MODE="off")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == ["told of 138461248 bytes of workspace", "mean square 561.9"]
+
+
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
 def test_the_exit_code_is_the_programs(code: int) -> None:
     assert run_under_mucudnn("sh", "-c", f"exit {code}").returncode == code

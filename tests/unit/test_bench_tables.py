@@ -1,5 +1,6 @@
 """The tables of bench/README.md are those of the committed records."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ after"""
 def test_the_readme_is_up_to_date() -> None:
     text = README.read_text("utf-8")
     assert refreshed(text, RESULTS) == text, "run python -m bench.tables"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_other_pages_show_the_same_speedups(page: str) -> None:
+    table = README.read_text("utf-8")
+    text = (README.parent.parent / page).read_text("utf-8")
+    rows = re.findall(r"^\| ([a-z ]+) \| ([\d.]+)× \| ([\d.]+)× \| ([\d.]+)× \|$", text, re.MULTILINE)
+    assert [name for name, *_ in rows] == ["forward", "backward data", "backward filter"]
+    for name, mean, worst, best in rows:
+        assert re.search(rf"^\| .*{name}.* \| {mean}, {worst} to {best}, of", table, re.MULTILINE)
 
 
 def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:

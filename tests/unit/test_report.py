@@ -66,7 +66,8 @@ def test_the_workspace_held_counts_identical_kernels_where_each_has_its_own() ->
 def test_the_page_says_what_was_measured_and_when() -> None:
     text = re.sub(r"\s+", " ", render(report(), TODAY))
     assert "2 different kernels, 4 in all: forward, backward_filter with mini-batch 8, f32, nchw." in text
-    assert "Each may use 2 MiB of workspace (WR). Measured on a device, a library 1.0, 1 thread." in text
+    assert "Each may use 2 MiB of workspace (workspace reuse, WR)." in text
+    assert "Measured on a device, a library 1.0, 1 thread." in text
     assert "Written on 4 March 2026 by mucudnn " in text
     assert "All together may use 8 MiB" in render(report(limits=Limits(total=8 * MiB)), TODAY)
     assert "Their workspace is not limited" in render(report(limits=Limits()), TODAY)

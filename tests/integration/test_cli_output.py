@@ -1,0 +1,72 @@
+"""The output goes to disks that are full, to folders that are missing, to locales that lack characters."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cli import main
+
+MUCUDNN = (sys.executable, "-m", "mucudnn")
+SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1.plan"))
+
+
+@pytest.mark.parametrize("arguments", [("cache", "path"), SHOW_PLAN])
+def test_output_that_finds_no_room_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([*MUCUDNN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "mucudnn: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("optimize", "alexnet", "--output"),
+        ("report", "alexnet", "--output"),
+        ("sweep", "alexnet", "--plot"),
+        ("record", "--output"),
+        ("cache", "export", "--output"),
+        ("doctor", "--write-device-properties"),
+    ],
+)
+@pytest.mark.parametrize(("file", "part"), [("", "is a folder"), ("missing/file.svg", "there is no folder")])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(
+    arguments: tuple[str, ...], file: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*arguments, str(tmp_path / file)])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert part in line
+
+
+def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
+    assert main(["optimize", "mb4_ic4ih8_oc4_kh3", "--no-run"]) == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    head, row = re.findall("^(?:kernel|forward) .*$", text, re.MULTILINE)
+    assert head.split() == ["kernel", "chosen", "micro-batches", "ms", "predicted", "workspace"]
+    assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_to_read_about() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([*MUCUDNN, *SHOW_PLAN], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_locale_that_lacks_characters_gets_others() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run([*MUCUDNN, *SHOW_PLAN], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "4x2 HUNGRY" in ended.stdout

@@ -1,0 +1,45 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mucudnn.errors import MucudnnError
+from mucudnn.output import write_lines
+
+
+def failing() -> Iterator[str]:
+    yield "half of it\n"
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_is_replaced_by_the_lines(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for lines in (["one\n"], ["two\n", "three\n"]):
+        write_lines(path, lines)
+        assert path.read_text() == "".join(lines)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(MucudnnError, match=f"^the plan {path} cannot be written: No space left on device$"):
+        write_lines(path, failing(), "the plan")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    link, path = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(path)
+    write_lines(link, ["one\n"])
+    assert link.is_symlink()
+    assert path.read_text() == "one\n"
+
+
+def test_a_device_stays_a_device() -> None:
+    write_lines(Path("/dev/null"), ["one\n"])
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(MucudnnError, match=r"^/dev/full cannot be written: No space left on device$"):
+        write_lines(Path("/dev/full"), ["one\n"])
+    assert Path("/dev/full").is_char_device()
