@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from programs import cuda_program_folders
 
 from mucudnn import _native, dispatch
 from mucudnn.settings import SETTINGS
@@ -44,6 +45,12 @@ def cache_path(tmp_path: Path) -> Iterator[Path]:
     """Of an empty cache for one test."""
     with empty_cache(tmp_path) as path:
         yield path
+
+
+@pytest.fixture(scope="session")
+def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An LD_LIBRARY_PATH with the host engine as cuDNN, our CUDA runtime and OpenBLAS."""
+    return cuda_program_folders(tmp_path_factory.mktemp("host_engine") / "lib")
 
 
 @pytest.fixture(scope="session")
