@@ -13,6 +13,7 @@ import scipy_openblas32
 from mucudnn import _native
 
 SONAME = "libcudnn.so.9"
+COMPILERS = {"c": ("CC", "cc", "c11"), "cpp": ("CXX", "c++", "c++17")}
 SHIM = Path(_native.host_library()).parent / "shim" / SONAME
 
 
@@ -49,20 +50,31 @@ def run_under_mucudnn(
     return run(sys.executable, "-m", "mucudnn", "run", "--", *command, stdin=stdin, **changes)
 
 
-def compile_c(*arguments: str | Path) -> None:
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    assert compiler, "needs a C compiler: set CC"
+def run_compiler(language: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The compiler of "c" or "cpp"."""
+    variable, name, standard = COMPILERS[language]
+    compiler = os.environ.get(variable) or shutil.which(name)
+    assert compiler, f"needs a compiler: set {variable}"
     # A preloaded sanitizer is for the programs, not for the compiler.
     variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    command = [*compiler.split(), f"-std={standard}", *arguments]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def compile_c(*arguments: str | Path) -> None:
     # Functions that stand in for others take what those take, and use little of it.
-    options = ("-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
-    command = [*compiler.split(), *options, *arguments]
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    options = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
+    result = run_compiler("c", *options, *arguments)
     assert result.returncode == 0, result.stderr
 
 
-def host_engine_folders(folder: Path) -> str:
-    """An LD_LIBRARY_PATH with the host engine under cuDNN's name, in `folder`, and its OpenBLAS."""
+def host_engine_folders(folder: Path, library: str | None = None) -> str:
+    """An LD_LIBRARY_PATH with the host engine, or `library`, as cuDNN in `folder`, and with its OpenBLAS."""
     folder.mkdir()
-    (folder / SONAME).symlink_to(_native.host_library())
+    (folder / SONAME).symlink_to(library or _native.host_library())
     return f"{folder}:{scipy_openblas32.get_lib_dir()}"
+
+
+def cuda_program_folders(folder: Path, library: str | None = None) -> str:
+    """The same, with our CUDA runtime."""
+    return f"{host_engine_folders(folder, library)}:{Path(_native.cudart_library()).parent}"

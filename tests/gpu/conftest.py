@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from gpu_engine import ON_GPU, open_gpu_engine
 
-from mucudnn import dispatch
 from mucudnn._native import Engine
 
 
@@ -37,10 +34,5 @@ def engine() -> Engine:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is measured for one test of a file serves the others."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MUCUDNN_CACHE", str(tmp_path_factory.mktemp("cache") / "cache.sqlite"))
-        patch.delenv("MUCUDNN_WORKSPACE_LIMIT", raising=False)
-        patch.setattr(dispatch, "_prepared", {})
-        yield
+def _one_cache(one_cache: None) -> None:
+    """For every file of this folder."""

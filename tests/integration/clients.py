@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import host_abi
 import numpy as np
 import numpy.typing as npt
 import pytest
-import scipy_openblas32
+from programs import run_compiler
 from reference import EPSILON, OUTPUT, Array, convolve
+from stand_in_library import build_stand_in
 
 from mucudnn import _native
 from mucudnn._native import Problem
@@ -175,14 +174,8 @@ class Programs:
 
 def compile_client(source: Path, program: Path, *more: str | Path) -> None:
     """Raises AssertionError with what the compiler said."""
-    variable, name, standard = ("CC", "cc", "c11") if source.suffix == ".c" else ("CXX", "c++", "c++17")
-    compiler = os.environ.get(variable) or shutil.which(name)
-    assert compiler, f"needs a compiler: set {variable}"
-    options = (f"-std={standard}", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
-    command = [*compiler.split(), *options, source, *more, "-o", program]
-    # A preloaded sanitizer is for the programs, not for the compiler.
-    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    options = ("-O1", "-g", "-Wall", "-Wextra", "-Werror")
+    result = run_compiler(source.suffix[1:], *options, source, *more, "-o", program)
     assert result.returncode == 0, result.stderr
 
 
@@ -195,21 +188,13 @@ def client_sources() -> list[Path]:
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """All of them, linked against stand-ins with cuDNN's and CUDA's names and versions."""
     folder = tmp_path_factory.mktemp("clients")
-    stand_in, script = folder / "stand_in.c", folder / "exports.map"
-    stand_in.write_text("".join(f"int {function}(void) {{ return 9; }}\n" for function in host_abi.FUNCTIONS))
-    script.write_text("libcudnn.so.9 { global: cudnn*; local: *; };\n")
-    cudnn = folder / "libcudnn.so.9"
-    options = ("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.9", f"-Wl,--version-script={script}")
-    compile_client(stand_in, cudnn, *options)
+    cudnn = build_stand_in(folder / "stand_in")
     for source in client_sources():
         compile_client(source, folder / source.stem, cudnn, _native.cudart_library(), "-pthread")
     return Programs(folder)
 
 
 @pytest.fixture(scope="session")
-def host_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def host_engine(search_path: str) -> dict[str, str]:
     """The environment in which a program finds the host engine as cuDNN, with the CUDA runtime of ours."""
-    folder = tmp_path_factory.mktemp("host_engine")
-    (folder / "libcudnn.so.9").symlink_to(_native.host_library())
-    folders = (folder, scipy_openblas32.get_lib_dir(), Path(_native.cudart_library()).parent)
-    return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+    return {"LD_LIBRARY_PATH": search_path}

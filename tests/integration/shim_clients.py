@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from programs import SHIM, compile_c
+from stand_in_library import build_library
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "native"
-VERSION_SCRIPT = NATIVE / "shim" / "exports.map"
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,6 @@ def build_symbols(habit: Habit, folder: Path, names: Sequence[str]) -> list[str 
     """The program that prints which file provides each of `names`."""
     (folder / "symbols.h").write_text("".join(f"SYMBOL({name})\n" for name in names))
     return habit.build(HERE / "shim_symbols.c", folder, f"-I{folder}")
-
-
-def build_library(source: Path, library: Path, *options: str | Path) -> Path:
-    """A made-up libcudnn.so.9, with that name and cuDNN's symbol version."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    script = f"-Wl,--version-script={VERSION_SCRIPT}"
-    compile_c("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.9", script, *options, source, "-o", library)
-    return library
 
 
 def build_versioned(folder: Path, version: int) -> Path:

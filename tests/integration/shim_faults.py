@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy.random  # noqa: F401  (numpy imports it when it is first used: here once, and not in every child)
 import shim_client
 
 Arm = Callable[[int], None]

@@ -1,12 +1,12 @@
 """Real processes and real faults: one clear line whatever happens, and no row is lost that was kept."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import compile_c, preload
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache
@@ -45,11 +45,12 @@ for kill in range(200):
     if not child:
         write(path, 1 + kill * 100_000, writing)
     os.close(writing)
+    said = os.read(reading, 8) if kill % 2 else b""  # every other one has kept a row before
     time.sleep(moments.uniform(0, 0.03))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with open(reading, "rb") as pipe:
-        said = pipe.read()
+        said += pipe.read()
     new = {int.from_bytes(said[i : i + 8], "big") for i in range(0, len(said), 8)}
     reported |= new
     total += len(new)
@@ -70,7 +71,7 @@ def test_what_was_reported_as_kept_survives_being_killed_at_any_moment(tmp_path:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 200  # rows were being written when the writers were killed
+    assert int(done.stdout) >= 100  # rows were being written when the writers were killed
 
 
 def command(
@@ -134,13 +135,10 @@ LOCKLESS(fcntl64)
 @pytest.fixture(scope="module")
 def no_locks(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("preloaded")
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    assert compiler, "needs a C compiler: set CC"
-    (folder / "no_locks.c").write_text(NO_LOCKS)
-    library = str(folder / "no_locks.so")
-    arguments = ["-shared", "-fPIC", "-o", library, str(folder / "no_locks.c"), "-ldl"]
-    subprocess.run([*compiler.split(), *arguments], check=True, env={**os.environ, "LD_PRELOAD": ""})
-    return f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()  # a sanitizer comes first
+    source, library = folder / "no_locks.c", folder / "no_locks.so"
+    source.write_text(NO_LOCKS)
+    compile_c("-shared", "-fPIC", source, "-o", library, "-ldl")
+    return preload(library)
 
 
 def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(

@@ -10,20 +10,12 @@ from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache
 from mucudnn.cli import main
 from mucudnn.records import Machine, Measurement
-from mucudnn.settings import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 Capture = pytest.CaptureFixture[str]
 Run = Callable[..., tuple[int, list[str], list[str]]]
-
-
-@pytest.fixture(autouse=True)
-def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    path = tmp_path / "cache.sqlite"
-    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
-    return path
 
 
 @pytest.fixture

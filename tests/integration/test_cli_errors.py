@@ -10,19 +10,11 @@ import pytest
 
 from mucudnn.cache import Cache
 from mucudnn.cli import main
-from mucudnn.settings import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 Capture = pytest.CaptureFixture[str]
 GOOD = "mb4_ic4ih8_oc4_kh3"
-
-
-@pytest.fixture(autouse=True)
-def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    path = tmp_path / "cache.sqlite"
-    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
-    return path
 
 
 def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:

@@ -7,7 +7,8 @@ import pytest
 
 from mucudnn.cli import main
 from mucudnn.plan import read_plan
-from mucudnn.settings import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 NETWORK = """\
 # two small layers
@@ -15,13 +16,6 @@ ic8ih14_oc8_kh3_ph1_n"small:conv1*1"
 ic8ih14_oc16_kh1_n"small:conv2*2"
 """
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
 
 
 @pytest.fixture

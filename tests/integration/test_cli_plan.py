@@ -7,17 +7,11 @@ import pytest
 
 from mucudnn.cli import main
 from mucudnn.plan import Plan, read_plan, write_plan
-from mucudnn.settings import SETTINGS
 from mucudnn.solver import Configuration, MicroConfiguration
 
+pytestmark = pytest.mark.usefixtures("cache_path")
+
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
 
 
 @pytest.fixture

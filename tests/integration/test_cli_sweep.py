@@ -4,17 +4,11 @@ from pathlib import Path
 import pytest
 
 from mucudnn.cli import main
-from mucudnn.settings import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 DESCRIPTOR = "mb4_ic8ih14_oc8_kh3_ph1"
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
 
 
 def test_sweep_shows_each_size_and_draws_it(tmp_path: Path, capsys: Capture) -> None:

@@ -18,19 +18,11 @@ from mucudnn.claims import Claims
 from mucudnn.cli import devices, main
 from mucudnn.listener import Listener
 from mucudnn.records import Machine
-from mucudnn.settings import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 NETWORK = "\n".join(f"ic4ih{size}_oc4_kh3" for size in range(8, 16))
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    path = tmp_path / "cache.sqlite"
-    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
-    return path
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from mucudnn.cli import main
 from mucudnn.kernels import PASSES, Flags, read_network
 from mucudnn.policies import micro_batch_sizes
 from mucudnn.records import SUCCESS, Machine, Measurement
-from mucudnn.settings import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 MiB = 2**20
 MACHINE = Machine("host", "a device", "a library 1.0", 1)
@@ -22,13 +23,6 @@ ALGORITHMS = {
     "FFT_TILING": (2.1, 5),
 }
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "own.sqlite"))
 
 
 @pytest.fixture(scope="module")

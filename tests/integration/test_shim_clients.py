@@ -13,10 +13,10 @@ from shim_clients import (
     NATIVE,
     Habit,
     build_answers,
-    build_library,
     build_symbols,
     build_versioned,
 )
+from stand_in_library import build_library
 
 from mucudnn.libraries import known_functions
 

@@ -41,7 +41,7 @@ def attempts(
     script = Path(__file__).with_name("shim_faults.py")
     result = run(
         sys.executable, script, folder / "cases.json", fault, kind,
-        PYTHONPATH=str(CLIENT.parent), HOST_ENGINE=host_library(),
+        PYTHONPATH=str(CLIENT.parent), HOST_ENGINE=host_library(), OPENBLAS_NUM_THREADS="1",
         **{"LD_PRELOAD": preload(SHIM), **environment},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from programs import compile_c, run
-from shim_clients import HERE, NATIVE, build_library
+from shim_clients import HERE, NATIVE
+from stand_in_library import build_library
 
 CROSS = {"aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64")}  # Debian: gcc-aarch64-linux-gnu, qemu-user
 

@@ -16,20 +16,14 @@ from mucudnn.cli import main
 from mucudnn.exchange import MEASUREMENT, Row, format_rows
 from mucudnn.policies import micro_batch_sizes
 from mucudnn.records import SUCCESS, Machine, Measurement
-from mucudnn.settings import SETTINGS
 from mucudnn.system_database import SystemDatabase, file_name
+
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 Capture = pytest.CaptureFixture[str]
 A_GPU = Machine("cudnn", "A GPU 9000, compute capability 9.0", "cuDNN 9.19.0", 1)
 ALGORITHMS = {"eng0": (4.0, 0), "eng28_k2=1": (1.0, 10_000)}  # ms and bytes of a sample
 PROBLEM = parse_descriptor("f16:mb8_ic64ih56_oc64_kh3_ph1")[0]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
 
 
 @pytest.fixture

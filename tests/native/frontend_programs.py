@@ -3,8 +3,6 @@ against fp64."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,35 +11,21 @@ from pathlib import Path
 import numpy as np
 import nvidia_headers
 import programs
-import scipy_openblas32
 from graph_operations import loaded, shapes, stored
-from programs import SHIM, SONAME, preload
+from programs import SHIM, preload, run_compiler
 from reference import EPSILON, OUTPUT, Array, convolve
 
-from mucudnn import _native
 from mucudnn._native import Problem
 
 
 def compiled(name: str, folder: Path) -> Path:
     """The program of a source beside this file."""
-    compiler = os.environ.get("CXX") or shutil.which("c++")
-    assert compiler, "needs a C++ compiler: set CXX"
     source, target = Path(__file__).with_name(name), folder / "client"
     includes = [option for path in nvidia_headers.frontend_folders() for option in ("-isystem", str(path))]
-    options = ["-std=c++17", "-DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING", *includes]
-    command = [*compiler.split(), *options, str(source), "-o", str(target), "-ldl"]
-    # A preloaded sanitizer is for the program, not for the compiler.
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    options = ("-DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING", *includes)
+    result = run_compiler("cpp", *options, source, "-o", target, "-ldl")
     assert result.returncode == 0, result.stderr[-4000:]
     return target
-
-
-def search_path(folder: Path, library: str | None = None) -> str:
-    """Folders with the host engine, or another library, as cuDNN, its CUDA runtime and its OpenBLAS."""
-    (folder / SONAME).symlink_to(library or _native.host_library())
-    cudart = Path(_native.cudart_library()).parent
-    return f"{folder}:{cudart}:{scipy_openblas32.get_lib_dir()}"
 
 
 @dataclass

@@ -14,10 +14,16 @@ import numpy.typing as npt
 from mucudnn import _native
 
 ABI = Path(__file__).parents[2] / "native" / "cudnn" / "abi.h"
-HEADERS = (ABI, ABI.with_name("backend_abi.h"))
-FUNCTIONS: list[str] = [
-    function for header in HEADERS for function in re.findall(r"X\([^,()]+, (cudnn\w+),", header.read_text())
-]
+
+
+def declared(*headers: Path) -> list[tuple[str, str, str]]:
+    """(result, name, parameters) of every function in headers of ours."""
+    text = re.sub(r"\s*\\\n\s*", " ", "".join(header.read_text() for header in headers))
+    return re.findall(r"X\(([^,()]+), (\w+), \(([^()]*)\)\)", text)
+
+
+CUDNN = declared(ABI, ABI.with_name("backend_abi.h"))
+FUNCTIONS = [name for _, name, _ in CUDNN]
 
 SUCCESS, BAD_PARAM, BAD_PARAM_NULL_POINTER, NOT_SUPPORTED, ALLOC_FAILED = 0, 2000, 2002, 3000, 4003
 FLOAT, DOUBLE, HALF, INT8, BFLOAT16 = 0, 1, 2, 3, 9

@@ -79,11 +79,10 @@ def test_every_division_agrees_with_the_definition(
     assert error <= 4 * EPSILON[problem.data_type] * np.linalg.norm(scale)
 
 
+@pytest.mark.usefixtures("cache_path")
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("pass_", PASSES)
-def test_one_spatial_dimension_is_that_of_a_flat_image(
-    fresh_decisions: object, pass_: str, layout: str
-) -> None:
+def test_one_spatial_dimension_is_that_of_a_flat_image(pass_: str, layout: str) -> None:
     flat = Problem(
         mini_batch=3, in_channels=4, out_channels=2, input=(1, 9), kernel=(1, 3), stride=(1, 2),
         padding=(0, 1), dilation=(1, 2), groups=2, data_type="f64", layout=layout,
@@ -104,8 +103,9 @@ def test_one_spatial_dimension_is_that_of_a_flat_image(
     np.testing.assert_allclose(channels_first(result, layout), expected, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("cache_path")
 @pytest.mark.parametrize("pass_", PASSES)
-def test_without_out_a_new_array_of_the_same_type_comes_back(fresh_decisions: object, pass_: str) -> None:
+def test_without_out_a_new_array_of_the_same_type_comes_back(pass_: str) -> None:
     problem = Problem(mini_batch=2, in_channels=2, out_channels=3, input=(5, 6), kernel=(3, 3))
     tensors = tensors_of(problem)
     result = call(problem, pass_, tensors)

@@ -11,6 +11,7 @@ import pytest
 import shim_cases
 from frontend_programs import Case, Ran, kernel, run_program, under_shim
 from graph_abi import CONSTANTS
+from programs import cuda_program_folders
 from reference import PASSES
 from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
 from wrapped_library import build_wrapper
@@ -32,11 +33,6 @@ each_benchmark = pytest.mark.parametrize("benchmark", [0, 1], ids=["heuristics",
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return frontend_programs.compiled("framework_client.cpp", tmp_path_factory.mktemp("framework"))
-
-
-@pytest.fixture(scope="module")
-def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return frontend_programs.search_path(tmp_path_factory.mktemp("lib"))
 
 
 @dataclass(frozen=True)
@@ -238,15 +234,14 @@ def test_pytorchs_filters_hold_under_the_drop_in(
     client: Program,
     wrapper: Path,
     engine: Engine,
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
     """Winograd, of which the note is told, takes nobody's place who does not take it himself."""
     noted = {
         "HOST_ENGINE": host_library(),
         "ENGINE_NOTES": f"{WINOGRAD[pass_]}={CONSTANTS['NUMERICAL_NOTE_' + note]}",
     }
-    folder = tmp_path_factory.mktemp("lib")
-    search_path = frontend_programs.search_path(folder, str(wrapper))
+    search_path = cuda_program_folders(tmp_path / "lib", str(wrapper))
     options = ("benchmark=1", *switches)
     alone = client(pass_, "torch", *options, LD_LIBRARY_PATH=search_path, **noted)
     plan = client.follow(engine, pass_, [f"eng{WINOGRAD[pass_]}"] * 3)

@@ -18,11 +18,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return frontend_programs.compiled("frontend_client.cpp", tmp_path_factory.mktemp("frontend"))
 
 
-@pytest.fixture(scope="module")
-def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return frontend_programs.search_path(tmp_path_factory.mktemp("lib"))
-
-
 def run(program: Path, search_path: str, case: Case, choice: str) -> tuple[list[str], list[Array]]:
     """The plans that were built and their outputs."""
     ran = run_program(program, case, choice, LD_LIBRARY_PATH=search_path)

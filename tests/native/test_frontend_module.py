@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-import frontend_programs
 import pytest
 import shim_cases
 from frontend_programs import Case, kernel, run_program
@@ -27,14 +26,13 @@ def explicit_gemm(operation: str) -> int:
     return EXPLICIT_GEMM["forward" if operation == "fused" else operation]
 
 
-@pytest.fixture(scope="module")
-def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", autouse=True)
+def _module() -> None:
     if importlib.util.find_spec("cudnn") is None:
         reason = "needs the module cudnn: pip install --no-deps nvidia-cudnn-frontend"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    return frontend_programs.search_path(tmp_path_factory.mktemp("lib"))
 
 
 @each_operation

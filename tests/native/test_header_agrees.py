@@ -7,15 +7,14 @@ expanding the list where those names mean the real types compares the real funct
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import nvidia_headers
 import pytest
+from programs import run_compiler
 
 NATIVE = Path(__file__).parents[2] / "native"
 
@@ -113,15 +112,11 @@ def comparison(header: Header, text: str) -> str:
 def compile_against(
     header: Header, text: str, real_headers: list[Path], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    compiler = os.environ.get("CXX") or shutil.which("c++")
-    assert compiler, "needs a C++ compiler: set CXX"
     (folder / "ours.h").write_text(text)
     source = folder / "comparison.cpp"
     source.write_text(comparison(header, text))
     includes = [option for path in real_headers for option in ("-isystem", str(path))]
-    command = [*compiler.split(), "-std=c++17", "-fsyntax-only", f"-I{folder}", f"-I{NATIVE}", *includes]
-    command.append(str(source))
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_compiler("cpp", "-fsyntax-only", f"-I{folder}", f"-I{NATIVE}", *includes, source)
 
 
 @pytest.mark.parametrize("header", [CUDNN, BACKEND, CUDART], ids=lambda header: header.path.name)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import host_abi as abi
 import pytest
-from programs import compile_c, host_engine_folders, run
+from programs import compile_c, preload, run
+from stand_in_library import build_stand_in
 
 from mucudnn import _native
 
 HERE = Path(__file__).parent
-VERSION_SCRIPT = "libcudnn.so.9 { global: cudnn*; local: *; };\n"
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +30,10 @@ def dlopen_client(build: Path) -> Path:
 @pytest.fixture(scope="module")
 def linked_client(build: Path) -> Path:
     """Linked against a stand-in with cuDNN's name and version, as programs in the wild are."""
-    stand_in, script = build / "stand_in.c", build / "exports.map"
-    stand_in.write_text("".join(f"int {function}(void) {{ return 9; }}\n" for function in abi.FUNCTIONS))
-    script.write_text(VERSION_SCRIPT)
-    library = build / "stand_in" / "libcudnn.so.9"
-    library.parent.mkdir()
-    options = ("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.9", f"-Wl,--version-script={script}")
-    compile_c(*options, stand_in, "-o", library)
+    library = build_stand_in(build / "stand_in")
     client = build / "linked_client"
     compile_c(HERE / "linked_client.c", library, "-o", client)
     return client
-
-
-@pytest.fixture(scope="module")
-def search_path(build: Path) -> str:
-    return host_engine_folders(build / "lib")
 
 
 def test_a_program_linked_against_cudnn_runs_on_the_host_engine(
@@ -75,10 +63,10 @@ def test_a_preloaded_cudnn_captures_no_call_that_the_library_makes_to_itself(
 ) -> None:
     interposer = build / "interposer.so"
     compile_c("-shared", "-fPIC", f"-I{abi.ABI.parent}", HERE / "interposer.c", "-o", interposer)
-    preload = f"{os.environ.get('LD_PRELOAD', '')} {interposer}".strip()
-    captured = run(linked_client, LD_PRELOAD=preload, LD_LIBRARY_PATH=search_path)
+    preloaded = preload(interposer)
+    captured = run(linked_client, LD_PRELOAD=preloaded, LD_LIBRARY_PATH=search_path)
     assert "captured: cudnnCreate" in captured.stderr, "the interposer should take the program's own calls"
-    result = run(dlopen_client, _native.host_library(), LD_PRELOAD=preload)
+    result = run(dlopen_client, _native.host_library(), LD_PRELOAD=preloaded)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from host_abi import declared
 from programs import compile_c
 
 from mucudnn._native import cudart_library
@@ -58,10 +59,9 @@ cudaError_t cudaDeviceSynchronize(void) {{
 
 def build_cudart(folder: Path) -> Path:
     """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread."""
-    text = re.sub(r"\s*\\\n\s*", " ", ABI.read_text())
     own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
     others = []
-    for result, name, parameters in re.findall(r"X\(([^,()]+), (cuda\w+), \(([^()]*)\)\)", text):
+    for result, name, parameters in declared(ABI):
         names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
         function = f'(({result} (*)({parameters}))find("{name}"))'
         if name not in own:

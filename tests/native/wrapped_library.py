@@ -128,12 +128,8 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     `-DNO_HOST` it does not tell that it is no NVIDIA's. The function that REFUSED names fails; CALLS names a
     file for `calls_in`.
     """
-    headers = "".join(header.read_text() for header in host_abi.HEADERS)
-    text = re.sub(r"\s*\\\n\s*", " ", headers)
-    declared = re.findall(r"X\(([^,()]+), (cudnn\w+), \(([^()]*)\)\)", text)
-    assert {name for _, name, _ in declared} == set(host_abi.FUNCTIONS)
     source, library = folder / "wrapper.c", folder / "wrapper.so"
-    source.write_text(SOURCE + "".join(wrapper(*one) for one in declared))
+    source.write_text(SOURCE + "".join(wrapper(*one) for one in host_abi.CUDNN))
     compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parents[1]}", *options, source, "-o", library, "-ldl")
     return library
 

@@ -15,7 +15,7 @@ from mucudnn.errors import ArgumentTypeError, MixedDevicesError, MucudnnError, N
 X = np.arange(2 * 3 * 5 * 5, dtype=np.float32).reshape(2, 3, 5, 5)
 W = np.ones((4, 3, 3, 3), np.float32)
 
-pytestmark = pytest.mark.usefixtures("fresh_decisions")
+pytestmark = pytest.mark.usefixtures("cache_path")
 
 
 class OnlyDLPack:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import Problem, parse_descriptor
@@ -19,25 +19,24 @@ def problems(draw: st.DrawFn) -> Problem:
     dims = draw(st.sampled_from([2, 3]))
     sizes = st.lists(st.integers(1, 40), min_size=dims, max_size=dims)
     groups = draw(st.integers(1, 4))
-    try:
-        return Problem(
-            mini_batch=draw(st.integers(1, 1024)),
-            in_channels=groups * draw(st.integers(1, 99)),
-            out_channels=groups * draw(st.integers(1, 99)),
-            input=draw(sizes),
-            kernel=draw(sizes),
-            stride=draw(sizes),
-            padding=draw(sizes),
-            dilation=draw(sizes),
-            groups=groups,
-            data_type=draw(st.sampled_from(["f32", "f64", "f16", "bf16"])),
-            layout=draw(st.sampled_from(["nchw", "nhwc"])),
-            math=draw(st.sampled_from(["default", "tf32", "strict"])),
-            epilogue=draw(EPILOGUES),
-        )
-    except ValueError:
-        assume(False)
-        raise
+    input_, kernel, dilation = draw(sizes), draw(sizes), draw(sizes)
+    extent = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    least = [max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True)]  # else there is no output
+    return Problem(
+        mini_batch=draw(st.integers(1, 1024)),
+        in_channels=groups * draw(st.integers(1, 99)),
+        out_channels=groups * draw(st.integers(1, 99)),
+        input=input_,
+        kernel=kernel,
+        stride=draw(sizes),
+        padding=[p + draw(st.integers(0, 40)) for p in least],
+        dilation=dilation,
+        groups=groups,
+        data_type=draw(st.sampled_from(["f32", "f64", "f16", "bf16"])),
+        layout=draw(st.sampled_from(["nchw", "nhwc"])),
+        math=draw(st.sampled_from(["default", "tf32", "strict"])),
+        epilogue=draw(EPILOGUES),
+    )
 
 
 @given(problems())

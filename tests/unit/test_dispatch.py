@@ -20,6 +20,8 @@ from mucudnn.optimizer import benchmark
 from mucudnn.plan import Plan, PlanKernel, write_plan
 from mucudnn.solver import Configuration, MicroConfiguration
 
+pytestmark = pytest.mark.usefixtures("cache_path")
+
 X = np.random.default_rng(1).random((8, 8, 14, 14), np.float32)
 W = np.random.default_rng(2).random((8, 8, 3, 3), np.float32)
 CALL = Call("forward", "cpu", "f32", "nchw", X.shape, W.shape, None, 1, 1, 1, 1, None)
@@ -27,11 +29,6 @@ PROBLEM = shapes.problem_of("f32", "nchw", X.shape, W.shape, 1, 1, 1, 1)
 WHOLE = Configuration((MicroConfiguration(8, "GEMM", 2.0, 8 * 8 * 72 * 196 * 4),))
 HALVES = Configuration((MicroConfiguration(4, "IMPLICIT_GEMM", 2.0, 0),) * 2)
 PLAN = Plan({}, (PlanKernel(PROBLEM, "forward", 1, WHOLE, (HALVES, WHOLE)),))
-
-
-@pytest.fixture(autouse=True)
-def cache_file(fresh_decisions: Path) -> Path:
-    return fresh_decisions
 
 
 def measured(path: Path) -> dict[int, set[str]]:
@@ -44,10 +41,10 @@ def measured(path: Path) -> dict[int, set[str]]:
 
 
 def test_a_kernel_is_measured_once_and_then_taken_from_the_process(
-    monkeypatch: pytest.MonkeyPatch, cache_file: Path
+    monkeypatch: pytest.MonkeyPatch, cache_path: Path
 ) -> None:
     first = prepared(CALL)
-    assert set(measured(cache_file)) == {1, 2, 4, 8}
+    assert set(measured(cache_path)) == {1, 2, 4, 8}
     monkeypatch.setattr(dispatch, "benchmark", None)
     assert prepared(CALL) is first
 
@@ -72,12 +69,12 @@ def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
     assert ready.configuration.mini_batch == 8
 
 
-def test_what_does_not_fit_the_limit_is_not_even_measured(cache_file: Path) -> None:
+def test_what_does_not_fit_the_limit_is_not_even_measured(cache_path: Path) -> None:
     prepared(CALL._replace(workspace=0))
-    assert measured(cache_file)[8] >= {"IMPLICIT_GEMM"}
-    assert "GEMM" not in measured(cache_file)[8]
+    assert measured(cache_path)[8] >= {"IMPLICIT_GEMM"}
+    assert "GEMM" not in measured(cache_path)[8]
     prepared(CALL._replace(workspace="none"))
-    assert "GEMM" in measured(cache_file)[8]
+    assert "GEMM" in measured(cache_path)[8]
 
 
 def test_the_limit_of_the_environment_holds_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,12 +85,12 @@ def test_the_limit_of_the_environment_holds_where_none_is_given(monkeypatch: pyt
         prepared(CALL)
 
 
-def test_a_plan_says_what_runs_and_nothing_is_measured(tmp_path: Path, cache_file: Path) -> None:
+def test_a_plan_says_what_runs_and_nothing_is_measured(tmp_path: Path, cache_path: Path) -> None:
     path = tmp_path / "a.plan"
     write_plan(PLAN, path)
     for plan in (PLAN, path, str(path)):
         assert prepared(CALL, plan).configuration == WHOLE
-    assert not cache_file.exists()
+    assert not cache_path.exists()
 
 
 def test_within_a_workspace_a_plan_gives_its_fastest_that_fits() -> None:

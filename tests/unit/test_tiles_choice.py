@@ -16,13 +16,10 @@ from mucudnn.listener import Listener
 from mucudnn.sizes import parse_limit
 from mucudnn.solver import Configuration, MicroConfiguration
 
+pytestmark = pytest.mark.usefixtures("cache_path")
+
 PROBLEM = parse_descriptor("ic16ih48_oc16_kh3_ph1")[0]
 PASSES = ("forward", "backward_data", "backward_filter")
-
-
-@pytest.fixture(autouse=True)
-def cache_file(fresh_decisions: Path) -> Path:
-    return fresh_decisions
 
 
 def fastest(engine: Engine, limit: str, pass_: str = "forward") -> Configuration | None:
@@ -59,21 +56,21 @@ def test_no_tiles_fit_less_than_the_copies_of_the_smallest(engine: Engine) -> No
     assert fastest(engine, str(least)) is not None
 
 
-def test_the_comparison_with_a_division_is_kept(engine: Engine, cache_file: Path) -> None:
+def test_the_comparison_with_a_division_is_kept(engine: Engine, cache_path: Path) -> None:
     found = fastest(engine, "512KiB")
     assert found is not None
     slow = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e9, 0),))
-    with Cache.open(cache_file) as cache:
+    with Cache.open(cache_path) as cache:
         first = tiles.are_faster(engine, cache, PROBLEM, "forward", found, slow)
         assert tiles.are_faster(engine, cache, PROBLEM, "forward", found, slow) is first
         assert compared(cache) == 1
 
 
-def test_tiles_that_are_predicted_to_be_slower_are_not_run(engine: Engine, cache_file: Path) -> None:
+def test_tiles_that_are_predicted_to_be_slower_are_not_run(engine: Engine, cache_path: Path) -> None:
     found = fastest(engine, "512KiB")
     assert found is not None
     fast = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e-9, 0),))
-    with Cache.open(cache_file) as cache:
+    with Cache.open(cache_path) as cache:
         assert not tiles.are_faster(engine, cache, PROBLEM, "forward", found, fast)
         assert compared(cache) == 0
 
