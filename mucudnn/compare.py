@@ -60,8 +60,8 @@ class _Errors:
     """Normalised L2 errors of configurations on the same values, against one reference in fp64.
 
     Of a large kernel they are those of a piece of its results: see `mucudnn.reference`. None stands for what
-    the memory does not allow, for what does not run although it says so, and for what is not finite, as sums in
-    fp16 may be.
+    the memory does not allow, for what does not run although it says so, and for sums that are not finite, as
+    in fp16 they may be.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:

@@ -157,6 +157,7 @@ def _measure_kernel(
             )
             fastest[task.micro_batch] = min(statistics.median(times), fastest.get(task.micro_batch, math.inf))
         except EngineError as error:
+            engine.available_memory  # noqa: B018 (raises where it was the device: nothing is known then)
             status = _status_in(error)
         cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))
     return made

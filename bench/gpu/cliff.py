@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 from bench.gpu.programs import HOWS, call
 from bench.gpu.run import Case, Run
@@ -15,6 +16,7 @@ from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
 from mucudnn.decide import Limits, decide
+from mucudnn.errors import NothingFitsError
 from mucudnn.kernels import Flags, read_network
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
@@ -26,12 +28,11 @@ ROUNDS = 5
 
 
 def cases(run: Run) -> Iterator[Case]:
-    """Programs first: they are what users see."""
-    for how in HOWS:
-        for batch in reversed(run.setting.cliff_batches):
-            for name in FREE:
-                case = f"N={batch}, {name}, {how}"
-                yield Case("cliff", case, partial(_in_pytorch, run, how, batch, name, case))
+    """Programs first: they are what users see. The size at which it jumps first, stock and divided."""
+    for batch in reversed(run.setting.cliff_batches):
+        for free, how in product(FREE, HOWS):
+            case = f"N={batch}, {free}, {how}"
+            yield Case("cliff", case, partial(_in_pytorch, run, how, batch, free, case))
     for batch in reversed(run.setting.cliff_batches):
         case = f"N={batch}, the engine alone"
         yield Case("cliff", case, partial(_by_engine, run, batch, case))
@@ -55,7 +56,10 @@ def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
     found: dict[str, Configuration] = {}
     for free, mib in FREE.items():
         limits = Limits(workspace=None if mib is None else mib * MIB)
-        (decision,) = decide({kernel: rows}, "power_of_two", limits)
+        try:
+            (decision,) = decide({kernel: rows}, "power_of_two", limits)
+        except NothingFitsError:
+            continue
         if decision.undivided is not None:
             found[f"undivided, {free}"] = decision.undivided
         found[f"divided, {free}"] = decision.divided

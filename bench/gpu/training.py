@@ -35,7 +35,7 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
     case, (how, tuned) = f"{network}, {way}", WAYS[way]
     if way == SECOND and not run.has("training", f"{network}, {FIRST}"):
         raise MucudnnError("the first process was not done")
-    journal = journal_of(run.programs_cache)
+    journal = journal_of(run.store.programs_cache)
     before = _size(journal)
     arguments = (network, "--steps", str(run.setting.steps), *(("--benchmark",) if tuned else ()))
     answer = call(run, how, "bench.gpu.torch_step", *arguments)

@@ -13,6 +13,7 @@ from mucudnn.decide import Limits
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
 from mucudnn.optimizer import Result, optimize, replay
 from mucudnn.result import to_json, to_plan
 from mucudnn.solver import Division, solve_division
@@ -237,6 +238,30 @@ def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: 
         statuses = {(m.algorithm, m.status) for k in KERNELS
                     for m in cache.measurements(result.machine, k.problem, k.pass_)}  # fmt: skip
     assert ("HUNGRY", "CUDNN_STATUS_EXECUTION_FAILED") in statuses
+
+
+def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(path: Path) -> None:
+    class Dead(FakeEngine):
+        dead = False
+
+        @property
+        def available_memory(self) -> int:  # type: ignore[override]
+            if self.dead:
+                raise EngineError("cudaMemGetInfo: an illegal memory access was encountered")
+            return 2**34
+
+        def measure(self, problem: Any, pass_: Any, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
+            if algorithm == "HUNGRY":
+                self.dead = True
+                raise EngineError("it failed: an illegal memory access was encountered")
+            return super().measure(problem, pass_, algorithm, *args, **kwargs)
+
+    with pytest.raises(EngineError, match="cudaMemGetInfo"):
+        run(path, Dead())
+    with Cache.read_only(path) as cache:
+        machine = machine_of(FakeEngine())
+        rows = [row for k in KERNELS for row in cache.measurements(machine, k.problem, k.pass_)]
+    assert {row.algorithm for row in rows} == {"LEAN", "NONE"}
 
 
 def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: Path) -> None:
