@@ -43,7 +43,8 @@ def main() -> None:
             shape = (batch, arguments.channels, arguments.size, arguments.size)
             x = torch.randn(shape, device=device, dtype=TYPES[arguments.dtype])
             if arguments.free_mib is not None and device.type == "cuda":
-                leave_free(device, arguments, batch)
+                out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
+                leave_free(batch * arguments.channels * out**2 * x.itemsize + arguments.free_mib * MIB)
             work = partial(convolution, x)
             if first is None:
                 first = wall_milliseconds(device, work)
@@ -53,17 +54,15 @@ def main() -> None:
     print(json.dumps({**answer, **versions(device)}))
 
 
-def leave_free(device: torch.device, arguments: argparse.Namespace, batch: int) -> None:
-    """Forbid PyTorch's allocator, which cuDNN's workspaces come from, all but y and so many MiB.
+def leave_free(size: int) -> None:
+    """Forbid PyTorch's allocator, which cuDNN's workspaces come from, all but so many bytes more.
 
-    The device itself keeps its memory, so that only workspaces feel the limit.
+    The device itself keeps its memory, so that only tensors and workspaces feel the limit.
     """
-    out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
-    y = batch * arguments.channels * out * out * TYPES[arguments.dtype].itemsize
     torch.cuda.empty_cache()
-    allowed = torch.cuda.memory_reserved(device) + y + arguments.free_mib * MIB + ROUNDING
-    total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), device)
+    total = torch.cuda.get_device_properties().total_memory
+    allowed = torch.cuda.memory_reserved() + size + ROUNDING
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
 
 
 if __name__ == "__main__":
