@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from mucudnn.cache import Cache
+from mucudnn.errors import MucudnnError
 from mucudnn.exchange import Row, format_rows, parse_rows
 from mucudnn.records import Machine
 from mucudnn.system_database import SystemDatabase, file_name
@@ -19,10 +20,19 @@ SHIPPED = Path(__file__).parents[1] / "mucudnn" / "data"
 
 
 def ship(measurements: Path, shipped: Path) -> Path:
-    """Add the rows of a `measurements.jsonl.gz`, which are of one machine, to its file, which is returned."""
-    with gzip.open(measurements, "rt", encoding="utf-8") as lines:
-        rows = list(parse_rows(lines, str(measurements)))
-    (machine,) = {_machine(row) for row in rows}
+    """Add the rows of a `measurements.jsonl.gz` to the file of its machine, which is returned.
+
+    Raises MucudnnError where they are not of one machine, or where a file is damaged.
+    """
+    rows: list[Row] = []
+    if measurements.exists():
+        with gzip.open(measurements, "rt", encoding="utf-8") as lines:
+            rows = list(parse_rows(lines, str(measurements)))
+    machines = {_machine(row) for row in rows}
+    if len(machines) != 1:
+        names = ", ".join(sorted(map(str, machines))) or "no measurements"
+        raise MucudnnError(f"{measurements} is to have the measurements of one machine: it has {names}")
+    (machine,) = machines
     file = shipped / file_name(machine)
     system = SystemDatabase(shipped)
     before = system.rows_of(file.stem) if file.stem in system.names() else ()
@@ -42,7 +52,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="under bench/results/")
     for folder in parser.parse_args().folders:
-        file = ship(folder / "measurements.jsonl.gz", SHIPPED)
+        try:
+            file = ship(folder / "measurements.jsonl.gz", SHIPPED)
+        except MucudnnError as error:
+            raise SystemExit(str(error)) from None
         print(f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
 
 

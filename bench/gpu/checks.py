@@ -23,6 +23,7 @@ from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.optimizer import benchmark
 
 STOCK = next(iter(HOWS))
+SUITE = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
 LEAST_SECONDS_OF_SUITE = 40.0  # that a file which was begun may take
 SIZES = 64  # that one process of PyTorch sweeps
 
@@ -90,7 +91,7 @@ def _determinism(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
 
 def suite(run: Run) -> Iterator[Case]:
     """`pytest -m gpu tests/gpu`, a process for each file."""
-    for file in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
+    for file in SUITE:
         yield Case("suite", file.name, partial(_suite, run, file))
 
 
@@ -106,7 +107,7 @@ def _suite(run: Run, file: Path) -> Iterator[Record]:
     tests = finished(command, max(run.seconds_left, LEAST_SECONDS_OF_SUITE), environment)
     lines = tests.stdout.strip().splitlines() or [tests.stderr.strip()[-200:]]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    if tests.returncode not in (0, 1):
+    if tests.returncode not in (0, 1, 5):  # nothing that concerns this machine
         raise MucudnnError(f"pytest's exit code {tests.returncode}: {lines[-1]}")
     details = {"outcome": lines[-1], "failed": failed}
     passed = re.search(r"(\d+) passed", lines[-1])

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from bench.gpu.checks import SUITE
 from bench.gpu.columns import PAPER
 from bench.gpu.programs import HOWS
 from bench.gpu.run import FAILED
@@ -38,7 +39,12 @@ def questions(found: Found) -> list[tuple[str, str, str]]:
 def value_of(found: Found, bench: str, case: str, metric: str, unit: str) -> str:
     """A figure with its unit; nothing where there is none."""
     record = found.get((bench, case, metric))
-    return "" if record is None or record.value is None else f"{record.value:.4g} {unit}".strip()
+    return "" if record is None or record.value is None else f"{short(record.value)} {unit}".strip()
+
+
+def short(value: float) -> str:
+    """Four significant digits, and all those before the point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cliff(batch: int, free: str) -> Callable[[Found], str]:
@@ -151,11 +157,11 @@ def _step(network: str) -> Callable[[Found], str]:
         peak, stock_peak = (found.get(("training", f"{network}, {way}", PEAK)) for way in (SECOND, "stock"))
         more = ""
         if peak and stock_peak and peak.value and stock_peak.value:
-            more = f"{peak.value - stock_peak.value:.4g} MiB more than stock's peak"
+            more = f"{short(peak.value - stock_peak.value)} MiB more than stock's peak"
         firsts = [value_of(found, "training", f"{network}, {way}", "first step", "ms") for way in WAYS]
         named = zip(("stock", "benchmark", "first process", "second process"), firsts, strict=True)
         first = ", ".join(f"{name} {ms}" for name, ms in named if ms)
-        return "; ".join(filter(None, (f"{ours.value:.4g} ms", rate, more, added, f"first step: {first}")))
+        return "; ".join(filter(None, (f"{short(ours.value)} ms", rate, more, added, f"first step: {first}")))
 
     return answer
 
@@ -163,8 +169,8 @@ def _step(network: str) -> Callable[[Found], str]:
 def _cliffs(found: Found) -> str:
     swept = [r for r in found.values() if r.bench == "sweep" and r.metric == "cliffs"]
     at = sorted({size for record in swept for size in record.details["at"]})
-    sizes = sum(len(record.details["ms"]) for record in swept)
-    return f"{', '.join(map(str, at)) or 'none'}; {sizes} sizes measured" if swept else ""
+    sizes = {size for record in swept for size in record.details["ms"]}
+    return f"{', '.join(map(str, at)) or 'none'} of {len(sizes)} that are measured" if swept else ""
 
 
 def _engine_cliffs(found: Found) -> str:
@@ -201,7 +207,7 @@ def _suite(found: Found) -> str:
         return ""
     failed = [line for record in files for line in record.details["failed"]]
     passed = sum(record.value or 0 for record in files)
-    return f"{passed:.0f} passed, {len(failed)} failed; {len(files)} files"
+    return f"{passed:.0f} passed, {len(failed)} failed, in {len(files)} of {len(SUITE)} files"
 
 
 _BOTH = ("alexnet", "resnet50")

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.columns import LIMITS
 from bench.gpu.engines import TYPES
-from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, value_of
+from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, short, value_of
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, HOST, MIB
 from bench.gpu.store import Store
@@ -39,6 +39,10 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
         *table(("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines(found)),
         "",
         "Medians over kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
+        "Each algorithm with its notes, times and workspaces is in measurements.jsonl.gz.",
+        "",
+        "Divided over the best undivided, N=256, both within a limit and run whole in turns; then the time",
+        "of what is chosen within the limit, of that of the fastest undivided without any.",
         "",
         *table(COLUMNS_HEAD, _columns(found)),
         "",
@@ -76,8 +80,8 @@ def _row(cells: Iterable[str]) -> str:
 
 SIZES = (256, 64, 16, 1)
 COLUMNS_HEAD = (
-    "column", "network", "MiB", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
-    "within 5 %",
+    "column", "network", "limit MiB", "geometric mean", "best", "worst", "above 1.05×",
+    "time of unlimited", "within 5 %",
 )  # fmt: skip
 
 
@@ -97,8 +101,8 @@ def _parts(found: Found) -> Iterator[tuple[str, ...]]:
 def _cliff(found: Found) -> Iterator[tuple[str, ...]]:
     for record in found.values():
         if record.bench == "cliff" and record.value is not None:
-            more = record.details.get("by") or f"{record.details['first_ms']:.4g}"
-            yield record.case, record.metric, f"{record.value:.4g}", more
+            more = record.details.get("by") or short(record.details["first_ms"])
+            yield record.case, record.metric, short(record.value), more
 
 
 def _engines(found: Found) -> Iterator[tuple[str, ...]]:
