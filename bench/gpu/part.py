@@ -20,12 +20,12 @@ SETTINGS = {setting.engine: setting for setting in (GPU, HOST)}
 # In this order, the most telling first; with the share of the time that each may take.
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "cliff": (cliff.cases, 20),
-    "engines": (engines.cases, 8),
-    "columns": (columns.cases, 34),
-    "training": (training.cases, 24),
-    "sweep": (checks.sweeping, 4),
+    "engines": (engines.cases, 6),
+    "columns": (columns.cases, 32),
+    "training": (training.cases, 30),
+    "sweep": (checks.sweeping, 3),
     "results": (checks.results, 5),
-    "suite": (checks.suite, 5),
+    "suite": (checks.suite, 4),
 }
 PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime", "nvidia-cublas")
 TELLING = ("CUBLAS_", "CUDA_", "CUDNN_", "NVIDIA_TF32", "PYTORCH_", "TORCH_")  # variables, by how they begin
