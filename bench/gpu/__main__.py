@@ -53,7 +53,7 @@ def main() -> None:
     store.restore()
 
     seconds = arguments.minutes * 60
-    end, failed = begin + seconds - LAST_SECONDS, []
+    end, failed = begin + seconds - min(seconds / 20, LAST_SECONDS), []
     last = begin + seconds - min(seconds / 10, FOR_THE_LAST)
     try:
         for index, part in enumerate(arguments.only):
