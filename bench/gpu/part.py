@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import checks, cliff, columns, driver, engines, training
-from bench.gpu.processes import end_on_terminate
+from bench.gpu.processes import end_on_terminate, end_with_parent
 from bench.gpu.run import Case, Run, UnusableDeviceError
 from bench.gpu.setting import GPU, HOST
 from bench.record import append, describe_machine
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     arguments = parser.parse_args()
     end_on_terminate()
+    end_with_parent()
     with Run(arguments.folder, SETTINGS[arguments.engine], arguments.seconds) as run:
         append(run.records, machine(arguments.engine, arguments.part))
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from subprocess import PIPE, CompletedProcess, Popen
 from mucudnn.errors import MucudnnError
 
 ROOT = Path(__file__).parents[2]
+PR_SET_PDEATHSIG = 1
 LAST_SECONDS = 10.0  # for what a process does when it is told to end
 
 
@@ -50,6 +52,11 @@ def watched(command: Sequence[str], seconds: float) -> int | None:
             if isinstance(error, subprocess.TimeoutExpired):
                 return None
             raise
+
+
+def end_with_parent() -> None:
+    """Let the end of the process that started this one, whatever ends it, be a SIGTERM to this one."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_on_terminate() -> None:
