@@ -135,5 +135,7 @@ def _processor() -> str:
 
 def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    answer = subprocess.run(git, capture_output=True, text=True, check=False)
-    return answer.stdout.strip()
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # no git
+        return ""

@@ -48,7 +48,7 @@ def main() -> None:
     begin = time.monotonic()
     which = finished([sys.executable, "-m", "bench.gpu.which", arguments.engine], MOST_TO_OPEN)
     if which.returncode:
-        raise SystemExit(which.stderr.strip())
+        raise SystemExit(which.stderr.strip() or f"opening the device ended with {which.returncode}")
     store = Store((arguments.results / which.stdout.strip()).absolute())
     store.restore()
 

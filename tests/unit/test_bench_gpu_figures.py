@@ -218,13 +218,36 @@ def test_what_failed_stands_in_the_summary_and_the_rest_is_measured(tmp_path: Pa
     assert row not in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("printed", "passed", "failed"),
+    [
+        ("..F\nFAILED tests/gpu/test_engine.py::a\n1 failed, 2 passed in 3 s\n", 2, 1),
+        ("6 deselected in 0.05s\n", 0, 0),
+        ("", None, 0),
+    ],
+)
+def test_the_suite_counts_what_passed_and_one_that_cannot_run_is_a_failure(
+    printed: str, passed: int | None, failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = CompletedProcess([], 1, printed, "No module named pytest")
+    monkeypatch.setattr(checks, "finished", lambda *_: said)
+    records = [record for record in measured(tmp_path, "suite") if record.bench == "suite"]
+    assert {record.value for record in records} == {passed}
+    if passed is None:
+        assert {record.details["why"] for record in records} == {
+            "MucudnnError: pytest's exit code 1: No module named pytest"
+        }
+    else:
+        assert {len(record.details["failed"]) for record in records} == {failed}
+
+
 def test_two_gpus_have_a_table_each_and_their_measurements_go_into_the_package(tmp_path: Path) -> None:
     results, shipped = tmp_path / "results", tmp_path / "data"
     shipped.mkdir()
     for name in ("NVIDIA H200", "NVIDIA L4"):
         engine = Gpu()
         engine.device = name
-        measured(results / name, "columns", engine=engine)
+        measured(results / name, "cliff", engine=engine)
         ship(results / name / "measurements.jsonl.gz", shipped)
     assert gpu_tables(results).count("| question | aim | figure |") == 2
     assert SystemDatabase(shipped).names() == ["NVIDIA-H200-cuDNN-9.19.0-1", "NVIDIA-L4-cuDNN-9.19.0-1"]

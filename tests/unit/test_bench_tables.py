@@ -6,7 +6,7 @@ import pytest
 
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
-from bench.record import RESULTS, Record, append, read, update, write
+from bench.record import RESULTS, Record, append, describe_machine, read, update, write
 from bench.tables import CPU, README, Row, gpu_tables, refreshed
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "device": "a CPU", "library": "one"}
@@ -60,6 +60,11 @@ def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path
 def test_each_committed_run_has_figures(file: str, rows: tuple[Row, ...]) -> None:
     records = [record for _, record in read(RESULTS / file)]
     assert any(answer(records) for _, _, answer in rows)
+
+
+def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert describe_machine()["commit"] == ""
 
 
 def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path: Path) -> None:
