@@ -62,6 +62,15 @@ def test_each_committed_run_has_figures(file: str, rows: tuple[Row, ...]) -> Non
     assert any(answer(records) for _, _, answer in rows)
 
 
+def test_every_committed_figure_is_of_a_theme_that_stands_in_a_table() -> None:
+    assert {path.name for path in RESULTS.glob("*.jsonl")} == {file for _, file, _ in CPU}
+    for _, file, rows in CPU:
+        records = [record for _, record in read(RESULTS / file)]
+        for bench in {record.bench for record in records}:
+            without = [record for record in records if record.bench != bench]
+            assert any(answer(records) != answer(without) for _, _, answer in rows), (file, bench)
+
+
 def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert describe_machine()["commit"] == ""
