@@ -24,7 +24,7 @@ from mucudnn.records import describe
 from mucudnn.solver import Configuration
 
 FREE = {"512 MiB of workspace": 512, "any workspace": None}
-ROUNDS = 5
+RUNS, ROUNDS = 3, 5
 
 
 def cases(run: Run) -> Iterator[Case]:
@@ -41,9 +41,10 @@ def cases(run: Run) -> Iterator[Case]:
 def _in_pytorch(run: Run, how: str, batch: int, free: str, case: str) -> Iterator[Record]:
     convolution, mib = run.setting.cliff, FREE[free]
     answer = call(
-        run, how, "bench.gpu.torch_convolution", "--batches", str(batch),
+        run, how, "bench.gpu.torch_convolution", "--batches", str(batch), "--runs", str(RUNS),
         "--channels", str(convolution.channels), "--size", str(convolution.size),
         "--stride", str(convolution.stride), *(() if mib is None else ("--free-mib", str(mib))),
+        share="cliff",
     )  # fmt: skip
     (ms,) = answer.pop("ms").values()
     yield Record("cliff", case, "time of a call", ms, "ms", answer)

@@ -19,15 +19,17 @@ SAID = "mucudnn: "
 LEAST_SECONDS = 30.0  # that a program which was begun may take
 
 
-def call(run: Run, how: str, module: str, *arguments: str) -> dict[str, Any]:
+def call(run: Run, how: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:
     """The JSON that a program prints on its last line, and `drop_in`, all that the drop-in says of it.
+
+    What the drop-in measures serves later programs of the same `share`.
 
     Raises MucudnnError where it fails or takes longer than there is time.
     """
     command = [sys.executable, "-m", module, *arguments, "--device", run.setting.device]
     if HOWS[how]:
         command = [sys.executable, "-m", "mucudnn", "run", *HOWS[how], "--", *command]
-    program = finished(command, max(run.seconds_left, LEAST_SECONDS), _environment(run))
+    program = finished(command, max(run.seconds_left, LEAST_SECONDS), _environment(run, share))
     if program.returncode:
         raise MucudnnError(f"exit code {program.returncode}: {_cause(program.stderr)}")
     answer: dict[str, Any] = json.loads(program.stdout.splitlines()[-1])
@@ -35,10 +37,10 @@ def call(run: Run, how: str, module: str, *arguments: str) -> dict[str, Any]:
     return {**answer, "drop_in": said}
 
 
-def _environment(run: Run) -> dict[str, str]:
+def _environment(run: Run, share: str) -> dict[str, str]:
     ours = {setting.variable for setting in SETTINGS if setting is not LIBRARY}
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    environment |= {CACHE.variable: str(run.store.programs_cache.absolute()), LOG.variable: "info"}
+    environment |= {CACHE.variable: str(run.store.programs_cache(share).absolute()), LOG.variable: "info"}
     if run.setting.engine == "host":
         environment[LIBRARY.variable] = "host"
     return environment

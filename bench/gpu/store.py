@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +31,9 @@ class Store:
         return self.folder / "measurements.jsonl.gz"
 
     @property
-    def journal(self) -> Path:
-        """What the drop-in measured under programs, as its journal."""
-        return self.folder / "programs.journal.gz"
+    def journals(self) -> Path:
+        """What the drop-in measured under programs, its journals."""
+        return self.folder / "journals.tar.gz"
 
     @property
     def summary(self) -> Path:
@@ -44,14 +46,13 @@ class Store:
         return self.folder / "cache" / "engine.sqlite"
 
     @property
-    def programs_cache(self) -> Path:
-        """The cache of programs under the drop-in, which keep its journal."""
-        return self.folder / "cache" / "programs.sqlite"
-
-    @property
     def at_work(self) -> Path:
         """Names the case that is being measured: where it stays, the process ended in it."""
         return self.folder / "cache" / "at-work.json"
+
+    def programs_cache(self, name: str) -> Path:
+        """The cache of programs under the drop-in which have one together; beside it they keep a journal."""
+        return self.folder / "cache" / f"programs-{name}.sqlite"
 
     def make(self) -> None:
         """The folders."""
@@ -64,9 +65,12 @@ class Store:
             lines = gzip.decompress(self.measurements.read_bytes()).decode().splitlines()
             with Cache.open(self.engine_cache) as cache:
                 cache.merge(parse_rows(lines, self.measurements.name))
-        journal = journal_of(self.programs_cache)
-        if self.journal.exists() and not journal.exists():
-            _replace(journal, gzip.decompress(self.journal.read_bytes()))
+        if self.journals.exists():
+            with tarfile.open(self.journals) as kept:
+                for member in kept:
+                    journal = self.engine_cache.with_name(Path(member.name).name)
+                    if not journal.exists() and (file := kept.extractfile(member)) is not None:
+                        _replace(journal, file.read())
 
     def keep(self) -> None:
         """Write what the caches hold beside the figures."""
@@ -74,9 +78,13 @@ class Store:
             with Cache.read_only(self.engine_cache) as cache:
                 rows = "".join(format_rows(cache.rows())).encode()
             _replace(self.measurements, gzip.compress(rows, mtime=0))
-        journal = journal_of(self.programs_cache)
-        if journal.exists():
-            _replace(self.journal, gzip.compress(journal.read_bytes(), mtime=0))
+        journals = sorted(self.engine_cache.parent.glob(journal_of(self.programs_cache("*")).name))
+        if journals:
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w:gz") as kept:
+                for journal in journals:
+                    kept.add(journal, journal.name)
+            _replace(self.journals, packed.getvalue())
 
 
 def _replace(path: Path, content: bytes) -> None:

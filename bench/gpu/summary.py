@@ -46,7 +46,10 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
         "",
         *table(COLUMNS_HEAD, _columns(found)),
         "",
-        *table(("training", "step ms", "first step ms", "peak MiB"), _training(found)),
+        *table(
+            ("training", "step ms", "first step ms", "peak MiB", "bytes measured before", "meanwhile"),
+            _training(found),
+        ),
     ]
     parts = list(_parts(found))
     if parts:
@@ -145,5 +148,8 @@ def _training(found: Found) -> list[tuple[str, ...]]:
             case = f"{network}, {way}"
             metrics = ("step", "first step", PEAK)
             figures = [value_of(found, "training", case, metric, "") or NOT_MEASURED for metric in metrics]
-            rows.append((case, *figures))
+            step = found.get(("training", case, "step"))
+            details = step.details if step else {}
+            journal = [str(details.get(f"journal_bytes_{when}", "")) for when in ("before", "added")]
+            rows.append((case, *figures, *journal))
     return rows

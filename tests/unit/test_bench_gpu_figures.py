@@ -93,7 +93,7 @@ class Gpu(FakeEngine):
         return super().compare([division.parts for division in divisions], *tensors, **options)
 
 
-def program(run: Run, how: str, module: str, *arguments: str) -> dict[str, Any]:
+def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:
     """What PyTorch would have printed."""
     stock, versions = how == "stock", {"torch": "2.11.0+cu130", "cudnn": "91900", "tf32": True, "drop_in": []}
     if module.endswith("torch_convolution"):
@@ -105,7 +105,7 @@ def program(run: Run, how: str, module: str, *arguments: str) -> dict[str, Any]:
         return {
             "sums": {"cudnnAddTensor, f16 to fp32": "refused, status 9", "cudnnReduceTensor, f16": "fp32"}
         }
-    journal = journal_of(run.store.programs_cache)
+    journal = journal_of(run.store.programs_cache(share))
     if not stock and not journal.exists():
         journal.write_text("what it found\n")
     tuned = {"step_ms": 95.0, "peak_mib": 24000.0} if "--benchmark" in arguments else {}
@@ -197,7 +197,9 @@ def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_not
         "name NVIDIA H200, driver_version 580.1",
         "commit v1",
         "| cliff | 60 | 1980 | clocks.sm, MHz 1200 to 1980 |",
-        "| resnet50, stock | 120 | 4000 | 20000 |",
+        "| resnet50, stock | 120 | 4000 | 20000 |  |  |",
+        "| resnet50, mucudnn run --workspace 512MiB, first process | 100 | 4000 | 20400 | 0 | 14 |",
+        "| resnet50, mucudnn run --workspace 512MiB, second process | 100 | 4000 | 20400 | 14 | 0 |",
     ):
         assert said in summary
     again = [record.bench for record in measured(folder, *PARTS)[len(records) :]]

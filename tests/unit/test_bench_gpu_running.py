@@ -143,15 +143,17 @@ def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) ->
     here.restore()
     with Cache.open(here.engine_cache) as cache:
         cache.add(machine, problem, "forward", Measurement(2, "eng0", SUCCESS, 0, "", 1.0, 0.0))
-    journal_of(here.programs_cache).write_text("what programs found\n")
+    for name in ("resnet50", "unet3d"):
+        journal_of(here.programs_cache(name)).write_text(f"what {name} found\n")
     here.keep()
     there.folder.mkdir()
-    for file in (here.measurements, here.journal):
+    for file in (here.measurements, here.journals):
         (there.folder / file.name).write_bytes(file.read_bytes())
     there.restore()
     with Cache.read_only(there.engine_cache) as cache:
         assert [row.algorithm for row in cache.measurements(machine, problem, "forward")] == ["eng0"]
-    assert journal_of(there.programs_cache).read_text() == "what programs found\n"
+    for name in ("resnet50", "unet3d"):
+        assert journal_of(there.programs_cache(name)).read_text() == f"what {name} found\n"
     there.keep()
     assert gzip.decompress(there.measurements.read_bytes()) == gzip.decompress(here.measurements.read_bytes())
 
