@@ -44,11 +44,14 @@ class Piece:
 
 def piece_of(problem: Problem, pass_: str, room: int) -> Piece | None:
     """All, or samples that are evenly spread, or few output channels; None where `room` is too small."""
-    in_fp64 = problem.replace(data_type="f64", math="default", layout="nchw")
-    piece = _within(in_fp64, in_fp64, room)
+    outputs = problem.out_channels // problem.groups
+    piece = _within(_in_fp64(problem, problem.groups, outputs), problem, room)
     if piece is None or piece.problem.mini_batch == problem.mini_batch or pass_ != "backward_filter":
         return piece
-    return _within(_with_few_channels(in_fp64), in_fp64, room, every_sample=True)
+    # As many groups as have few output channels together, or few of one group.
+    groups = min(problem.groups, max(1, FEW_CHANNELS // outputs))
+    few = _in_fp64(problem, groups, min(outputs, FEW_CHANNELS))
+    return _within(few, problem, room, every_sample=True)
 
 
 def _within(problem: Problem, whole: Problem, room: int, *, every_sample: bool = False) -> Piece | None:
@@ -66,22 +69,19 @@ def _within(problem: Problem, whole: Problem, room: int, *, every_sample: bool =
     )
 
 
-def _with_few_channels(problem: Problem) -> Problem:
-    """As many groups as have few output channels together, or few of one group."""
-    inputs, outputs = problem.in_channels // problem.groups, problem.out_channels // problem.groups
-    groups = min(problem.groups, max(1, FEW_CHANNELS // outputs))
+def _in_fp64(problem: Problem, groups: int, outputs: int) -> Problem:
+    """Of so many groups with so many output channels each; without an epilogue, which few engines have."""
     return Problem(
         mini_batch=problem.mini_batch,
-        in_channels=groups * inputs,
-        out_channels=groups * min(outputs, FEW_CHANNELS),
+        in_channels=groups * (problem.in_channels // problem.groups),
+        out_channels=groups * outputs,
         input=problem.input,
         kernel=problem.kernel,
         stride=problem.stride,
         padding=problem.padding,
         dilation=problem.dilation,
         groups=groups,
-        data_type=problem.data_type,
-        math=problem.math,
+        data_type="f64",
     )
 
 
@@ -106,7 +106,8 @@ class Reference:
             "backward_data": (t.x, self._piece.problem.x_elements),
             "backward_filter": (t.w, self._piece.problem.w_elements),
         }[self._pass]
-        return output.read("f64", count)
+        result = output.read("f64", count)
+        return self._finished(result) if self._whole.epilogue else result
 
     def found(self) -> Array:
         """The same values of the kernel's own result, which is in its tensors."""
@@ -121,15 +122,21 @@ class Reference:
             read.append((into.x, self._read_x(samples)))
         if self._pass != "forward":
             read.append((into.y, self._read_y(samples)))
-        whole = self._whole
-        for memory, source, count in zip(
-            into.operands, self._tensors.operands, whole.operand_elements, strict=True
-        ):
-            like_y = count == whole.y_elements
-            read.append(
-                (memory, self._read_y(samples, source) if like_y else source.read(whole.data_type, count))
-            )
         return read
+
+    def _finished(self, result: Array) -> Array:
+        """With what follows a fused forward convolution."""
+        values, operands = result.reshape(len(self._piece.samples), -1), iter(self._tensors.operands)
+        for operation in self._whole.epilogue.split("+")[1:]:
+            if operation == "relu":
+                values = np.maximum(values, 0)
+            elif operation == "bias":
+                bias = next(operands).read(self._whole.data_type, self._whole.out_channels)
+                values = values + np.repeat(bias, values.shape[1] // bias.size)
+            else:
+                added = self._read_y(self._piece.samples, next(operands)).reshape(values.shape)
+                values = values if operation == "add0" else values + added
+        return values.ravel()
 
     def _read_x(self, samples: Sequence[int]) -> Array:
         whole = self._whole
@@ -168,9 +175,7 @@ class Reference:
             workspace = allocate_workspace(engine, candidate.workspace)
             parts = [(samples, candidate.algorithm)]
             try:
-                engine.execute(
-                    problem, self._pass, parts, t.x, t.w, t.y, workspace, beta=beta, operands=t.operands
-                )
+                engine.execute(problem, self._pass, parts, t.x, t.w, t.y, workspace, beta=beta)
             except EngineError:
                 continue
             return True

@@ -59,7 +59,7 @@ def test_a_piece_of_the_fp64_result_is_that_of_the_whole(
     assert_it_is_that_of_the_whole(engine, problem, pass_, piece)
 
 
-@pytest.mark.parametrize("epilogue", ["+bias+relu", "+add+bias+relu"])
+@pytest.mark.parametrize("epilogue", ["+bias+relu", "+add+bias+relu", "+add0+bias+relu", "+relu+add"])
 @pytest.mark.parametrize("most", [0, 2**13, ROOM])
 def test_it_is_that_of_a_fused_kernel(engine: Engine, epilogue: str, most: int) -> None:
     problem = parse_descriptor(f"mb5_ic3ih6_oc4_kh3_ph1{epilogue}")[0]
