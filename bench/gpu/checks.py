@@ -12,13 +12,12 @@ from pathlib import Path
 
 from bench import equality, sweep
 from bench.determinism import compare_processes
-from bench.gpu.processes import ROOT, finished
+from bench.gpu.processes import ROOT, ProgramError, finished
 from bench.gpu.programs import HOWS, call
 from bench.gpu.run import Case, Run
 from bench.gpu.setting import COLUMNS, NCHW
 from bench.record import Record
 from mucudnn._native import host_library
-from mucudnn.errors import MucudnnError
 from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.optimizer import benchmark
 
@@ -109,7 +108,7 @@ def _suite(run: Run, file: Path) -> Iterator[Record]:
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     outcome = re.search(r"\d+ (passed|failed|skipped|deselected|error)", lines[-1])
     if outcome is None:
-        raise MucudnnError(f"pytest's exit code {tests.returncode}: {lines[-1]}")
+        raise ProgramError(f"pytest's exit code {tests.returncode}: {lines[-1]}")
     details = {"outcome": lines[-1], "failed": failed}
     passed = re.search(r"(\d+) passed", lines[-1])
     yield Record("suite", file.name, "tests passed", int(passed[1]) if passed else 0, "", details)

@@ -17,10 +17,14 @@ PR_SET_PDEATHSIG = 1
 LAST_SECONDS = 10.0  # for what a process does when it is told to end
 
 
+class ProgramError(MucudnnError):
+    """A program failed, or took too long: which says nothing about what is measured next."""
+
+
 def finished(
     command: Sequence[str], seconds: float, environment: dict[str, str] | None = None
 ) -> CompletedProcess[str]:
-    """What a command printed. Raises MucudnnError where it takes longer; its whole session is ended then."""
+    """What a command printed. Raises ProgramError where it takes longer; its whole session is ended then."""
     with Popen(
         command, cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True, errors="replace",
         start_new_session=True,
@@ -30,7 +34,7 @@ def finished(
         except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise MucudnnError(f"it was not done after {seconds:.0f} s") from None
+                raise ProgramError(f"it was not done after {seconds:.0f} s") from None
             raise
     return CompletedProcess(command, process.returncode, output, messages)
 

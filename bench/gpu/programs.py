@@ -8,9 +8,8 @@ import re
 import sys
 from typing import Any
 
-from bench.gpu.processes import finished
+from bench.gpu.processes import ProgramError, finished
 from bench.gpu.run import Run
-from mucudnn.errors import MucudnnError
 from mucudnn.settings import CACHE, LIBRARY, LOG, SETTINGS
 
 LIMIT = "512MiB"
@@ -24,14 +23,14 @@ def call(run: Run, how: str, module: str, *arguments: str, share: str = "") -> d
 
     What the drop-in measures serves later programs of the same `share`.
 
-    Raises MucudnnError where it fails or takes longer than there is time.
+    Raises ProgramError where it fails or takes longer than there is time.
     """
     command = [sys.executable, "-m", module, *arguments, "--device", run.setting.device]
     if HOWS[how]:
         command = [sys.executable, "-m", "mucudnn", "run", *HOWS[how], "--", *command]
     program = finished(command, max(run.seconds_left, LEAST_SECONDS), _environment(run, share))
     if program.returncode:
-        raise MucudnnError(f"exit code {program.returncode}: {_cause(program.stderr)}")
+        raise ProgramError(f"exit code {program.returncode}: {_cause(program.stderr)}")
     answer: dict[str, Any] = json.loads(program.stdout.splitlines()[-1])
     said = [line.removeprefix(SAID) for line in program.stderr.splitlines() if line.startswith(SAID)]
     return {**answer, "drop_in": said}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bench.gpu.processes import ProgramError
 from bench.gpu.setting import Setting
 from bench.gpu.store import Store
 from bench.record import Record, append, read
@@ -88,8 +89,8 @@ class Run:
 
         A failure becomes a record and stops nothing; later runs try it again, after all that they have not
         tried yet. What ends the whole process is such a failure too, once the next run finds its traces.
-        But many failures in a row are of one cause: then SystemExit is raised, and UnusableDeviceError where
-        the device does not answer any more.
+        But many failures in a row, other than of programs, are of one cause: then SystemExit is raised, and
+        UnusableDeviceError where the device does not answer any more.
         """
         self._note_crash()
         wanted = [case for case in cases if not self.has(case.bench, case.name)]
@@ -102,12 +103,13 @@ class Run:
             failures = 0 if self._measure(case) else failures + 1
 
     def _measure(self, case: Case) -> bool:
-        """Whether it went well."""
+        """Whether it went well, or was a program, which is a process of its own."""
         self.store.at_work.write_text(json.dumps([case.bench, case.name]), "utf-8")
-        why = ""
+        why, program = "", False
         try:
             records = list(case.measure())
         except Exception as error:  # whatever it is, the others are not concerned
+            program = isinstance(error, ProgramError)
             lines = str(error).strip().splitlines() or [""]
             why = f"{type(error).__name__}: {lines[-1]}"
             records = [_failure(case.bench, case.name, why)]
@@ -116,7 +118,7 @@ class Run:
         self._keep(records)
         if why and not self._device_answers():
             raise UnusableDeviceError(why)
-        return not why
+        return program or not why
 
     def _note_crash(self) -> None:
         if self.store.at_work.exists():

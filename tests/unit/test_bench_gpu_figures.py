@@ -237,7 +237,7 @@ def test_the_suite_counts_what_passed_and_one_that_cannot_run_is_a_failure(
     assert {record.value for record in records} == {passed}
     if passed is None:
         assert {record.details["why"] for record in records} == {
-            "MucudnnError: pytest's exit code 1: No module named pytest"
+            "ProgramError: pytest's exit code 1: No module named pytest"
         }
     else:
         assert {len(record.details["failed"]) for record in records} == {failed}

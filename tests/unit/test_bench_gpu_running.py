@@ -13,16 +13,15 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.gpu import __main__ as program
-from bench.gpu import driver
+from bench.gpu import driver, programs
 from bench.gpu.part import PARTS, UNUSABLE
-from bench.gpu.processes import LAST_SECONDS, finished, watched
-from bench.gpu.run import FAILED, Case, Run, UnusableDeviceError
+from bench.gpu.processes import LAST_SECONDS, ProgramError, finished, watched
+from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, UnusableDeviceError
 from bench.gpu.setting import HOST
 from bench.gpu.store import Store
 from bench.record import Record, append, read
 from mucudnn._native import EngineError, parse_descriptor
 from mucudnn.cache import Cache
-from mucudnn.errors import MucudnnError
 from mucudnn.journal import journal_of
 from mucudnn.records import SUCCESS, Machine, Measurement
 
@@ -73,6 +72,13 @@ def test_what_failed_before_comes_after_what_was_never_tried(tmp_path: Path) -> 
     with Run(tmp_path, HOST, 60) as run:
         run.measure(iter([case("a"), case("b")]))
         assert cases_of(run) == [("a", True), ("b", False), ("a", False)]
+
+
+def test_programs_that_fail_one_after_the_other_keep_nothing_from_being_measured(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(2 * MOST_FAILURES)]
+    with Run(tmp_path, HOST, 60) as run:
+        run.measure(iter([*(raising(name, ProgramError("exit code 1")) for name in names), case("last")]))
+        assert cases_of(run) == [*((name, True) for name in names), ("last", False)]
 
 
 def test_a_device_that_does_not_answer_any_more_ends_the_process(tmp_path: Path) -> None:
@@ -179,10 +185,52 @@ def test_what_is_stopped_takes_along_what_it_has_started(
 
 
 def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
-    with pytest.raises(MucudnnError, match="not done after 0 s"):
+    with pytest.raises(ProgramError, match="not done after 0 s"):
         finished(["tail", "-f", "/dev/null"], 0.0)
     assert watched(["tail", "-f", "/dev/null"], 0.0) is None
     assert watched([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        ("", "exit code 1: $"),
+        ("cannot open it\n", "exit code 1: cannot open it$"),
+        (
+            "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+            "See the documentation.\nmucudnn: 3 of 4 convolutions divided\n",
+            "exit code 1: torch.OutOfMemoryError: CUDA out of memory.$",
+        ),
+    ],
+)
+def test_of_a_program_that_fails_the_error_is_kept(
+    messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "finished", lambda *_: subprocess.CompletedProcess([], 1, "", messages))
+    with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
+        programs.call(run, "stock", "bench.gpu.torch_step")
+
+
+def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def answered(command: list[str], seconds: float, environment: dict[str, str]) -> Any:
+        assert environment["MUCUDNN_CACHE"] == str(run.store.programs_cache("resnet50").absolute())
+        commands.append(command)
+        return subprocess.CompletedProcess(
+            [], 0, 'a line\n{"ms": 1}\n', "mucudnn: one\nother\nmucudnn: two\n"
+        )
+
+    monkeypatch.setattr(programs, "finished", answered)
+    with Run(tmp_path, HOST, 60) as run:
+        for how in programs.HOWS:
+            found = programs.call(run, how, "bench.gpu.torch_step", "resnet50", share="resnet50")
+            assert found == {"ms": 1, "drop_in": ["one", "two"]}
+    program = ["-m", "bench.gpu.torch_step", "resnet50", "--device", "cpu"]
+    assert [command[-5:] for command in commands] == [program, program]
+    assert commands[1][1:7] == ["-m", "mucudnn", "run", "--workspace", "512MiB", "--online"]
 
 
 def put_in_path(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
