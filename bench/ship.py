@@ -1,18 +1,21 @@
 """`python -m bench.ship FOLDER`: the measurements of a GPU's results into those that the package ships.
 
-Of two rows about the same the one measured later stays.
+Of two rows about the same the one measured later stays, and of all of them those that some limit would choose:
+they decide the same, and of some fifty engines they are a few.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from mucudnn.cache import Cache
 from mucudnn.errors import MucudnnError
-from mucudnn.exchange import Row, format_rows, parse_rows
+from mucudnn.exchange import MEASUREMENT, Row, format_rows, parse_rows
 from mucudnn.records import Machine
 from mucudnn.system_database import SystemDatabase, file_name
 
@@ -38,8 +41,26 @@ def ship(measurements: Path, shipped: Path) -> Path:
     before = system.rows_of(file.stem) if file.stem in system.names() else ()
     with Cache.in_memory(Path("none")) as cache:
         cache.merge(chain(before, rows))
-        file.write_text("".join(format_rows(cache.rows())), "utf-8")
+        file.write_text("".join(format_rows(_useful(cache.rows()))), "utf-8")
     return file
+
+
+def _useful(rows: Iterable[Row]) -> Iterator[Row]:
+    """Of each kernel at each size what is faster than all that needs no more; where nothing ran, all."""
+    fastest: dict[tuple[object, ...], float] = {}
+    measured = [values for kind, values in rows if kind is MEASUREMENT]
+    for values in sorted(measured, key=_leanest_first):
+        key, ms = (values["problem"], values["pass"], values["micro_batch"]), values["median_ms"]
+        if key not in fastest or (ms is not None and ms < fastest[key]):
+            yield MEASUREMENT, values
+        if ms is not None:
+            fastest[key] = min(ms, fastest.get(key, ms))
+
+
+def _leanest_first(values: dict[str, Any]) -> tuple[Any, ...]:
+    ms = values["median_ms"]
+    kernel = values["problem"], values["pass"], -values["micro_batch"]
+    return *kernel, ms is None, values["workspace"], ms or 0.0, values["algorithm"]
 
 
 def _machine(row: Row) -> Machine:
