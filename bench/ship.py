@@ -1,7 +1,7 @@
 """`python -m bench.ship FOLDER`: the measurements of a GPU's results into those that the package ships.
 
-Of two rows about the same the one measured later stays, and of all of them those that some limit would choose:
-they decide the same, and of some fifty engines they are a few.
+Of two rows about the same the one measured later stays, and of all of them those that some limit would
+choose: they decide the same, and of some fifty engines they are a few.
 """
 
 from __future__ import annotations
