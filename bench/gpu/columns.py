@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import zip_longest
 
@@ -24,25 +24,13 @@ LIMITS = tuple(mib * MIB for mib in (8, 64, 128, 512))
 ROUNDS = 10
 RESNET = re.compile(r"resnet50:layer[1-4]\.[01]\.conv[23]|resnet50:conv1")
 PAPER = ("fp32 NCHW", "TF32 NCHW", "fp16 NCHW")  # DeepBench's, which the μ-cuDNN paper measured in fp32
-# In this order, because bf16 is expected to be as fp16, and NHWC to gain nothing.
-ROUNDS_OF_COLUMNS = (
-    ("fp16 NCHW", "TF32 NCHW"),
-    ("fp32 NCHW",),
-    ("bf16 NCHW",),
-    ("fp16 NHWC", "bf16 NHWC"),
-)
 
 
 def cases(run: Run) -> Iterator[Case]:
     """The most telling columns first; of those, forward first; of each kernel all columns before the next."""
-    for number, columns in enumerate(ROUNDS_OF_COLUMNS):
+    for name, kernels, columns in TURNS:
         for pass_ in PASSES:
-            yield from _in_turns(run, {column: _networks(run, column, pass_) for column in columns})
-        if number == 1:
-            for pass_ in PASSES:
-                yield from _in_turns(
-                    run, {f"DeepBench {column}": _deepbench(run, column, pass_) for column in PAPER}
-                )
+            yield from _in_turns(run, {name + column: kernels(run, column, pass_) for column in columns})
 
 
 def _in_turns(run: Run, found: dict[str, list[Kernel]]) -> Iterator[Case]:
@@ -64,6 +52,16 @@ def _networks(run: Run, column: str, pass_: str) -> list[Kernel]:
 def _deepbench(run: Run, column: str, pass_: str) -> list[Kernel]:
     kernels = run.setting.kernels("deepbench", column, (pass_,))
     return [kernel for kernel in kernels if run.setting.most or kernel.problem.kernel in ((3, 3), (5, 5))]
+
+
+# bf16 is expected to be as fp16, and NHWC to gain nothing.
+TURNS: tuple[tuple[str, Callable[[Run, str, str], list[Kernel]], tuple[str, ...]], ...] = (
+    ("", _networks, ("fp16 NCHW", "TF32 NCHW")),
+    ("", _networks, ("fp32 NCHW",)),
+    ("DeepBench ", _deepbench, PAPER),
+    ("", _networks, ("bf16 NCHW",)),
+    ("", _networks, ("fp16 NHWC", "bf16 NHWC")),
+)
 
 
 def _kernel(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:

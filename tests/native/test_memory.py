@@ -56,7 +56,5 @@ def test_values_are_read_from_any_place_and_none_behind_the_end(
     assert np.array_equal(memory.read(data_type, 30, 70), values[70:])
     assert memory.read(data_type, 0, 100).size == 0
     for count, first in ((31, 70), (1, 100), (0, 101)):
-        with pytest.raises(
-            ValueError, match=f"{count + first} values of {data_type} do not fit|{first} values"
-        ):
+        with pytest.raises(ValueError, match=f"101 values of {data_type} do not fit"):
             memory.read(data_type, count, first)
