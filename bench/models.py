@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from examples.unet3d import UNet3d
 
 BATCH = 32
+
+
+def _shortcut(channels: int, out_channels: int, stride: int) -> nn.Module:
+    """What is added to a block's convolutions: its input, or that in the shape of their output."""
+    if (channels, stride) == (out_channels, 1):
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+    )
 
 
 class Block(nn.Module):
@@ -19,9 +30,7 @@ class Block(nn.Module):
         self.norm1 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(out_channels)
-        self.shortcut = nn.Identity() if channels == out_channels else nn.Sequential(
-            nn.Conv2d(channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
-        )  # fmt: skip
+        self.shortcut = _shortcut(channels, out_channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's sum with its shortcut."""
@@ -29,17 +38,46 @@ class Block(nn.Module):
         return torch.relu(inner + self.shortcut(x))
 
 
-def resnet18() -> nn.Sequential:
-    """ResNet-18: K. He et al., Deep residual learning for image recognition, 2015, table 1."""
+class Bottleneck(nn.Module):
+    """ResNet's block of three convolutions, with the stride in the middle one, as people build it today."""
+
+    def __init__(self, channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        width = out_channels // 4
+        self.branch = nn.Sequential(
+            nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels),
+        )  # fmt: skip
+        self.shortcut = _shortcut(channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's sum with its shortcut."""
+        return torch.relu(self.branch(x) + self.shortcut(x))
+
+
+def _resnet(block: type[Block | Bottleneck], widths: Sequence[int], counts: Sequence[int]) -> nn.Sequential:
+    """K. He et al., Deep residual learning for image recognition, 2015, table 1: blocks of four widths."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
         nn.MaxPool2d(3, 2, padding=1),
     ]  # fmt: skip
     channels = 64
-    for out_channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [Block(channels, out_channels, stride), Block(out_channels, out_channels, 1)]
-        channels = out_channels
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+    for stage, (width, count) in enumerate(zip(widths, counts, strict=True)):
+        for number in range(count):
+            layers.append(block(channels, width, 2 if stage and not number else 1))
+            channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
+
+
+def resnet18() -> nn.Sequential:
+    """ResNet-18."""
+    return _resnet(Block, (64, 128, 256, 512), (2, 2, 2, 2))
+
+
+def resnet50() -> nn.Sequential:
+    """ResNet-50."""
+    return _resnet(Bottleneck, (256, 512, 1024, 2048), (3, 4, 6, 3))
 
 
 def build(name: str) -> tuple[nn.Module, Tensor]:
@@ -50,40 +88,6 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     if name == "volume":
         return UNet3d(width=16), torch.randn(1, 1, 64, 128, 128)
     return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)
-
-
-class Bottleneck(nn.Module):
-    """ResNet's block of three convolutions, with the stride in the middle one, as people build it today."""
-
-    def __init__(self, channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        out_channels = 4 * width
-        self.branch = nn.Sequential(
-            nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels),
-        )  # fmt: skip
-        self.shortcut = nn.Identity() if (channels, stride) == (out_channels, 1) else nn.Sequential(
-            nn.Conv2d(channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's sum with its shortcut."""
-        return torch.relu(self.branch(x) + self.shortcut(x))
-
-
-def resnet50() -> nn.Sequential:
-    """ResNet-50, of the same table."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-        nn.MaxPool2d(3, 2, padding=1),
-    ]  # fmt: skip
-    channels = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        layers.append(Bottleneck(channels, width, stride))
-        channels = 4 * width
-        layers += [Bottleneck(channels, width, 1) for _ in range(blocks - 1)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
 # As they are trained on a GPU: how each is made, and the mini-batch; then the mini-batch of a dry run.

@@ -58,15 +58,19 @@ def describe_machine(**engine: Any) -> dict[str, Any]:
 def write(path: Path, machine: dict[str, Any], records: Iterable[Record]) -> None:
     """Write one run to `path`, replacing what was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("")
+    path.unlink(missing_ok=True)
     append(path, machine, *records)
 
 
 def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
-    """The records of a file, in order, each with the machine described before it; [] where there is none."""
+    """The records of a file, in order, each with the machine described before it; [] where there is none.
+
+    A last line without an end is left out: who wrote it was killed meanwhile.
+    """
     machine: dict[str, Any] = {}
     found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    whole, _, _ = path.read_text("utf-8").rpartition("\n") if path.exists() else ("", "", "")
+    for line in whole.splitlines():
         values = json.loads(line)
         if values.pop("kind") == "machine":
             machine = values
@@ -86,10 +90,15 @@ def update(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> No
 
 
 def append(path: Path, *lines: dict[str, Any] | Record) -> None:
-    """Add records and descriptions of machines to a file, each in one write."""
+    """Add records and descriptions of machines to a file, in the place of a line without an end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.writelines(_line(line) for line in lines)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write("".join(map(_line, lines)).encode())
 
 
 def show(console: Console, records: list[Record]) -> None:
@@ -126,5 +135,7 @@ def _processor() -> str:
 
 def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    answer = subprocess.run(git, capture_output=True, text=True, check=False)
-    return answer.stdout.strip()
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # no git
+        return ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.gpu.questions import NOT_MEASURED, latest, questions
+from bench.gpu.setting import HOST
 from bench.gpu.summary import table
 from bench.record import RESULTS, Record, read
 
@@ -47,9 +48,11 @@ def gpu_tables(results: Path) -> str:
     lines, head = [], ("question", "aim", "figure")
     for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
         found = read(folder / "gpu.jsonl")
-        if any(machine.get("gpu") for machine, _ in found):  # else it was a dry run
+        if any(machine["engine"] != HOST.engine for machine, _ in found):  # else it was a dry run
             records = latest(record for _, record in found)
-            title = f"[{folder.name}](results/{folder.name}/summary.md)"
+            dates = sorted({machine["date"][:10] for machine, _ in found})
+            when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+            title = f"[{folder.name}](results/{folder.name}/summary.md), {when}"
             lines += [title, "", *table(head, questions(records)), ""]
     return "\n".join(lines or [*table(head, questions({})), ""])
 

@@ -290,7 +290,8 @@ class Memory:
     def fill_random(self, data_type: str, count: int, seed: int) -> None:
         """`count` values, uniform in [-0.5, 0.5), the same for the same seed."""
     def fill(self, data_type: str, count: int, value: float) -> None: ...
-    def read(self, data_type: str, count: int) -> npt.NDArray[np.float64]: ...
+    def read(self, data_type: str, count: int, first: int = 0) -> npt.NDArray[np.float64]:
+        """`count` values from the `first` on. Raises ValueError where there are fewer."""
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
 
 def accumulator_size(problem: Problem, pass_: str, parts: int) -> int:

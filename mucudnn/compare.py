@@ -1,21 +1,20 @@
 """Both configurations of a kernel run whole, in turns, and their errors against fp64."""
 
+import math
 import statistics
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 
-from mucudnn._native import Engine, EngineError, Memory, Problem
+from mucudnn._native import Engine, EngineError
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.kernels import Kernel
 from mucudnn.records import SUCCESS, Comparison, Slices, slices
+from mucudnn.reference import Reference, piece_of
 from mucudnn.solver import Configuration
 
 _BUDGET_MS = 2000.0
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
-_MOST_REFERENCE = 2**30  # bytes; checking more on the host would take longer than all that a GPU measures
 
 
 def compare(
@@ -26,7 +25,7 @@ def compare(
     Raises MucudnnError where the tensors take more than `cap`.
     """
     problem, pass_ = kernel.problem, kernel.pass_
-    measuring_extent(problem, cap)
+    measuring_extent(problem, cap, engine.kind)
     tensors = Tensors.random(engine, problem, extent(problem))
     configurations = [divided] if undivided in (None, divided) else [divided, undivided]
     assert None not in configurations
@@ -50,17 +49,19 @@ def compare(
     )
 
 
-def comparison_memory(problem: Problem, cap: int) -> int:
+def comparison_memory(kernel: Kernel, cap: int) -> int:
     """Bytes that comparing takes beside workspaces: tensors, and the fp64 reference where there is room."""
-    tensors, reference = extent(problem).total, _reference_memory(problem)
-    return tensors + reference if reference <= min(cap - tensors, _MOST_REFERENCE) else tensors
+    tensors = extent(kernel.problem).total
+    piece = piece_of(kernel.problem, kernel.pass_, cap - tensors)
+    return tensors + (piece.memory if piece else 0)
 
 
 class _Errors:
-    """Normalised L2 errors of configurations on the same values, against one fp64 run.
+    """Normalised L2 errors of configurations on the same values, against one reference in fp64.
 
-    None stands for all that the memory does not allow or that is too large to be checked, and for what does
-    not run although it says so.
+    Of a large kernel they are those of a piece of its results: see `mucudnn.reference`. None stands for what
+    the memory does not allow, for what does not run although it says so, and for sums that are not finite, as
+    in fp16 they may be.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
@@ -68,7 +69,9 @@ class _Errors:
         problem = kernel.problem
         self._room = cap - extent(problem).total
         self._known: dict[Slices, float | None] = {}
-        self._reference = self._run_reference(problem.replace(data_type="f64", math="default"))
+        piece = piece_of(problem, kernel.pass_, self._room)
+        self._reference = Reference(engine, problem, kernel.pass_, tensors, piece) if piece else None
+        self._expected = self._reference.expected() if self._reference else None
 
     def of(self, parts: Slices) -> float | None:
         """Of one configuration, which needs no more workspace than there is room for."""
@@ -86,7 +89,7 @@ class _Errors:
 
     def _run(self, parts: Slices) -> float | None:
         needed = self._workspace(parts)
-        if self._reference is None or needed is None or needed > self._room:
+        if self._reference is None or self._expected is None or needed is None or needed > self._room:
             return None
         problem, pass_ = self._kernel.problem, self._kernel.pass_
         t, workspace = self._tensors, allocate_workspace(self._engine, needed)
@@ -94,9 +97,9 @@ class _Errors:
             self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
         except EngineError:
             return None
-        memory, count = _output(problem, pass_, t)
-        result = memory.read(problem.data_type, count)
-        return float(np.linalg.norm(result - self._reference) / np.linalg.norm(self._reference))
+        distance = float(np.linalg.norm(self._reference.found() - self._expected))
+        scale = float(np.linalg.norm(self._expected))
+        return distance / scale if scale and math.isfinite(distance) else None
 
     def _workspace(self, parts: Slices) -> int | None:
         """Bytes, or None where it cannot run."""
@@ -110,36 +113,6 @@ class _Errors:
             needed = max(needed, found[0])
         accumulator = self._engine.accumulator_size(problem, pass_, len(parts))
         return None if accumulator is None else needed + accumulator
-
-    def _run_reference(self, problem: Problem) -> npt.NDArray[np.float64] | None:
-        pass_ = self._kernel.pass_
-        candidates = [c for c in self._engine.enumerate(problem, pass_) if c.status == SUCCESS]
-        if not candidates or _reference_memory(problem) > min(self._room, _MOST_REFERENCE):
-            return None
-        t = Tensors.allocated(self._engine, extent(problem))
-        for source, target in zip(self._tensors.all, t.all, strict=True):
-            target.write("f64", source.read(self._kernel.problem.data_type, target.size // 8))
-        for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
-            workspace = allocate_workspace(self._engine, candidate.workspace)
-            parts = [(problem.mini_batch, candidate.algorithm)]
-            with suppress(EngineError):  # one that says it runs and does not: the next is tried
-                self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
-                memory, count = _output(problem, pass_, t)
-                return memory.read("f64", count)
-        return None
-
-
-def _reference_memory(problem: Problem) -> int:
-    """Bytes of the fp64 tensors, and as many for the arrays that their values pass through."""
-    return 2 * extent(problem.replace(data_type="f64", math="default")).total
-
-
-def _output(problem: Problem, pass_: str, tensors: Tensors) -> tuple[Memory, int]:
-    return {
-        "forward": (tensors.y, problem.y_elements),
-        "backward_data": (tensors.x, problem.x_elements),
-        "backward_filter": (tensors.w, problem.w_elements),
-    }[pass_]
 
 
 def spread(times: Sequence[float]) -> float:

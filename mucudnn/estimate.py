@@ -23,7 +23,7 @@ def forecast(engine: Engine, found: Survey, compared: Sequence[Kernel], cap: int
         runs = min(max(BUDGET_MS / run_ms, LEAST_RUNS), task.repeats)
         total_ms += (1 + runs) * run_ms
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
-    memory = max(found.memory, *(comparison_memory(kernel.problem, cap) for kernel in compared), 0)
+    memory = max(found.memory, *(comparison_memory(kernel, cap) for kernel in compared), 0)
     kernels = len({task.kernel for task in found.tasks})
     what = f"{len(found.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {machine_of(engine)}"
     return f"Measuring {what}: about {_duration(total_ms / 1000)} and {format_size(memory)} of memory"

@@ -17,6 +17,7 @@ from mucudnn._native import Problem, parse_descriptor
 from mucudnn.descriptor import geometry, problem_key
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.kernels import PASSES
+from mucudnn.records import CANNOT_ACCUMULATE
 
 SCHEMA = 1
 
@@ -56,6 +57,8 @@ COMPARISON = Kind(
     ("device", "library", "threads", "problem", "pass", "undivided", "divided"),
 )  # fmt: skip
 KINDS = (MEASUREMENT, COMPARISON)
+
+_LEAST = {"threads": 1, "micro_batch": 1, "accumulator": CANNOT_ACCUMULATE}  # of the others 0
 
 Row: TypeAlias = tuple[Kind, dict[str, Any]]
 
@@ -138,7 +141,7 @@ def _value(kind: Kind, column: str, given: Any) -> Any:
     if isinstance(value, str):
         value.encode()  # a ValueError where it is no Unicode
     if isinstance(value, int | float):
-        least = 1 if column in ("threads", "micro_batch") else 0
+        least = _LEAST.get(column, 0)
         if not least <= value < (2**63 if wanted is int else math.inf):
             raise ValueError(f"{column} is {value}, must be at least {least} and finite")
     return value

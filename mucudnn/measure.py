@@ -72,7 +72,7 @@ def survey(
         sizes = micro_batch_sizes(policy, problem.mini_batch)
         known = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
         if not {size for size, _ in known}.issuperset(sizes):
-            measuring_extent(problem, cap)
+            measuring_extent(problem, cap, engine.kind)
         tasks = []
         for size in sizes:
             for candidate in engine.enumerate(problem.replace(mini_batch=size), pass_):
@@ -90,7 +90,7 @@ def survey(
                     )
                     cache.add(machine, problem, pass_, failed)
         if tasks:
-            tensors = measuring_extent(problem, cap).total
+            tensors = measuring_extent(problem, cap, engine.kind).total
             fitting = [task for task in tasks if tensors + task.workspace <= cap]
             found.tasks += fitting
             found.beyond_memory += [task for task in tasks if tensors + task.workspace > cap]
@@ -135,7 +135,7 @@ def _measure_kernel(
     engine: Engine, cache: Cache, kernel: Kernel, tasks: Iterable[Task], workspace_size: int, cap: int
 ) -> int:
     """The tasks of one kernel, on tensors that are freed afterwards. Returns how many."""
-    tensors = Tensors.random(engine, kernel.problem, measuring_extent(kernel.problem, cap))
+    tensors = Tensors.random(engine, kernel.problem, measuring_extent(kernel.problem, cap, engine.kind))
     workspace = allocate_workspace(engine, workspace_size)
     made, fastest = 0, dict[int, float]()
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last number is how many)
@@ -157,6 +157,7 @@ def _measure_kernel(
             )
             fastest[task.micro_batch] = min(statistics.median(times), fastest.get(task.micro_batch, math.inf))
         except EngineError as error:
+            engine.available_memory  # noqa: B018 (raises where it was the device: nothing is known then)
             status = _status_in(error)
         cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))
     return made

@@ -77,7 +77,7 @@ def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
 
 def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     problem = kernel.problem
-    measuring_extent(problem, cap)
+    measuring_extent(problem, cap, engine.kind)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
     divisions = [engine.prepare(problem, kernel.pass_, slices(kernel.chosen))]

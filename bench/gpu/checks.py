@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from bench import equality, sweep
 from bench.determinism import compare_processes
+from bench.gpu.processes import ROOT, ProgramError, finished
 from bench.gpu.programs import HOWS, call
 from bench.gpu.run import Case, Run
 from bench.gpu.setting import COLUMNS, NCHW
@@ -21,13 +22,18 @@ from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.optimizer import benchmark
 
 STOCK = next(iter(HOWS))
-LEAST_SECONDS_OF_SUITE = 100.0
-ROOT = Path(__file__).parents[2]
+SUITE = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+LEAST_SECONDS_OF_SUITE = 40.0  # that a file which was begun may take
+SIZES = 64  # that one process of PyTorch sweeps
 
 
 def sweeping(run: Run) -> Iterator[Case]:
     """What a program meets at every size, and the engine with and without division at those about powers."""
-    yield Case("sweep", "PyTorch, stock", partial(_program_sweep, run))
+    most = max(run.setting.swept_batches)
+    # Several processes, so that one that is stopped costs little; a jump at an end is in two of them.
+    for first, last in pairwise((1, *range(SIZES, most, SIZES), most)):
+        case = f"PyTorch, stock, N={first} to {last}"
+        yield Case("sweep", case, partial(_program_sweep, run, range(first, last + 1), case))
     (kernel,) = read_network(
         run.setting.swept.descriptor, Flags(max(run.setting.swept_batches)), ("forward",)
     )
@@ -38,15 +44,15 @@ def _engine_sweep(run: Run, kernel: Kernel) -> list[Record]:
     return sweep.run(run.engine, run.cache, kernel, run.setting.swept_batches, run.listener)
 
 
-def _program_sweep(run: Run) -> Iterator[Record]:
-    convolution, sizes = run.setting.swept, range(1, max(run.setting.swept_batches) + 1)
+def _program_sweep(run: Run, sizes: range, case: str) -> Iterator[Record]:
+    convolution = run.setting.swept
     answer = call(
-        run, STOCK, "bench.gpu.torch_convolution", "--batches", ",".join(map(str, sizes)), "--calls", "3",
+        run, STOCK, "bench.gpu.torch_convolution", "--batches", ",".join(map(str, sizes)), "--runs", "3",
         "--channels", str(convolution.channels), "--size", str(convolution.size), "--padding", "1",
     )  # fmt: skip
     times = {int(size): ms for size, ms in answer["ms"].items()}
     details = {"at": sweep.cliffs_of(times), "ms": times}
-    yield Record("sweep", "PyTorch, stock", "cliffs", len(details["at"]), "", details)
+    yield Record("sweep", case, "cliffs", len(details["at"]), "", details)
 
 
 def results(run: Run) -> Iterator[Case]:
@@ -83,24 +89,26 @@ def _determinism(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
 
 
 def suite(run: Run) -> Iterator[Case]:
-    """`pytest -m gpu tests/gpu`."""
-    yield Case("suite", "tests/gpu", partial(_suite, run))
+    """`pytest -m gpu tests/gpu`, a process for each file."""
+    for file in SUITE:
+        yield Case("suite", file.name, partial(_suite, run, file))
 
 
-def _suite(run: Run) -> Iterator[Record]:
-    if not (ROOT / "tests" / "gpu").is_dir():
-        raise FileNotFoundError("there is no folder tests/gpu")
+def _suite(run: Run, file: Path) -> Iterator[Record]:
     # With warnings of other libraries as what they are, and without other projects' plugins.
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default", "tests/gpu"]
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider",
+        str(file),
+    ]  # fmt: skip
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if run.setting.engine == "host":
         environment["TEST_GPU_ENGINE"] = "host"
-    finished = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-        timeout=max(run.seconds_left, LEAST_SECONDS_OF_SUITE),
-    )  # fmt: skip
-    lines = finished.stdout.strip().splitlines() or [finished.stderr.strip()[-200:]]
+    tests = finished(command, max(run.seconds_left, LEAST_SECONDS_OF_SUITE), environment)
+    lines = tests.stdout.strip().splitlines() or [tests.stderr.strip()[-200:]]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    details = {"outcome": lines[-1], "exit_code": finished.returncode, "failed": failed}
+    outcome = re.search(r"\d+ (passed|failed|skipped|deselected|error)", lines[-1])
+    if outcome is None:
+        raise ProgramError(f"pytest's exit code {tests.returncode}: {lines[-1]}")
+    details = {"outcome": lines[-1], "failed": failed}
     passed = re.search(r"(\d+) passed", lines[-1])
-    yield Record("suite", "tests/gpu", "tests passed", int(passed[1]) if passed else 0, "", details)
+    yield Record("suite", file.name, "tests passed", int(passed[1]) if passed else 0, "", details)

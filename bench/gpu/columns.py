@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import zip_longest
 
 from bench.gpu.run import Case, Run
-from bench.gpu.setting import COLUMNS, MIB
+from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
 from mucudnn.decide import Decision, Limits, decide
@@ -27,11 +27,10 @@ PAPER = ("fp32 NCHW", "TF32 NCHW", "fp16 NCHW")  # DeepBench's, which the μ-cuD
 
 
 def cases(run: Run) -> Iterator[Case]:
-    """A pass after the other, forward first; of each kernel all columns before the next kernel."""
-    for pass_ in PASSES:
-        found = {column: _networks(run, column, pass_) for column in COLUMNS}
-        yield from _in_turns(run, found)
-        yield from _in_turns(run, {f"DeepBench {column}": _deepbench(run, column, pass_) for column in PAPER})
+    """The most telling columns first; of those, forward first; of each kernel all columns before the next."""
+    for name, kernels, columns in TURNS:
+        for pass_ in PASSES:
+            yield from _in_turns(run, {name + column: kernels(run, column, pass_) for column in columns})
 
 
 def _in_turns(run: Run, found: dict[str, list[Kernel]]) -> Iterator[Case]:
@@ -53,6 +52,16 @@ def _networks(run: Run, column: str, pass_: str) -> list[Kernel]:
 def _deepbench(run: Run, column: str, pass_: str) -> list[Kernel]:
     kernels = run.setting.kernels("deepbench", column, (pass_,))
     return [kernel for kernel in kernels if run.setting.most or kernel.problem.kernel in ((3, 3), (5, 5))]
+
+
+# bf16 is expected to be as fp16, and NHWC to gain nothing.
+TURNS: tuple[tuple[str, Callable[[Run, str, str], list[Kernel]], tuple[str, ...]], ...] = (
+    ("", _networks, ("fp16 NCHW", "TF32 NCHW")),
+    ("", _networks, ("fp32 NCHW",)),
+    ("DeepBench ", _deepbench, PAPER),
+    ("", _networks, ("bf16 NCHW",)),
+    ("", _networks, ("fp16 NHWC", "bf16 NHWC")),
+)
 
 
 def _kernel(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
+import os
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import checks, cliff, columns, engines, training
-from bench.gpu.run import Case, Run
+from bench.gpu import checks, cliff, columns, driver, engines, training
+from bench.gpu.processes import end_on_terminate, end_with_parent
+from bench.gpu.run import Case, Run, UnusableDeviceError
 from bench.gpu.setting import GPU, HOST
 from bench.record import append, describe_machine
 
 SETTINGS = {setting.engine: setting for setting in (GPU, HOST)}
 # In this order, the most telling first; with the share of the time that each may take.
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
-    "cliff": (cliff.cases, 22),
-    "engines": (engines.cases, 12),
-    "columns": (columns.cases, 30),
-    "training": (training.cases, 18),
-    "sweep": (checks.sweeping, 5),
-    "results": (checks.results, 7),
-    "suite": (checks.suite, 6),
+    "cliff": (cliff.cases, 20),
+    "engines": (engines.cases, 6),
+    "columns": (columns.cases, 32),
+    "training": (training.cases, 30),
+    "sweep": (checks.sweeping, 3),
+    "results": (checks.results, 5),
+    "suite": (checks.suite, 4),
 }
-PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime")
-SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"
+PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime", "nvidia-cublas")
+TELLING = ("CUBLAS_", "CUDA_", "CUDNN_", "NVIDIA_TF32", "PYTORCH_", "TORCH_")  # variables, by how they begin
+UNUSABLE = 3  # the exit code that asks for a new process
 
 
 def main() -> None:
@@ -37,25 +40,28 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     arguments = parser.parse_args()
+    end_on_terminate()
+    end_with_parent()
     with Run(arguments.folder, SETTINGS[arguments.engine], arguments.seconds) as run:
-        append(run.records, machine(arguments.part))
-        run.measure(PARTS[arguments.part][0](run))
+        append(run.records, machine(arguments.engine, arguments.part))
+        try:
+            with driver.watching(arguments.part) as clocks:
+                run.measure(PARTS[arguments.part][0](run))
+        except UnusableDeviceError as error:
+            print(f"{arguments.part}: the device does not answer after this: {error}", file=sys.stderr)
+            raise SystemExit(UNUSABLE) from None
+        except KeyboardInterrupt:
+            raise SystemExit(f"{arguments.part}: stopped in the middle of a measurement") from None
+        finally:
+            append(run.records, *clocks)
 
 
-def machine(part: str) -> dict[str, Any]:
-    """With the GPU's clocks and temperature when the part begins."""
-    return describe_machine(part=part, gpu=nvidia_smi(), packages=_packages())
-
-
-def nvidia_smi() -> dict[str, str]:
-    """What the driver says of the GPU and of itself; empty where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"]
-    try:
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    values = printed.splitlines()[0].split(", ")
-    return dict(zip(SMI.split(","), values, strict=False))
+def machine(engine: str, part: str) -> dict[str, Any]:
+    """With the GPU's state when the part begins."""
+    environment = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(TELLING)}
+    return describe_machine(
+        engine=engine, part=part, gpu=driver.state(), packages=_packages(), environment=environment
+    )
 
 
 def _packages() -> dict[str, str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from bench.gpu.checks import SUITE
 from bench.gpu.columns import PAPER
 from bench.gpu.programs import HOWS
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
-from bench.gpu.training import PEAK, SECOND
+from bench.gpu.training import PEAK, SECOND, WAYS
 from bench.record import Record
+from mucudnn.kernels import PASSES
 
 NOT_MEASURED = "not measured"
 STOCK, DROP_IN = HOWS
@@ -36,7 +39,12 @@ def questions(found: Found) -> list[tuple[str, str, str]]:
 def value_of(found: Found, bench: str, case: str, metric: str, unit: str) -> str:
     """A figure with its unit; nothing where there is none."""
     record = found.get((bench, case, metric))
-    return "" if record is None or record.value is None else f"{record.value:.4g} {unit}".strip()
+    return "" if record is None or record.value is None else f"{short(record.value)} {unit}".strip()
+
+
+def short(value: float) -> str:
+    """Four significant digits, and all those before the point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cliff(batch: int, free: str) -> Callable[[Found], str]:
@@ -68,12 +76,14 @@ def _engines(found: Found) -> str:
 
 
 def _legacy(found: Found) -> str:
-    rows = [r.details["legacy"] for r in found.values() if r.bench == "engines" and "legacy" in r.details]
-    return (
-        ", ".join(f"{name} {sum(row[name] for row in rows)} of {len(rows)}" for name in rows[0])
-        if rows
-        else ""
-    )
+    rows = [
+        r.details["legacy"]
+        for r in found.values()
+        if r.bench == "engines" and "legacy" in r.details and r.case.endswith("fp32 NCHW")
+    ]
+    if not rows:
+        return ""
+    return ", ".join(f"{name} {sum(row[name] for row in rows)} of {len(rows)}" for name in rows[0])
 
 
 def ratios_of(found: Found, column: str, networks: tuple[str, ...], limit: int) -> list[Record]:
@@ -92,20 +102,32 @@ def _speedup(
 
     def answer(found: Found) -> str:
         records = [r for mib in limits for r in ratios_of(found, column, networks, mib * MIB)]
-        ratios = [r.value for r in records if r.value and kernels in r.details["problem"]]
+        measured = [r for r in records if kernels in r.details["problem"]]
+        ratios = [r.value for r in measured if r.value is not None]
         if not ratios:
             return ""
-        mean = statistics.geometric_mean(ratios)
-        return f"{mean:.2f}×, {min(ratios):.2f} to {max(ratios):.2f}, of {len(ratios)}"
+        above = sum(ratio > 1.05 for ratio in ratios)
+        figures = [
+            f"{statistics.geometric_mean(ratios):.2f}× (worst {min(ratios):.2f}, best {max(ratios):.2f})",
+            f"above 1.05×: {above} of {len(ratios)}",
+            ", ".join(_passes(measured)),
+        ]
+        if nothing := len(measured) - len(ratios):
+            figures.append(f"besides {nothing} of which nothing undivided fits")
+        return "; ".join(figures)
 
     return answer
 
 
+def _passes(records: list[Record]) -> Iterator[str]:
+    """How many are of which pass."""
+    for pass_ in PASSES:
+        if count := sum(record.case.endswith(f" {pass_}") for record in records):
+            yield f"{count} {pass_}"
+
+
 def _of_unlimited(found: Found) -> str:
-    columns = [column for column in COLUMNS if "NCHW" in column]
-    all_of = [
-        record for column in columns for record in ratios_of(found, column, ("alexnet", "resnet50"), 64 * MIB)
-    ]
+    all_of = [record for column in TENSOR_CORES for record in ratios_of(found, column, _BOTH, 64 * MIB)]
     ratios = [ratio for record in all_of if (ratio := record.details["of_unlimited"])]
     if not ratios:
         return ""
@@ -114,9 +136,11 @@ def _of_unlimited(found: Found) -> str:
 
 
 def _worst(found: Found) -> str:
-    ratios = [record.value for record in found.values() if record.metric.startswith("speedup within")]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return f"{min(known):.2f}×" if known else ""
+    known = [r for r in found.values() if r.metric.startswith("speedup within") and r.value is not None]
+    if not known:
+        return ""
+    worst = min(known, key=lambda record: record.value or 0.0)
+    return f"{worst.value:.2f}×: {worst.bench}, {worst.case}, {worst.metric.removeprefix('speedup ')}"
 
 
 def _step(network: str) -> Callable[[Found], str]:
@@ -133,21 +157,34 @@ def _step(network: str) -> Callable[[Found], str]:
         peak, stock_peak = (found.get(("training", f"{network}, {way}", PEAK)) for way in (SECOND, "stock"))
         more = ""
         if peak and stock_peak and peak.value and stock_peak.value:
-            more = f"{peak.value - stock_peak.value:.4g} MiB more than stock"
-        return ", ".join(filter(None, (f"{ours.value:.4g} ms", rate, more, added)))
+            more = f"{short(peak.value - stock_peak.value)} MiB more than stock's peak"
+        firsts = [value_of(found, "training", f"{network}, {way}", "first step", "ms") for way in WAYS]
+        named = zip(("stock", "benchmark", "first process", "second process"), firsts, strict=True)
+        first = ", ".join(f"{name} {ms}" for name, ms in named if ms)
+        return "; ".join(filter(None, (f"{short(ours.value)} ms", rate, more, added, f"first step: {first}")))
 
     return answer
 
 
 def _cliffs(found: Found) -> str:
-    record = found.get(("sweep", "PyTorch, stock", "cliffs"))
-    return str(record.details["at"] or "none") if record else ""
+    swept = [r for r in found.values() if r.bench == "sweep" and r.metric == "cliffs"]
+    at = sorted({size for record in swept for size in record.details["at"]})
+    sizes = {size for record in swept for size in record.details["ms"]}
+    return f"{', '.join(map(str, at)) or 'none'} of {len(sizes)} that are measured" if swept else ""
+
+
+def _engine_cliffs(found: Found) -> str:
+    record = next((r for r in found.values() if r.metric == "cliffs within 64 MiB"), None)
+    return ", ".join(map(str, record.details["at"])) or "none" if record else ""
 
 
 def _equality(found: Found) -> str:
-    ratios = [r.value for r in found.values() if r.bench == "equality" and r.value is not None]
-    refused = sum(r.value is None for r in found.values() if r.bench == "equality" and r.metric != FAILED)
-    return f"worst {max(ratios):.2f} of {len(ratios)}; {refused} divisions refused" if ratios else ""
+    records = [r for r in found.values() if r.bench == "equality" and r.metric != FAILED]
+    ratios = [r.value for r in records if r.value is not None]
+    why = Counter(str(r.details.get("why", "no reason given")) for r in records if r.value is None)
+    without = [f"{count} without: {reason}" for reason, count in why.items()]
+    worst = [f"worst {max(ratios):.2f} of {len(ratios)}"] if ratios else []
+    return "; ".join(worst + without)
 
 
 def _sums(found: Found) -> str:
@@ -161,15 +198,20 @@ def _sums(found: Found) -> str:
 
 def _determinism(found: Found) -> str:
     rows = [r for r in found.values() if r.bench == "determinism" and r.value is not None]
-    return f"{sum(r.value == 1 for r in rows)} of {len(rows)} kernels" if rows else ""
+    return f"{sum(r.value == 1 for r in rows)} of {len(rows)}" if rows else ""
 
 
 def _suite(found: Found) -> str:
-    record = found.get(("suite", "tests/gpu", "tests passed"))
-    return str(record.details["outcome"]) if record else ""
+    files = [r for r in found.values() if r.bench == "suite" and r.metric == "tests passed"]
+    if not files:
+        return ""
+    failed = [line for record in files for line in record.details["failed"]]
+    passed = sum(record.value or 0 for record in files)
+    return f"{passed:.0f} passed, {len(failed)} failed, in {len(files)} of {len(SUITE)} files"
 
 
 _BOTH = ("alexnet", "resnet50")
+TENSOR_CORES = ("fp16 NCHW", "TF32 NCHW", "bf16 NCHW")
 _THREE = "at least 3×"
 QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     *(
@@ -182,9 +224,9 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
         for free in ("512 MiB of workspace", "any workspace")
     ),
     ("engines that cuDNN offers", "", _engines),
-    ("kernels in which legacy FFT and Winograd run", "", _legacy),
+    ("kernels in which legacy FFT and Winograd run, strict fp32", "", _legacy),
     *(
-        (f"divided over undivided, {column}, AlexNet and ResNet-50, N=256, 64 MiB", aim,
+        (f"geometric mean of divided over undivided, {column}, AlexNet and ResNet-50, N=256, 64 MiB", aim,
          _speedup(column, _BOTH, 64))
         for column, aim in zip(COLUMNS, (_THREE, _THREE, _THREE, "", "about 1×", "about 1×"), strict=True)
     ),
@@ -195,14 +237,16 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
         for column in PAPER
         for size, aim in ((3, "the paper: up to 2.31×"), (5, "the paper: up to 3.85×"))
     ),
-    ("divided within 64 MiB, over undivided without a limit, NCHW", "within 5 %", _of_unlimited),
+    ("time divided within 64 MiB, of that undivided without a limit, fp16, TF32 and bf16 NCHW", "within 5 %",
+     _of_unlimited),
     ("worst of all kernels, columns and limits", "at least 0.98×", _worst),
     *(
-        (f"a training step of {network} within 512 MiB, over cudnn.benchmark",
-         "at least 0.95; at most 512 MiB; 0", _step(network))
+        (f"a training step of {network} within 512 MiB, against cudnn.benchmark",
+         "at least 0.95; at most 512 MiB; 0 bytes", _step(network))
         for network in GPU.networks
     ),
     ("mini-batch sizes from 1 to 256 at which stock PyTorch's time jumps", "", _cliffs),
+    ("the same, of the engine undivided within 64 MiB, about powers of two", "", _engine_cliffs),
     ("error of divided results over that of undivided ones", "at most 2", _equality),
     ("calls that add 16-bit slices in fp32", "one at least", _sums),
     ("kernels with one result in three processes", "all", _determinism),

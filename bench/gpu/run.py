@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import gzip
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bench.gpu.processes import ProgramError
 from bench.gpu.setting import Setting
+from bench.gpu.store import Store
 from bench.record import Record, append, read
 from mucudnn._native import Engine
 from mucudnn.cache import Cache
 from mucudnn.cli.terminal import Terminal
 from mucudnn.engines import open_engine
-from mucudnn.exchange import format_rows, parse_rows
+from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
 
 MOST_FAILURES = 5
 FAILED = "failed"  # the metric of a record without a value, whose details say why
+
+
+class UnusableDeviceError(Exception):
+    """An error on the device has made it unusable to this process, but not to another one."""
 
 
 @dataclass(frozen=True)
@@ -36,34 +42,26 @@ class Run:
 
     def __init__(self, folder: Path, setting: Setting, seconds: float) -> None:
         self.folder, self.setting = folder, setting
+        self.store = Store(folder)
+        self.store.make()
         self.deadline = time.monotonic() + seconds
         self.listener: Listener = Terminal()
-        self._cache: Cache | None = None
-        self._measured = _named(record for _, record in read(self.records))
+        self._opened: Cache | None = None
+        records = [record for _, record in read(self.records)]
+        self._measured = _named(records)
+        self._failed = {(record.bench, record.case) for record in records if record.metric == FAILED}
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._cache is not None:
-            with gzip.open(self.measurements, "wt", encoding="utf-8") as file:
-                file.writelines(format_rows(self._cache.rows()))
-            self._cache.__exit__()
+        if self._opened is not None:
+            self._opened.__exit__()
 
     @property
     def records(self) -> Path:
         """All figures, those of former runs first."""
-        return self.folder / "gpu.jsonl"
-
-    @property
-    def measurements(self) -> Path:
-        """Every algorithm at every size that was measured, as `mucudnn cache export` writes them."""
-        return self.folder / "measurements.jsonl.gz"
-
-    @property
-    def programs_cache(self) -> Path:
-        """What the drop-in measures under programs."""
-        return self.folder / "cache" / "programs.sqlite"
+        return self.store.records
 
     @property
     def seconds_left(self) -> float:
@@ -77,16 +75,10 @@ class Run:
 
     @property
     def cache(self) -> Cache:
-        """Of what the engine measures; begins with the measurements that the folder holds."""
-        if self._cache is None:
-            path = self.folder / "cache" / "engine.sqlite"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new = not path.exists()
-            self._cache = Cache.open(path)
-            if new and self.measurements.exists():
-                with gzip.open(self.measurements, "rt", encoding="utf-8") as lines:
-                    self._cache.merge(parse_rows(lines, self.measurements.name))
-        return self._cache
+        """Of what the engine measures."""
+        if self._opened is None:
+            self._opened = Cache.open(self.store.engine_cache)
+        return self._opened
 
     def has(self, bench: str, case: str) -> bool:
         """Whether a case is measured."""
@@ -95,28 +87,59 @@ class Run:
     def measure(self, cases: Iterator[Case]) -> None:
         """Measure the cases that are not there yet, in order, until the time is over.
 
-        A failure becomes a record and stops nothing; the next run tries again. But many in a row are of one
-        cause, such as a device that an error has made unusable to the process: then SystemExit is raised.
+        A failure becomes a record and stops nothing; later runs try it again, after all that they have not
+        tried yet. What ends the whole process is such a failure too, once the next run finds its traces.
+        But many failures in a row, other than of programs, are of one cause: then SystemExit is raised, and
+        UnusableDeviceError where the device does not answer any more.
         """
+        self._note_crash()
+        wanted = [case for case in cases if not self.has(case.bench, case.name)]
         failures = 0
-        for case in cases:
+        for case in sorted(wanted, key=lambda case: (case.bench, case.name) in self._failed):
             if self.seconds_left <= 0:
                 return
-            if self.has(case.bench, case.name):
-                continue
             if failures == MOST_FAILURES:
                 raise SystemExit(f"{failures} failures in a row")
-            try:
-                records = list(case.measure())
-                failures = 0
-            except Exception as error:  # whatever it is, the others are not concerned
-                lines = str(error).strip().splitlines() or [""]
-                records = [_failure(case.bench, case.name, f"{type(error).__name__}: {lines[-1]}")]
-                failures += 1
-            append(self.records, *records)
-            self._measured |= _named(records)
-            for record in records:
-                print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
+            failures = 0 if self._measure(case) else failures + 1
+
+    def _measure(self, case: Case) -> bool:
+        """Whether it went well, or was a program, which is a process of its own."""
+        self.store.at_work.write_text(json.dumps([case.bench, case.name]), "utf-8")
+        why, program = "", False
+        try:
+            records = list(case.measure())
+        except Exception as error:  # whatever it is, the others are not concerned
+            program = isinstance(error, ProgramError)
+            lines = str(error).strip().splitlines() or [""]
+            why = f"{type(error).__name__}: {lines[-1]}"
+            records = [_failure(case.bench, case.name, why)]
+        finally:
+            self.store.at_work.unlink()
+        self._keep(records)
+        if why and not self._device_answers():
+            raise UnusableDeviceError(why)
+        return program or not why
+
+    def _note_crash(self) -> None:
+        if self.store.at_work.exists():
+            bench, case = json.loads(self.store.at_work.read_text("utf-8"))
+            self.store.at_work.unlink()
+            self._keep([_failure(bench, case, "the process ended while it was measured")])
+
+    def _keep(self, records: list[Record]) -> None:
+        append(self.records, *records)
+        self._measured |= _named(records)
+        self._failed |= {(record.bench, record.case) for record in records if record.metric == FAILED}
+        for record in records:
+            print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
+
+    def _device_answers(self) -> bool:
+        if "engine" not in self.__dict__:
+            return True
+        try:
+            return self.engine.available_memory > 0
+        except (MucudnnError, RuntimeError):
+            return False
 
 
 def _named(records: Iterable[Record]) -> set[tuple[str, str]]:

@@ -70,7 +70,7 @@ GPU = Setting(
     cliff_batches=(63, 64),
     swept=Convolution(channels=64, size=56, stride=1),
     swept_batches=tuple(sorted({n for k in range(9) for n in (2**k - 1, 2**k, 2**k + 1)} - {0, 257})),
-    networks=("resnet18", "resnet50", "unet3d"),
+    networks=("resnet50", "resnet18", "unet3d"),
     steps=10,
     checked="mb32_ic192ih13_oc384_kh3_ph1",  # AlexNet's third
 )

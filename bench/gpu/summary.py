@@ -5,24 +5,25 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from bench.gpu.columns import LIMITS
 from bench.gpu.engines import TYPES
-from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, value_of
+from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, short, value_of
 from bench.gpu.run import FAILED
-from bench.gpu.setting import COLUMNS, GPU, MIB
+from bench.gpu.setting import COLUMNS, GPU, HOST, MIB
+from bench.gpu.store import Store
 from bench.gpu.training import PEAK, WAYS
 from bench.record import Record, read
 from mucudnn.kernels import PASSES
 
 
-def write_summary(folder: Path) -> None:
+def write_summary(store: Store) -> None:
     """`summary.md`, anew."""
-    records = read(folder / "gpu.jsonl")
+    records = read(store.records)
     machine = records[-1][0] if records else {}
-    (folder / "summary.md").write_text(summary(folder.name, machine, latest(record for _, record in records)))
+    text = summary(store.folder.name, machine, latest(record for _, record in records))
+    store.summary.write_text(text, "utf-8")
 
 
 def summary(name: str, machine: dict[str, Any], found: Found) -> str:
@@ -30,10 +31,7 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
     lines = [
         f"# {name}",
         "",
-        ", ".join(f"{key} {value}" for key, value in machine.get("gpu", {}).items()) or "no GPU: a dry run",
-        "",
-        ", ".join(f"{key} {value}" for key, value in machine.get("packages", {}).items()),
-        "",
+        *_machine(machine),
         *table(("question", "aim", "figure"), questions(found)),
         "",
         *table(("pytorch#128936", "what", "ms", "first call ms, or by what"), _cliff(found)),
@@ -41,15 +39,36 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
         *table(("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines(found)),
         "",
         "Medians over kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
+        "Each algorithm with its notes, times and workspaces is in measurements.jsonl.gz.",
+        "",
+        "Divided over the best undivided, N=256, both within a limit and run whole in turns; then the time",
+        "of what is chosen within the limit, of that of the fastest undivided without any.",
         "",
         *table(COLUMNS_HEAD, _columns(found)),
         "",
-        *table(("training", "step ms", "first step ms", "peak MiB"), _training(found)),
+        *table(
+            ("training", "step ms", "first step ms", "peak MiB", "bytes measured before", "meanwhile"),
+            _training(found),
+        ),
     ]
+    parts = list(_parts(found))
+    if parts:
+        lines += ["", *table(("part", "s", "SM clock MHz, median", "least and most that was sampled"), parts)]
     failures = [(r.bench, r.case, r.details["why"]) for r in found.values() if r.metric == FAILED]
     if failures:
         lines += ["", *table(("failed", "case", "why"), failures)]
     return "\n".join(lines) + "\n"
+
+
+def _machine(machine: dict[str, Any]) -> Iterator[str]:
+    """Paragraphs, of the last part that was begun."""
+    if machine.get("engine") == HOST.engine:
+        yield from ("A dry run without a GPU: its times say nothing.", "")
+    for name in ("gpu", "packages"):
+        if said := machine.get(name):
+            yield from (", ".join(f"{key} {value}" for key, value in said.items()), "")
+    ours = [f"{key} {machine[key]}" for key in ("mucudnn", "commit", "date", "python") if key in machine]
+    yield from (", ".join(ours), "")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
@@ -64,16 +83,29 @@ def _row(cells: Iterable[str]) -> str:
 
 SIZES = (256, 64, 16, 1)
 COLUMNS_HEAD = (
-    "column", "network", "MiB", "geometric mean", "best", "worst", "above 1.05×", "of unlimited",
-    "within 5 %",
+    "column", "network", "limit MiB", "geometric mean", "best", "worst", "above 1.05×",
+    "time of unlimited", "within 5 %",
 )  # fmt: skip
+
+
+def _parts(found: Found) -> Iterator[tuple[str, ...]]:
+    """The last run of each."""
+    for (bench, part, metric), record in found.items():
+        if bench == "part" and metric == "took":
+            clocks = found.get(("clocks", part, "SM clock, median"))
+            sampled = ", ".join(
+                f"{name} {least:g} to {most:g}"
+                for name, (least, most) in (clocks.details if clocks else {}).items()
+            )
+            clock = f"{clocks.value:g}" if clocks and clocks.value else NOT_MEASURED
+            yield part, f"{record.value:.0f}", clock, sampled
 
 
 def _cliff(found: Found) -> Iterator[tuple[str, ...]]:
     for record in found.values():
         if record.bench == "cliff" and record.value is not None:
-            more = record.details.get("by") or f"{record.details['first_ms']:.4g}"
-            yield record.case, record.metric, f"{record.value:.4g}", more
+            more = record.details.get("by") or short(record.details["first_ms"])
+            yield record.case, record.metric, short(record.value), more
 
 
 def _engines(found: Found) -> Iterator[tuple[str, ...]]:
@@ -116,5 +148,8 @@ def _training(found: Found) -> list[tuple[str, ...]]:
             case = f"{network}, {way}"
             metrics = ("step", "first step", PEAK)
             figures = [value_of(found, "training", case, metric, "") or NOT_MEASURED for metric in metrics]
-            rows.append((case, *figures))
+            step = found.get(("training", case, "step"))
+            details = step.details if step else {}
+            journal = [str(details.get(f"journal_bytes_{when}", "")) for when in ("before", "added")]
+            rows.append((case, *figures, *journal))
     return rows

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from functools import partial
 
 import torch
 
-from bench.gpu.torch_timing import milliseconds, versions, wall_milliseconds
+from bench.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions, wall_milliseconds
 
-MIB = 2**20
 ROUNDING = 32 * MIB  # what PyTorch's allocator rounds up, of all tensors together
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def main() -> None:
-    """Time forward calls: the first, and the median of those after it."""
+    """Time forward calls: the first of all, and at each size the median of later ones."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.torch_convolution", description=__doc__)
     parser.add_argument("--batches", required=True, help="mini-batch sizes, with commas between them")
     parser.add_argument("--channels", type=int, required=True, help="of input and output")
@@ -30,7 +28,7 @@ def main() -> None:
     parser.add_argument("--padding", type=int, default=0)
     parser.add_argument("--dtype", choices=TYPES, default="bf16")
     parser.add_argument("--free-mib", type=int, help="that PyTorch may still allocate beside x, w and y")
-    parser.add_argument("--calls", type=int, default=5, help="that the median is of")
+    parser.add_argument("--runs", type=int, default=5, help="runs that the median is of")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
@@ -39,33 +37,32 @@ def main() -> None:
     convolution = torch.nn.Conv2d(
         arguments.channels, arguments.channels, 3, arguments.stride, arguments.padding, bias=False
     ).to(device, TYPES[arguments.dtype])
-    times, first = {}, 0.0
+    times, first = {}, None
     with torch.inference_mode():
         for batch in map(int, arguments.batches.split(",")):
             shape = (batch, arguments.channels, arguments.size, arguments.size)
             x = torch.randn(shape, device=device, dtype=TYPES[arguments.dtype])
             if arguments.free_mib is not None and device.type == "cuda":
-                leave_free(device, arguments, batch)
-            once = wall_milliseconds(device, partial(convolution, x))
-            first = first or once
-            runs = [milliseconds(device, partial(convolution, x)) for _ in range(arguments.calls)]
-            times[batch] = statistics.median(runs)
-            del x
-    peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
-    print(json.dumps({"ms": times, "first_ms": first, "peak_mib": peak, **versions(device)}))
+                out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
+                leave_free(batch * arguments.channels * out**2 * x.itemsize + arguments.free_mib * MIB)
+            work = partial(convolution, x)
+            if first is None:
+                first = wall_milliseconds(device, work)
+            times[batch] = median_milliseconds(device, work, arguments.runs)
+            del x, work
+    answer = {"ms": times, "first_ms": first, "peak_mib": peak_mib(device)}
+    print(json.dumps({**answer, **versions(device)}))
 
 
-def leave_free(device: torch.device, arguments: argparse.Namespace, batch: int) -> None:
-    """Forbid PyTorch's allocator, which cuDNN's workspaces come from, all but y and so many MiB.
+def leave_free(size: int) -> None:
+    """Forbid PyTorch's allocator, which cuDNN's workspaces come from, all but so many bytes more.
 
-    The device itself keeps its memory, so that only workspaces feel the limit.
+    The device itself keeps its memory, so that only tensors and workspaces feel the limit.
     """
-    out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
-    y = batch * arguments.channels * out * out * TYPES[arguments.dtype].itemsize
     torch.cuda.empty_cache()
-    allowed = torch.cuda.memory_reserved(device) + y + arguments.free_mib * MIB + ROUNDING
-    total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), device)
+    total = torch.cuda.get_device_properties().total_memory
+    allowed = torch.cuda.memory_reserved() + size + ROUNDING
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
 
 
 if __name__ == "__main__":

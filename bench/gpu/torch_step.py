@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 
 import torch
 
-from bench.gpu.torch_timing import milliseconds, versions, wall_milliseconds
+from bench.gpu.torch_timing import median_milliseconds, peak_mib, versions, wall_milliseconds
 from bench.models import TRAINED, trained
-
-MIB = 2**20
 
 
 def main() -> None:
@@ -23,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.torch_step", description=__doc__)
     parser.add_argument("network", choices=TRAINED)
     parser.add_argument("--benchmark", action="store_true", help="set torch.backends.cudnn.benchmark")
-    parser.add_argument("--steps", type=int, default=10, help="after the first")
+    parser.add_argument("--steps", type=int, default=10, help="that the median is of, after two others")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
@@ -41,9 +38,8 @@ def main() -> None:
         losses.append(loss.detach())
 
     first = wall_milliseconds(device, step)
-    times = [milliseconds(device, step) for _ in range(arguments.steps)]
-    peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
-    answer = {"step_ms": statistics.median(times), "first_ms": first, "peak_mib": peak}
+    ms = median_milliseconds(device, step, arguments.steps)
+    answer = {"step_ms": ms, "first_ms": first, "peak_mib": peak_mib(device)}
     print(json.dumps({**answer, "losses": [loss.item().hex() for loss in losses], **versions(device)}))
 
 

@@ -8,49 +8,19 @@ provides the memory alone. Prints one line of JSON.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_float, c_size_t, c_void_p
 from functools import partial
-from typing import Any
 
 import torch
 
+from bench.gpu.cudnn_calls import FLOAT, Library
+
 COUNT = 4096
-FLOAT, CODES = 0, {"f16": (2, torch.float16, 2048), "bf16": (9, torch.bfloat16, 256)}
+CODES = {"f16": (2, torch.float16, 2048), "bf16": (9, torch.bfloat16, 256)}
 ONE, ZERO = c_float(1.0), c_float(0.0)
 Sum = Callable[[], tuple[int, torch.Tensor]]
-
-
-class Library:
-    """cuDNN's functions, and its descriptors, which live as long as the process."""
-
-    def __init__(self, name: str) -> None:
-        self._functions = ctypes.CDLL(name)
-        self.handle = self.made("cudnnCreate")
-
-    def call(self, function: str, *arguments: Any) -> int:
-        """Its status; pointers as c_void_p, so that ctypes does not cut them. AttributeError: no such one."""
-        status: int = getattr(self._functions, function)(*arguments)
-        return status
-
-    def made(self, function: str) -> c_void_p:
-        """What a function makes through its pointer."""
-        made = c_void_p()
-        self.check(function, byref(made))
-        return made
-
-    def check(self, function: str, *arguments: Any) -> None:
-        """Call; raise RuntimeError where it fails."""
-        if status := self.call(function, *arguments):
-            raise RuntimeError(f"{function}: status {status}")
-
-    def tensor(self, code: int, rows: int = 1) -> c_void_p:
-        """A descriptor of rows x COUNT values."""
-        tensor = self.made("cudnnCreateTensorDescriptor")
-        self.check("cudnnSetTensor4dDescriptor", tensor, 0, code, rows, 1, 1, COUNT)
-        return tensor
 
 
 def sums(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str, Sum, float]]:
@@ -61,14 +31,15 @@ def sums(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str,
 
     def add_one(function: str) -> tuple[int, torch.Tensor]:
         total = torch.full((COUNT,), float(stalls), device=device)
-        summands = byref(ONE), cudnn.tensor(code), x, byref(ONE), cudnn.tensor(FLOAT), pointer(total)
+        summand, sum_ = (cudnn.tensor(each, COUNT) for each in (code, FLOAT))
+        summands = byref(ONE), summand, x, byref(ONE), sum_, pointer(total)
         return cudnn.call(function, cudnn.handle, *summands), total
 
     def operate() -> tuple[int, torch.Tensor]:
         total = torch.full((COUNT,), float(stalls), device=device)
         adding = cudnn.made("cudnnCreateOpTensorDescriptor")
         cudnn.check("cudnnSetOpTensorDescriptor", adding, 0, FLOAT, 0)
-        a, b, c = cudnn.tensor(FLOAT), cudnn.tensor(code), cudnn.tensor(FLOAT)
+        a, b, c = (cudnn.tensor(each, COUNT) for each in (FLOAT, code, FLOAT))
         summands = byref(ONE), a, pointer(total), byref(ONE), b, x, byref(ZERO), c, pointer(total)
         return cudnn.call("cudnnOpTensor", cudnn.handle, adding, *summands), total
 
@@ -76,13 +47,25 @@ def sums(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str,
         total = torch.zeros(COUNT, device=device, dtype=type_out)
         adding = cudnn.made("cudnnCreateReduceTensorDescriptor")
         cudnn.check("cudnnSetReduceTensorDescriptor", adding, 0, FLOAT, 0, 0, 0)
-        rows, one, size = cudnn.tensor(code, ones.shape[0]), cudnn.tensor(code_out), c_size_t()
+        rows, one, size = cudnn.tensor(code, COUNT, ones.shape[0]), cudnn.tensor(code_out, COUNT), c_size_t()
         cudnn.check("cudnnGetReductionWorkspaceSize", cudnn.handle, adding, rows, one, byref(size))
         workspace = torch.empty(max(size.value, 1), device=device, dtype=torch.uint8)
         scratch = c_void_p(), c_size_t(0), pointer(workspace), size
         summands = byref(ONE), rows, x, byref(ZERO), one, pointer(total)
         return cudnn.call("cudnnReduceTensor", cudnn.handle, adding, *scratch, *summands), total
 
+    def graph() -> tuple[int, torch.Tensor]:
+        total = torch.full((COUNT,), float(stalls), device=device)
+        result, kept = torch.zeros_like(total), list[torch.Tensor]()
+
+        def allocate(size: int) -> c_void_p:
+            kept.append(torch.empty(max(size, 1), device=device, dtype=torch.uint8))
+            return pointer(kept[-1])
+
+        cudnn.add((FLOAT, code, FLOAT), COUNT, (pointer(total), x, pointer(result)), allocate)
+        return 0, result
+
+    yield f"pointwise ADD of the graph API, fp32 and {name} to fp32", graph, stalls + 1
     yield f"cudnnAddTensor, {name} to fp32", partial(add_one, "cudnnAddTensor"), stalls + 1
     yield f"cudnnTransformTensor, {name} to fp32", partial(add_one, "cudnnTransformTensor"), stalls + 1
     yield f"cudnnOpTensor, {name} and fp32 to fp32", operate, stalls + 1

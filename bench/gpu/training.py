@@ -35,13 +35,13 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
     case, (how, tuned) = f"{network}, {way}", WAYS[way]
     if way == SECOND and not run.has("training", f"{network}, {FIRST}"):
         raise MucudnnError("the first process was not done")
-    journal = journal_of(run.programs_cache)
+    journal = journal_of(run.store.programs_cache(network))
     before = _size(journal)
     arguments = (network, "--steps", str(run.setting.steps), *(("--benchmark",) if tuned else ()))
-    answer = call(run, how, "bench.gpu.torch_step", *arguments)
-    details: dict[str, Any] = {name: answer[name] for name in ("losses", "torch", "cudnn", "drop_in")}
+    answer = call(run, how, "bench.gpu.torch_step", *arguments, share=network)
+    details: dict[str, Any] = {name: answer[name] for name in ("losses", "torch", "cudnn", "tf32", "drop_in")}
     if how == DROP_IN:
-        # What a first process found already, such as of another network or of a run that was stopped.
+        # What a first process found already is of one that was stopped.
         details |= {"journal_bytes_before": before, "journal_bytes_added": _size(journal) - before}
     yield Record("training", case, "step", answer["step_ms"], "ms", details)
     yield Record("training", case, "first step", answer["first_ms"], "ms")

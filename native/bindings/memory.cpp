@@ -50,14 +50,15 @@ void store_random(const Memory& memory, const std::string& type_name, std::size_
     memory.device().copy_from_host(memory.data() + at, block.data(), std::min(block.size(), bytes - at));
 }
 
-Values read(const Memory& memory, const std::string& type_name, std::size_t count) {
+Values read(const Memory& memory, const std::string& type_name, std::size_t count, std::size_t first) {
   const DataType type = data_type_named(type_name);
-  const std::size_t bytes = bytes_for(memory, type, count);
+  const std::size_t before = bytes_for(memory, type, first);
+  const std::size_t bytes = bytes_for(memory, type, first + count) - before;
   Values values(static_cast<py::ssize_t>(count));
   double* out = values.mutable_data();
   const py::gil_scoped_release release;
   std::vector<char> staging(bytes);
-  memory.device().copy_to_host(staging.data(), memory.data(), bytes);
+  memory.device().copy_to_host(staging.data(), memory.data() + before, bytes);
   to_double(type, staging.data(), out, count);
   return values;
 }
@@ -74,7 +75,7 @@ void bind_memory(py::module_& module) {
             store(memory, type, count, [=](DataType t, char* to) { fill(t, to, count, value); });
           },
           py::arg("data_type"), py::arg("count"), py::arg("value"))
-      .def("read", &read, py::arg("data_type"), py::arg("count"))
+      .def("read", &read, py::arg("data_type"), py::arg("count"), py::arg("first") = 0)
       .def(
           "write",
           [](const Memory& memory, const std::string& type, const Values& values) {

@@ -12,6 +12,7 @@ import pytest
 from bench.gpu.part import PARTS
 from bench.gpu.run import FAILED, Run
 from bench.gpu.setting import HOST
+from bench.gpu.store import Store
 from bench.gpu.summary import write_summary
 from bench.record import Record, read
 
@@ -34,7 +35,7 @@ def test_each_part_measures(part: str, cases: tuple[int, ...], tmp_path: Path) -
         records = [record for _, record in read(run.records)]
     assert not [record for record in records if record.metric == FAILED]
     assert {record.case for record in records} == {found[index].name for index in cases}
-    write_summary(tmp_path)
+    write_summary(Store(tmp_path))
 
 
 def run(folder: Path, *arguments: str) -> tuple[Path, list[Record]]:
@@ -46,7 +47,7 @@ def run(folder: Path, *arguments: str) -> tuple[Path, list[Record]]:
 
 
 def test_a_run_goes_on_where_the_last_one_was_stopped(tmp_path: Path) -> None:
-    arguments = ("--only", "engines", "--minutes", "0.05")
+    arguments = ("--only", "engines", "--minutes", "0.2")
     results, first = run(tmp_path, *arguments)
     assert {path.name for path in results.iterdir()} == {
         "cache", "gpu.jsonl", "measurements.jsonl.gz", "summary.md"

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.ship import ship
 from mucudnn import system_database
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache, default_path
 from mucudnn.cli import main
+from mucudnn.decide import desirable_configurations
 from mucudnn.exchange import MEASUREMENT, Row, format_rows
+from mucudnn.kernels import Kernel
 from mucudnn.policies import micro_batch_sizes
 from mucudnn.records import SUCCESS, Machine, Measurement
 from mucudnn.system_database import SystemDatabase, file_name
@@ -77,6 +81,39 @@ def test_shipping_again_keeps_what_was_measured_later(tmp_path: Path, shipped: P
     ship(results(tmp_path / "second.gz", faster=2.0), shipped)
     times = {row["median_ms"] for _, row in SystemDatabase(shipped).rows_of(file.stem)}
     assert min(times) == 0.5
+
+
+numbers = st.integers(0, 4)
+measurements = st.lists(st.tuples(st.sampled_from((1, 2, 4, 8)), numbers, numbers | st.none()), max_size=40)
+
+
+@given(measured=measurements)
+def test_what_is_shipped_decides_as_all_that_was_measured(
+    measured: list[tuple[int, int, int | None]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("shipped")
+    (shipped := folder / "data").mkdir()
+    with Cache.in_memory(folder / "none") as cache:
+        for number, (size, workspace, ms) in enumerate(measured):
+            status = "CUDNN_STATUS_EXECUTION_FAILED" if ms is None else SUCCESS
+            median = None if ms is None else ms + 1.0
+            row = Measurement(size, f"eng{number}", status, workspace, "", median, 0.0)
+            cache.add(A_GPU, PROBLEM, "forward", row)
+        cache.add(A_GPU, PROBLEM, "forward", Measurement(8, "eng99", SUCCESS, 9, "", 9.0, 0.0))
+        rows = list(cache.rows())
+        whole = cache.measurements(A_GPU, PROBLEM, "forward")
+    (folder / "all.gz").write_bytes(gzip.compress("".join(format_rows(rows)).encode()))
+    file = ship(folder / "all.gz", shipped)
+    with Cache.in_memory(folder / "none") as cache:
+        cache.merge(SystemDatabase(shipped).rows_of(file.stem))
+        few = cache.measurements(A_GPU, PROBLEM, "forward")
+    kernel = Kernel(PROBLEM, "forward")
+    assert {row.micro_batch for row in few} == {row.micro_batch for row in whole}
+    assert [(c.time_ms, c.workspace) for c in desirable_configurations(few, kernel)] == [
+        (c.time_ms, c.workspace) for c in desirable_configurations(whole, kernel)
+    ]
+    ran = [(row.micro_batch, row.workspace) for row in few if row.median_ms is not None]
+    assert len(set(ran)) == len(ran)
 
 
 def test_a_name_of_several_devices_is_refused_and_an_unknown_one_is_no_cache(

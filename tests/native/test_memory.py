@@ -1,4 +1,4 @@
-"""What an engine's memory is filled with for measuring."""
+"""What an engine's memory is filled with for measuring, and what is read of it."""
 
 import numpy as np
 import pytest
@@ -44,3 +44,17 @@ def test_few_values_are_values_too(engine: _native.Engine, count: int) -> None:
     memory.fill("f32", 1, 7.0)
     memory.fill_random("f32", count, 1)
     assert (memory.read("f32", 1)[0] == 7.0) == (count == 0)
+
+
+@pytest.mark.parametrize("data_type", SIZES)
+def test_values_are_read_from_any_place_and_none_behind_the_end(
+    engine: _native.Engine, data_type: str
+) -> None:
+    memory = engine.allocate(100 * SIZES[data_type])
+    memory.fill_random(data_type, 100, 1)
+    values = memory.read(data_type, 100)
+    assert np.array_equal(memory.read(data_type, 30, 70), values[70:])
+    assert memory.read(data_type, 0, 100).size == 0
+    for count, first in ((31, 70), (1, 100), (0, 101)):
+        with pytest.raises(ValueError, match=f"101 values of {data_type} do not fit"):
+            memory.read(data_type, count, first)

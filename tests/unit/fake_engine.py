@@ -19,8 +19,8 @@ class FakeMemory:
     def fill_random(self, data_type: str, count: int, seed: int) -> None:
         self.write(data_type, np.random.default_rng(seed).random(count) - 0.5)
 
-    def read(self, data_type: str, count: int) -> np.ndarray:
-        return self.values[data_type][:count].astype(np.float64)
+    def read(self, data_type: str, count: int, first: int = 0) -> np.ndarray:
+        return self.values[data_type][first : first + count].astype(np.float64)
 
     def write(self, data_type: str, values: np.ndarray) -> None:
         assert values.size * TYPES[data_type]().itemsize <= self.size

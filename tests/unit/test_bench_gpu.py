@@ -9,6 +9,7 @@ import pytest
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
 from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
 from bench.gpu.setting import GPU, HOST, Convolution
+from bench.gpu.store import Store
 from bench.gpu.summary import summary, write_summary
 from bench.record import Record, append, read
 
@@ -80,23 +81,23 @@ def test_the_summary_says_what_the_records_come_to(tmp_path: Path) -> None:
     run = "mucudnn run --workspace 512MiB"
     append(
         tmp_path / "gpu.jsonl",
-        {"kind": "machine", "gpu": {"name": "a GPU", "driver_version": "1"}, "packages": {"torch": "2"}},
+        {"kind": "machine", "engine": "cudnn", "gpu": {"name": "a GPU", "driver_version": "1"},
+         "packages": {"torch": "2"}, "commit": "v1"},
         Record("cliff", "N=64, 512 MiB of workspace, stock", "time of a call", 1193.0, "ms", first),
         Record("cliff", f"N=64, 512 MiB of workspace, {run}", "time of a call", 20.0, "ms", first),
         Record("fp16 NCHW", "alexnet:conv2 forward", "speedup within 64 MiB", 2.0, "ratio", details),
         Record("fp16 NCHW", "resnet50:conv1 forward", "speedup within 64 MiB", 8.0, "ratio", details),
-        Record("suite", "tests/gpu", FAILED, None, "", {"why": "no | folder"}),
-    )
-    write_summary(tmp_path)
+        Record("suite", "test_engine.py", FAILED, None, "", {"why": "no | folder"}),
+    )  # fmt: skip
+    write_summary(Store(tmp_path))
     text = (tmp_path / "summary.md").read_text()
-    assert "name a GPU, driver_version 1\n\ntorch 2\n" in text
+    assert "name a GPU, driver_version 1\n\ntorch 2\n\ncommit v1\n" in text
     assert "512 MiB of workspace | at most 25 ms | stock 1193 ms, under `run` 20 ms |" in text
-    assert (
-        "fp16 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | 4.00×, 2.00 to 8.00, of 2 |" in text
-    )
+    figure = "4.00× (worst 2.00, best 8.00); above 1.05×: 2 of 2; 2 forward"
+    assert f"fp16 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | {figure} |" in text
     assert "| 1.02 of its time; 2 of 2 within 5 % |" in text
     assert "| fp16 NCHW | alexnet | 64 | 2.00 | 2.00 | 2.00 | 1 of 1 | 1.02 | 1 of 1 |" in text
-    assert "| suite | tests/gpu | no / folder |" in text
+    assert "| suite | test_engine.py | no / folder |" in text
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
-from bench.record import RESULTS, Record, append, read, update, write
+from bench.record import RESULTS, Record, append, describe_machine, read, update, write
 from bench.tables import CPU, README, Row, gpu_tables, refreshed
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "device": "a CPU", "library": "one"}
@@ -49,24 +50,41 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_each_question_stands_there_as_not_measured(tmp_path: Path) -> None:
-    dry = {"kind": "machine", "gpu": {}}
-    append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("suite", "tests/gpu", "tests passed", 1, ""))
+    dry = {**MACHINE, "engine": "host", "gpu": {"name": "a GPU that was not asked"}}
+    append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("sums", "in fp32", "calls", 1, ""))
     assert gpu_tables(tmp_path).count(NOT_MEASURED) == len(QUESTIONS)
 
 
-def test_each_gpu_has_a_table_of_its_own(tmp_path: Path) -> None:
-    machine = {"kind": "machine", "gpu": {"name": "a GPU"}}
-    record = Record("suite", "tests/gpu", "tests passed", 3, "", {"outcome": "3 passed"})
-    append(tmp_path / "a-GPU" / "gpu.jsonl", machine, record)
+def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path) -> None:
+    first, later = ({**MACHINE, "engine": "cudnn", "gpu": {}, "date": f"2026-01-0{day}"} for day in (1, 3))
+    passed = [Record("suite", f"test_{n}.py", "tests passed", n, "", {"failed": []}) for n in (3, 4)]
+    append(tmp_path / "a-GPU" / "gpu.jsonl", first, passed[0], later, passed[1])
+    append(tmp_path / "b-GPU" / "gpu.jsonl", first, passed[0])
     text = gpu_tables(tmp_path)
-    assert text.startswith("[a-GPU](results/a-GPU/summary.md)\n\n| question | aim | figure |")
-    assert "| the tests that need a GPU | all pass | 3 passed |" in text
+    head = "\n\n| question | aim | figure |"
+    assert text.startswith(f"[a-GPU](results/a-GPU/summary.md), 2026-01-01 to 2026-01-03{head}")
+    assert f"[b-GPU](results/b-GPU/summary.md), 2026-01-01{head}" in text
+    assert f"| all pass | 7 passed, 0 failed, in 2 of {len(SUITE)} files |" in text
 
 
 @pytest.mark.parametrize(("file", "rows"), [(file, rows) for _, file, rows in CPU])
 def test_each_committed_run_has_figures(file: str, rows: tuple[Row, ...]) -> None:
     records = [record for _, record in read(RESULTS / file)]
     assert any(answer(records) for _, _, answer in rows)
+
+
+def test_every_committed_figure_is_of_a_theme_that_stands_in_a_table() -> None:
+    assert {path.name for path in RESULTS.glob("*.jsonl")} == {file for _, file, _ in CPU}
+    for _, file, rows in CPU:
+        records = [record for _, record in read(RESULTS / file)]
+        for bench in {record.bench for record in records}:
+            without = [record for record in records if record.bench != bench]
+            assert any(answer(records) != answer(without) for _, _, answer in rows), (file, bench)
+
+
+def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert describe_machine()["commit"] == ""
 
 
 def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path: Path) -> None:

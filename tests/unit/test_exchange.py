@@ -13,7 +13,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.exchange import MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
-from mucudnn.records import Comparison, Machine, Measurement
+from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
 from mucudnn.system_database import SystemDatabase, file_name
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
@@ -60,6 +60,16 @@ def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
         assert other.measurements(HERE, PROBLEM, "forward") == [measurement(size) for size in (1, 2, 4)]
         assert other.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
         assert other.query("SELECT ic, ih, kd FROM measurements LIMIT 1") == [(4, 5, None)]
+
+
+def test_that_a_device_cannot_sum_slices_is_exported_and_imported(tmp_path: Path) -> None:
+    measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, "", 1.5, 0.1, CANNOT_ACCUMULATE)
+    with Cache.open(tmp_path / "one.sqlite") as cache:
+        cache.add(HERE, PROBLEM, "backward_filter", measured)
+        lines = list(format_rows(cache.rows()))
+    with Cache.open(tmp_path / "other.sqlite") as other:
+        other.merge(parse_rows(lines, "a file"))
+        assert other.measurements(HERE, PROBLEM, "backward_filter") == [measured]
 
 
 def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:

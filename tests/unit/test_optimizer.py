@@ -13,6 +13,7 @@ from mucudnn.decide import Limits
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
 from mucudnn.optimizer import Result, optimize, replay
 from mucudnn.result import to_json, to_plan
 from mucudnn.solver import Division, solve_division
@@ -239,6 +240,30 @@ def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: 
     assert ("HUNGRY", "CUDNN_STATUS_EXECUTION_FAILED") in statuses
 
 
+def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(path: Path) -> None:
+    class Dead(FakeEngine):
+        dead = False
+
+        @property
+        def available_memory(self) -> int:  # type: ignore[override]
+            if self.dead:
+                raise EngineError("cudaMemGetInfo: an illegal memory access was encountered")
+            return 2**34
+
+        def measure(self, problem: Any, pass_: Any, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
+            if algorithm == "HUNGRY":
+                self.dead = True
+                raise EngineError("it failed: an illegal memory access was encountered")
+            return super().measure(problem, pass_, algorithm, *args, **kwargs)
+
+    with pytest.raises(EngineError, match="cudaMemGetInfo"):
+        run(path, Dead())
+    with Cache.read_only(path) as cache:
+        machine = machine_of(FakeEngine())
+        rows = [row for k in KERNELS for row in cache.measurements(machine, k.problem, k.pass_)]
+    assert {row.algorithm for row in rows} == {"LEAN", "NONE"}
+
+
 def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: Path) -> None:
     class Failing(FakeEngine):
         def execute(self, problem: Any, pass_: Any, parts: Any, *args: Any, **kwargs: Any) -> None:
@@ -254,13 +279,21 @@ def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: 
     assert measured["same_algorithms_error"] is None
 
 
+@pytest.mark.parametrize(("kind", "least"), [("host", 64 * MiB), ("cudnn", 256 * MiB)])
+def test_slices_rotate_through_more_than_a_cache_holds_where_there_is_room(kind: str, least: int) -> None:
+    problem = parse_descriptor("f16:mb64_ic4ih5_oc4_kh3")[0]
+    wide = measuring_extent(problem, 2**40, kind)
+    assert least <= wide.x + wide.y < least + 2 * (wide.x + wide.y) // wide.samples
+    assert measuring_extent(problem, least // 2, kind).samples == 64
+
+
 def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
     problem = parse_descriptor("mb64_ic4ih5_oc4_kh3")[0]
     sample = (4 * 25 + 4 * 9) * 4
     with pytest.raises(MucudnnError, match="try --batch 8"):
-        measuring_extent(problem, 4 * 4 * 9 * 4 + 10 * sample)
+        measuring_extent(problem, 4 * 4 * 9 * 4 + 10 * sample, "host")
     with pytest.raises(MucudnnError, match="not even one sample"):
-        measuring_extent(problem, sample)
+        measuring_extent(problem, sample, "host")
 
 
 def test_a_cache_of_version_1_is_still_read() -> None:

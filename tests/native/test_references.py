@@ -1,0 +1,105 @@
+"""The fp64 results that errors are taken against: of a large kernel a piece, which is that of the whole."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import PASSES, Array, Bench, problems
+
+from mucudnn import reference
+from mucudnn._native import Engine, Problem, parse_descriptor
+from mucudnn.buffers import Tensors, extent
+from mucudnn.compare import compare, comparison_memory
+from mucudnn.kernels import Kernel
+from mucudnn.reference import Piece, Reference, piece_of
+from mucudnn.solver import Configuration, MicroConfiguration
+
+ROOM = 2**40
+ALL_TYPES = ("f32", "f64", "f16", "bf16")
+
+
+def selected(piece: Piece, pass_: str, values: Array) -> Array:
+    """What of a whole result belongs to a piece."""
+    return values[list(piece.out_channels if pass_ == "backward_filter" else piece.samples)].ravel()
+
+
+def assert_it_is_that_of_the_whole(engine: Engine, problem: Problem, pass_: str, piece: Piece) -> None:
+    bench = Bench(engine, problem, pass_)
+    x, w, y, *operands = (bench.memory[name] for name in bench.shapes)
+    found = Reference(engine, problem, pass_, Tensors(x, w, y, tuple(operands)), piece)
+    expected, exact = found.expected(), selected(piece, pass_, bench.exact())
+    assert expected is not None
+    assert np.linalg.norm(expected - exact) <= 1e-12 * bench.magnitude()
+    batch = problem.mini_batch
+    result = bench.run([(batch, bench.runnable(batch)[0])])
+    assert np.array_equal(found.found(), selected(piece, pass_, result))
+
+
+@settings(max_examples=150)
+@given(
+    problem=problems(data_types=ALL_TYPES),
+    pass_=st.sampled_from(PASSES),
+    most=st.integers(0, 2**16),
+    few=st.integers(1, 4),
+)
+def test_a_piece_of_the_fp64_result_is_that_of_the_whole(
+    engine: Engine, problem: Problem, pass_: str, most: int, few: int
+) -> None:
+    with patch.multiple(reference, MOST=most, FEW_CHANNELS=few):
+        piece = piece_of(problem, pass_, ROOM)
+    assert piece is not None
+    assert piece.memory <= most or piece.problem.mini_batch == 1
+    assert len(set(piece.samples)) == len(piece.samples)
+    if pass_ == "backward_filter":
+        assert piece.samples == tuple(range(problem.mini_batch))
+    elif len(piece.samples) > 1:
+        assert (piece.samples[0], piece.samples[-1]) == (0, problem.mini_batch - 1)
+    assert_it_is_that_of_the_whole(engine, problem, pass_, piece)
+
+
+@pytest.mark.parametrize("epilogue", ["+bias+relu", "+add+bias+relu", "+add0+bias+relu", "+relu+add"])
+@pytest.mark.parametrize("most", [0, 2**13, ROOM])
+def test_it_is_that_of_a_fused_kernel(engine: Engine, epilogue: str, most: int) -> None:
+    problem = parse_descriptor(f"mb5_ic3ih6_oc4_kh3_ph1{epilogue}")[0]
+    with patch.object(reference, "MOST", most):
+        piece = piece_of(problem, "forward", ROOM)
+    assert piece is not None
+    assert_it_is_that_of_the_whole(engine, problem, "forward", piece)
+
+
+def test_a_small_kernel_is_taken_whole_and_none_is_where_there_is_no_room() -> None:
+    problem = parse_descriptor("mb5_ic3ih6_oc9_kh3_ph1")[0]
+    for pass_ in PASSES:
+        piece = piece_of(problem, pass_, ROOM)
+        assert piece is not None
+        assert piece.shares == [(0, 1, 2, 3, 4)]
+        assert piece.memory == 2 * extent(problem.replace(data_type="f64")).total
+        assert piece_of(problem, pass_, 1000) is None
+
+
+@pytest.mark.parametrize("data_type", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: str, data_type: str) -> None:
+    problem = parse_descriptor("mb16_ic16ih12_oc32_kh3_ph1", data_type=data_type)[0]
+    kernel, name = Kernel(problem, pass_, ""), "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"
+    workspace = max(c.workspace for c in engine.enumerate(problem, pass_) if c.algorithm == name)
+    undivided = Configuration((MicroConfiguration(16, name, 1.0, workspace),))
+    divided = Configuration((MicroConfiguration(8, name, 0.5, workspace),) * 2)
+    whole = compare(engine, kernel, undivided, divided, ROOM)
+    with patch.object(reference, "MOST", comparison_memory(kernel, ROOM) // 8):
+        piece = compare(engine, kernel, undivided, divided, ROOM)
+    assert piece.error is not None
+    assert piece.error == pytest.approx(whole.error, rel=0.2)
+    assert piece.undivided_error == pytest.approx(whole.undivided_error, rel=0.2)
+
+
+def test_what_is_not_finite_has_no_error(engine: Engine) -> None:
+    problem = parse_descriptor("f16:mb16_ic8ih8_oc8_kh3_ph1")[0]
+    bench = Bench(engine, problem, "forward")
+    bench.memory["x"].fill("f16", problem.x_elements, 60000.0)
+    x, w, y = (bench.memory[name] for name in "xwy")
+    whole = Configuration((MicroConfiguration(16, "IMPLICIT_GEMM", 1.0, 2**24),))
+    with patch.object(Tensors, "random", lambda *_: Tensors(x, w, y)):
+        assert compare(engine, Kernel(problem, "forward", ""), whole, whole, ROOM).error is None

@@ -1,0 +1,261 @@
+"""From a run to the tables, on a GPU that is made up: its times are formulas, all else is as in any run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_engine import FakeAlgorithm, FakeCandidate, FakeEngine
+
+from bench.gpu import checks, cliff, training
+from bench.gpu.part import PARTS
+from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
+from bench.gpu.run import FAILED, Case, Run, record_outcome
+from bench.gpu.setting import COLUMNS, GPU, Setting
+from bench.gpu.summary import write_summary
+from bench.record import Record, append, read
+from bench.ship import ship
+from bench.tables import gpu_tables
+from mucudnn._native import Problem
+from mucudnn.errors import MucudnnError
+from mucudnn.journal import journal_of
+from mucudnn.kernels import Kernel
+from mucudnn.system_database import SystemDatabase
+
+MIB = 2**20
+MACHINE = {
+    "kind": "machine", "date": "2026-01-02T03:04:05+00:00", "engine": "cudnn", "commit": "v1",
+    "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"}, "packages": {"torch": "2.11.0"},
+}  # fmt: skip
+KERNELS = {
+    *("alexnet:conv2", "alexnet:conv3", "resnet50:layer1.0.conv2", "resnet50:conv1"),
+    *("deepbench:conv9", "deepbench:conv19"),
+}  # fmt: skip
+ALGORITHMS = {  # with tensor cores, and without
+    "eng28_k2=1": FakeAlgorithm(lambda n: 0.01 + 0.01 * n, lambda n: n * MIB),
+    "eng0": FakeAlgorithm(lambda n: 0.1 * n),
+    "FFT": FakeAlgorithm(lambda n: 0.05 * n, lambda n: n * MIB),
+    "WINOGRAD": FakeAlgorithm(lambda n: 0.0, status="CUDNN_STATUS_NOT_SUPPORTED"),
+}
+
+
+class Few(Setting):
+    """What is measured on a GPU, of a few kernels alone."""
+
+    def kernels(self, network: str, column: str, passes: tuple[str, ...]) -> list[Kernel]:
+        return [k for k in super().kernels(network, column, passes) if k.name in KERNELS]
+
+
+class Memory:
+    """Of which nothing is read."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def fill_random(self, data_type: str, count: int, seed: int) -> None:
+        assert count <= self.size
+
+
+class Gpu(FakeEngine):
+    """Made up."""
+
+    kind, device, library = "cudnn", "NVIDIA H200, compute capability 9.0", "cuDNN 9.19.0"
+    available_memory = 2**37
+
+    def __init__(self) -> None:
+        super().__init__(ALGORITHMS)
+        self.full = False
+
+    def allocate(self, size: int) -> Any:
+        if self.full:
+            raise MemoryError("cudaMalloc: out of memory")
+        return Memory(size)
+
+    def enumerate(self, problem: Problem, pass_: str) -> list[FakeCandidate]:
+        notes = {"eng28_k2=1": "tensor_op"}
+        found = super().enumerate(problem, pass_)
+        return [replace(candidate, notes=notes.get(candidate.algorithm, "")) for candidate in found]
+
+    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> Any:
+        needed = super().accumulator_size(problem, pass_, parts)
+        return None if needed else 0  # as on cuDNN, which cannot sum
+
+    def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> Any:
+        needed = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
+        return SimpleNamespace(workspace=needed, parts=parts)
+
+    def compare(self, divisions: Sequence, *tensors: Any, **options: Any) -> list[list[float]]:
+        return super().compare([division.parts for division in divisions], *tensors, **options)
+
+
+def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:
+    """What PyTorch would have printed."""
+    stock, versions = how == "stock", {"torch": "2.11.0+cu130", "cudnn": "91900", "tf32": True, "drop_in": []}
+    if module.endswith("torch_convolution"):
+        sizes = arguments[arguments.index("--batches") + 1].split(",")
+        jumps = 1193.0 if stock else 21.0
+        ms = {size: jumps if size == "64" else 0.3 * int(size) for size in sizes}
+        return {"ms": ms, "first_ms": 2000.0, "peak_mib": 5400.0, **versions}
+    if module.endswith("torch_sums"):
+        return {
+            "sums": {"cudnnAddTensor, f16 to fp32": "refused, status 9", "cudnnReduceTensor, f16": "fp32"}
+        }
+    journal = journal_of(run.store.programs_cache(share))
+    if not stock and not journal.exists():
+        journal.write_text("what it found\n")
+    tuned = {"step_ms": 95.0, "peak_mib": 24000.0} if "--benchmark" in arguments else {}
+    plain = {
+        "step_ms": 120.0 if stock else 100.0,
+        "first_ms": 4000.0,
+        "peak_mib": 20000.0 if stock else 20400.0,
+    }
+    return {**plain, **tuned, "losses": [], **versions}
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cliff, training, checks):
+        monkeypatch.setattr(module, "call", program)
+    errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
+    monkeypatch.setattr("bench.equality.compare", lambda *_: errors)
+    monkeypatch.setattr(
+        checks, "compare_processes", lambda _, __, ___, case: Record("determinism", case, "results", 1, "")
+    )
+    monkeypatch.setattr(
+        checks, "finished", lambda *_: CompletedProcess([], 0, "9 passed, 1 skipped in 3 s\n", "")
+    )
+
+
+def measured(
+    folder: Path, *parts: str, engine: Gpu | None = None, failing: Sequence[str] = ()
+) -> list[Record]:
+    """The records of a run of these parts; cases whose name contains one of `failing` meet a full memory."""
+    for part in parts:
+        with Run(folder, Few(**vars(GPU)), 600) as run:
+            gpu = run.__dict__["engine"] = engine or Gpu()
+            append(run.records, {**MACHINE, "part": part})
+            run.measure(spoiled(case, gpu, failing) for case in PARTS[part][0](run))
+            append(
+                run.records,
+                Record("clocks", part, "SM clock, median", 1980, "MHz", {"clocks.sm, MHz": [1200, 1980]}),
+            )
+        record_outcome(run.records, part, 60.0, "")
+        run.store.keep()
+        write_summary(run.store)
+    return [record for _, record in read(folder / "gpu.jsonl")]
+
+
+def spoiled(case: Case, gpu: Gpu, failing: Sequence[str]) -> Case:
+    def measure() -> Iterator[Record]:
+        gpu.full = any(name in case.name for name in failing)
+        yield from case.measure()
+
+    return replace(case, measure=measure)
+
+
+def figures(folder: Path) -> dict[str, str]:
+    found = latest(record for _, record in read(folder / "gpu.jsonl"))
+    return {question: figure for question, _, figure in questions(found)}
+
+
+def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "NVIDIA-H200-cuDNN-9.19.0"
+    records = measured(folder, *PARTS)
+    answers, files = figures(folder), len(checks.SUITE)
+    assert not [record for record in records if record.metric == FAILED]
+    assert not [question for question, figure in answers.items() if figure == NOT_MEASURED]
+    text, summary = gpu_tables(tmp_path), (folder / "summary.md").read_text()
+    assert text.startswith(
+        "[NVIDIA-H200-cuDNN-9.19.0](results/NVIDIA-H200-cuDNN-9.19.0/summary.md), 2026-01-02\n"
+    )
+    assert "| not measured |" not in text + summary
+    for said in (
+        "N=64 (pytorch#128936), 512 MiB of workspace | at most 25 ms | stock 1193 ms, under `run` 21 ms |",
+        "| engines that cuDNN offers |  | 3 run (median of ",
+        "| FFT 12 of 12, FFT_TILING 0 of 12, WINOGRAD 0 of 12, WINOGRAD_NONFUSED 0 of 12 |",
+        "fp16 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | 9.85× (worst 9.85, best 9.85); "
+        "above 1.05×: 12 of 12; 4 forward, 4 backward_data, 4 backward_filter |",
+        "| worst of all kernels, columns and limits | at least 0.98× | 1.00×: ",
+        "| 100 ms; 0.95 of its speed; 400 MiB more than stock's peak; 0 bytes measured in the second "
+        "process; first step: stock 4000 ms, benchmark 4000 ms, first process 4000 ms, "
+        "second process 4000 ms |",
+        "at which stock PyTorch's time jumps |  | 64 of 256 that are measured |",
+        "| error of divided results over that of undivided ones | at most 2 | worst 1.20 of ",
+        "without: the slices cannot be summed in fp32 |",
+        "| calls that add 16-bit slices in fp32 | one at least | cudnnReduceTensor, f16 |",
+        "| kernels with one result in three processes | all | 12 of 12 |",
+        f"need a GPU | all pass | {9 * files} passed, 0 failed, in {files} of {files} files |",
+    ):
+        assert said in text
+        assert said in summary
+    for said in (
+        "name NVIDIA H200, driver_version 580.1",
+        "commit v1",
+        "| cliff | 60 | 1980 | clocks.sm, MHz 1200 to 1980 |",
+        "| resnet50, stock | 120 | 4000 | 20000 |  |  |",
+        "| resnet50, mucudnn run --workspace 512MiB, first process | 100 | 4000 | 20400 | 0 | 14 |",
+        "| resnet50, mucudnn run --workspace 512MiB, second process | 100 | 4000 | 20400 | 14 | 0 |",
+    ):
+        assert said in summary
+    again = [record.bench for record in measured(folder, *PARTS)[len(records) :]]
+    assert set(again) == {"clocks", "part"}
+
+
+def test_what_failed_stands_in_the_summary_and_the_rest_is_measured(tmp_path: Path) -> None:
+    first = measured(tmp_path, "columns", failing=["alexnet:conv3 forward"])
+    failed = {(record.bench, record.case) for record in first if record.metric == FAILED}
+    assert {case for _, case in failed} == {"alexnet:conv3 forward"}
+    assert len(failed) == len(COLUMNS)
+    row = "alexnet:conv3 forward | MemoryError: cudaMalloc: out of memory |"
+    assert (tmp_path / "summary.md").read_text().count(row) == len(failed)
+    missing = {q for q, figure in figures(tmp_path).items() if figure == NOT_MEASURED}
+    assert len(missing) < len(QUESTIONS)
+    assert any("training step" in question for question in missing)
+    measured(tmp_path, "columns")
+    assert row not in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("printed", "passed", "failed"),
+    [
+        ("..F\nFAILED tests/gpu/test_engine.py::a\n1 failed, 2 passed in 3 s\n", 2, 1),
+        ("6 deselected in 0.05s\n", 0, 0),
+        ("", None, 0),
+    ],
+)
+def test_the_suite_counts_what_passed_and_one_that_cannot_run_is_a_failure(
+    printed: str, passed: int | None, failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = CompletedProcess([], 1, printed, "No module named pytest")
+    monkeypatch.setattr(checks, "finished", lambda *_: said)
+    records = [record for record in measured(tmp_path, "suite") if record.bench == "suite"]
+    assert {record.value for record in records} == {passed}
+    if passed is None:
+        assert {record.details["why"] for record in records} == {
+            "ProgramError: pytest's exit code 1: No module named pytest"
+        }
+    else:
+        assert {len(record.details["failed"]) for record in records} == {failed}
+
+
+def test_two_gpus_have_a_table_each_and_their_measurements_go_into_the_package(tmp_path: Path) -> None:
+    results, shipped = tmp_path / "results", tmp_path / "data"
+    shipped.mkdir()
+    for name in ("NVIDIA H200", "NVIDIA L4"):
+        engine = Gpu()
+        engine.device = name
+        measured(results / name, "cliff", engine=engine)
+        ship(results / name / "measurements.jsonl.gz", shipped)
+    assert gpu_tables(results).count("| question | aim | figure |") == 2
+    assert SystemDatabase(shipped).names() == ["NVIDIA-H200-cuDNN-9.19.0-1", "NVIDIA-L4-cuDNN-9.19.0-1"]
+
+
+def test_there_is_nothing_to_ship_of_a_run_that_measured_nothing(tmp_path: Path) -> None:
+    measured(tmp_path, "suite")
+    with pytest.raises(MucudnnError, match="no measurements"):
+        ship(tmp_path / "measurements.jsonl.gz", tmp_path)

@@ -1,0 +1,277 @@
+"""How `python -m bench.gpu` stays in its time, and what it does with what crashes, hangs and is killed."""
+
+import gzip
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from bench.gpu import __main__ as program
+from bench.gpu import driver, programs
+from bench.gpu.part import PARTS, UNUSABLE
+from bench.gpu.processes import LAST_SECONDS, ProgramError, finished, watched
+from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, UnusableDeviceError
+from bench.gpu.setting import HOST
+from bench.gpu.store import Store
+from bench.record import Record, append, read
+from mucudnn._native import EngineError, parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.journal import journal_of
+from mucudnn.records import SUCCESS, Machine, Measurement
+
+MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "engine": "cudnn"}
+
+
+def case(name: str) -> Case:
+    return Case("theme", name, lambda: [Record("theme", name, "time", 1.0, "ms")])
+
+
+def raising(name: str, error: BaseException) -> Case:
+    def measure() -> NoReturn:
+        raise error
+
+    return Case("theme", name, measure)
+
+
+def cases_of(run: Run) -> list[tuple[str, bool]]:
+    """Which were kept, in their order, and whether they failed."""
+    return [(record.case, record.metric == FAILED) for _, record in read(run.records)]
+
+
+def test_a_line_that_a_kill_has_cut_off_is_left_out_and_written_over(tmp_path: Path) -> None:
+    path, record = tmp_path / "gpu.jsonl", Record("theme", "a", "time", 1.0, "ms")
+    append(path, MACHINE, record)
+    whole = path.read_bytes()
+    for end in range(1, len(whole)):
+        path.write_bytes(whole[:end])
+        kept = len(read(path))
+        append(path, MACHINE, record)
+        assert [found for _, found in read(path)] == [record] * (kept + 1)
+
+
+def test_a_case_in_which_the_process_ended_is_a_failure_and_comes_last(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), Run(tmp_path, HOST, 60) as run:
+        run.measure(iter([raising("a", SystemExit(1)), case("b")]))
+    assert not run.store.at_work.exists()
+    run.store.at_work.write_text('["theme", "b"]')  # as a crash leaves it
+    with Run(tmp_path, HOST, 60) as run:
+        run.measure(iter([case("b"), case("c"), case("d")]))
+        assert cases_of(run) == [("b", True), ("c", False), ("d", False), ("b", False)]
+    assert not run.store.at_work.exists()
+
+
+def test_what_failed_before_comes_after_what_was_never_tried(tmp_path: Path) -> None:
+    with Run(tmp_path, HOST, 60) as run:
+        run.measure(iter([raising("a", MemoryError("no room"))]))
+    with Run(tmp_path, HOST, 60) as run:
+        run.measure(iter([case("a"), case("b")]))
+        assert cases_of(run) == [("a", True), ("b", False), ("a", False)]
+
+
+def test_programs_that_fail_one_after_the_other_keep_nothing_from_being_measured(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(2 * MOST_FAILURES)]
+    with Run(tmp_path, HOST, 60) as run:
+        run.measure(iter([*(raising(name, ProgramError("exit code 1")) for name in names), case("last")]))
+        assert cases_of(run) == [*((name, True) for name in names), ("last", False)]
+
+
+def test_a_device_that_does_not_answer_any_more_ends_the_process(tmp_path: Path) -> None:
+    class Broken:
+        @property
+        def available_memory(self) -> int:
+            raise EngineError("cudaMemGetInfo: an illegal memory access was encountered")
+
+    with Run(tmp_path, HOST, 60) as run:
+        run.__dict__["engine"] = Broken()
+        with pytest.raises(UnusableDeviceError, match="illegal"):
+            run.measure(iter([case("a"), raising("b", EngineError("illegal")), case("c")]))
+        assert cases_of(run) == [("a", False), ("b", True)]
+
+
+@pytest.mark.parametrize(
+    ("codes", "why"),
+    [
+        ([0], ""),
+        ([-signal.SIGSEGV, UNUSABLE, 0], ""),
+        ([1], "exit code 1"),
+        ([None], "it was stopped, for its time was over"),
+        ([-signal.SIGSEGV] * program.PROCESSES, "exit code -11"),
+    ],
+)
+def test_a_part_that_crashed_goes_on_in_another_process(
+    codes: list[int | None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: Iterator[int | None] = iter(codes)
+    monkeypatch.setattr(program, "watched", lambda *_: next(left))
+    assert program.measured("cliff", "host", Store(tmp_path), 1e9, 1e9) == why
+    assert next(left, "no more") == "no more"
+
+
+@pytest.mark.parametrize("minutes", [0.2, 2.0, 8.0])
+@pytest.mark.parametrize("hanging", [False, True])
+def test_a_run_is_over_when_its_time_is_and_every_part_had_some_of_it(
+    minutes: float, hanging: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, begun = 1000.0, dict[str, float]()
+
+    def run_part(command: list[str], most: float) -> int | None:
+        nonlocal now
+        begun[command[3]] = float(command[-1])
+        now += most + LAST_SECONDS if hanging else min(most, float(command[-1]) + 5)
+        return None if hanging else 0
+
+    monkeypatch.setattr(program.time, "monotonic", lambda: now)
+    monkeypatch.setattr(program, "watched", run_part)
+    monkeypatch.setattr(
+        program, "finished", lambda *_: subprocess.CompletedProcess([], 0, stdout="a-GPU\n", stderr="")
+    )
+    monkeypatch.setattr(program, "end_on_terminate", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--minutes", str(minutes), "--results", str(tmp_path)])
+    program.main()
+    took, seconds = now - 1000.0, minutes * 60
+    short_and_hanging = hanging and minutes < program.MINUTES
+    assert took <= seconds + LAST_SECONDS * short_and_hanging
+    assert (tmp_path / "a-GPU" / "summary.md").exists()
+    if not hanging and minutes == program.MINUTES:
+        assert list(begun) == list(PARTS)
+        assert min(begun.values()) > 5
+
+
+def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) -> None:
+    problem, machine = parse_descriptor("mb2_ic4ih5_oc4_kh3")[0], Machine("cudnn", "a GPU", "cuDNN 9.19.0", 1)
+    here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
+    here.restore()
+    with Cache.open(here.engine_cache) as cache:
+        cache.add(machine, problem, "forward", Measurement(2, "eng0", SUCCESS, 0, "", 1.0, 0.0))
+    for name in ("resnet50", "unet3d"):
+        journal_of(here.programs_cache(name)).write_text(f"what {name} found\n")
+    here.keep()
+    there.folder.mkdir()
+    for file in (here.measurements, here.journals):
+        (there.folder / file.name).write_bytes(file.read_bytes())
+    there.restore()
+    with Cache.read_only(there.engine_cache) as cache:
+        assert [row.algorithm for row in cache.measurements(machine, problem, "forward")] == ["eng0"]
+    for name in ("resnet50", "unet3d"):
+        assert journal_of(there.programs_cache(name)).read_text() == f"what {name} found\n"
+    there.keep()
+    assert gzip.decompress(there.measurements.read_bytes()) == gzip.decompress(here.measurements.read_bytes())
+
+
+def test_what_is_stopped_takes_along_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(held := tmp_path / "held")
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+
+    def interrupted(*_: Any, **__: Any) -> NoReturn:
+        assert poll.poll(60_000)
+        assert os.read(reader, 7) == b"started"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        finished(["sh", "-c", f"exec 3>{held}; tail -f /dev/null & printf started >&3; wait"], 60)
+    assert poll.poll(60_000) == [(reader, select.POLLHUP)]  # nobody is left who holds the other end
+    os.close(reader)
+
+
+def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
+    with pytest.raises(ProgramError, match="not done after 0 s"):
+        finished(["tail", "-f", "/dev/null"], 0.0)
+    assert watched(["tail", "-f", "/dev/null"], 0.0) is None
+    assert watched([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        ("", "exit code 1: $"),
+        ("cannot open it\n", "exit code 1: cannot open it$"),
+        (
+            "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+            "See the documentation.\nmucudnn: 3 of 4 convolutions divided\n",
+            "exit code 1: torch.OutOfMemoryError: CUDA out of memory.$",
+        ),
+    ],
+)
+def test_of_a_program_that_fails_the_error_is_kept(
+    messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "finished", lambda *_: subprocess.CompletedProcess([], 1, "", messages))
+    with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
+        programs.call(run, "stock", "bench.gpu.torch_step")
+
+
+def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def answered(command: list[str], seconds: float, environment: dict[str, str]) -> Any:
+        assert environment["MUCUDNN_CACHE"] == str(run.store.programs_cache("resnet50").absolute())
+        commands.append(command)
+        return subprocess.CompletedProcess(
+            [], 0, 'a line\n{"ms": 1}\n', "mucudnn: one\nother\nmucudnn: two\n"
+        )
+
+    monkeypatch.setattr(programs, "finished", answered)
+    with Run(tmp_path, HOST, 60) as run:
+        for how in programs.HOWS:
+            found = programs.call(run, how, "bench.gpu.torch_step", "resnet50", share="resnet50")
+            assert found == {"ms": 1, "drop_in": ["one", "two"]}
+    program = ["-m", "bench.gpu.torch_step", "resnet50", "--device", "cpu"]
+    assert [command[-5:] for command in commands] == [program, program]
+    assert commands[1][1:7] == ["-m", "mucudnn", "run", "--workspace", "512MiB", "--online"]
+
+
+def put_in_path(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "nvidia-smi"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 9", "echo 'Insufficient permissions'; exit 4", "true", "echo 'No devices were found'"]
+)
+def test_a_driver_that_says_nothing_is_no_failure(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_path(tmp_path, script, monkeypatch)
+    assert driver.state() == {}
+    with driver.watching("cliff") as clocks:
+        pass
+    assert clocks == []
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert driver.state() == {}
+    with driver.watching("cliff") as clocks:
+        pass
+    assert clocks == []
+
+
+def test_the_driver_says_what_the_gpu_is_and_how_fast_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(printed := tmp_path / "printed")
+    values = "NVIDIA H200, 580.1, 345 MHz, 3201 MHz, 1980 MHz, 3201 MHz, [N/A], 30"
+    put_in_path(
+        tmp_path,
+        f"""case "$*" in *--loop*)
+printf '1980, 60, 650.5\\n1200, 65, 700\\n1980, [N/A], 690\\n'; echo > {printed}; exec tail -f /dev/null;;
+*) echo "{values}";; esac""",
+        monkeypatch,
+    )
+    assert driver.state()["clocks.max.sm"] == "1980 MHz"
+    with driver.watching("cliff") as clocks:
+        printed.read_text()  # waits for it
+    details = {"clocks.sm, MHz": [1200, 1980], "temperature.gpu, °C": [60, 65], "power.draw, W": [650.5, 700]}
+    assert clocks == [Record("clocks", "cliff", "SM clock, median", 1980, "MHz", details)]
