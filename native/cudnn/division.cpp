@@ -40,8 +40,14 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
   }
   for (const Slice& slice : slices) {
     auto& kernel = kernels_[{slice.micro_batch, slice.algorithm}];
-    if (kernel == nullptr)
-      kernel = engine.prepare(problem.with_mini_batch(slice.micro_batch), pass, slice.algorithm);
+    if (kernel == nullptr) {
+      try {
+        kernel = engine.prepare(problem.with_mini_batch(slice.micro_batch), pass, slice.algorithm);
+      } catch (const EngineError& error) {
+        throw SliceRefused(slice, error.what());
+      }
+    }
+    if (steps_.empty() || kernel->workspace() > algorithms_workspace_) hungriest_ = slice;
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }

@@ -22,6 +22,12 @@ bool is_strict(const Configuration& configuration, const std::vector<std::string
                      [](const auto& part) { return shim::is_strict(part.algorithm, ""); });
 }
 
+bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part) {
+  return std::any_of(refused.begin(), refused.end(), [&](const Slice& slice) {
+    return slice.micro_batch == part.micro_batch && slice.algorithm == part.algorithm;
+  });
+}
+
 // As the plan has it; what is not in the plan is not yet known.
 Point point_of(const Configuration& configuration) {
   const bool all_legacy = std::all_of(configuration.begin(), configuration.end(),
@@ -81,29 +87,42 @@ Measurements& Decider::measurements() {
 }
 
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                                   Api api, bool may_measure) {
+                                                   Api api, bool may_measure, std::vector<Slice>& refused) {
   const PlanKernel* const plan = planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  if (plan != nullptr) return follow(*engine, problem, pass, api, *plan);
+  if (plan != nullptr) return follow(*engine, problem, pass, api, *plan, refused);
   auto measured = measurements().of(*engine, problem, pass, api, may_measure && !is_capturing(handle));
   if (!measured) return nullptr;
   const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
-  MeasuredKernel kernel(problem.mini_batch, accumulator, std::move(*measured));
-  if (api == Api::graph) return std::make_unique<const KnownKernel>(pass, std::move(kernel));
-  std::vector<Point> points = ready(*engine, problem, pass, kernel.desirable());
-  const Permissions permitted = permissions(pass, measurements().whole(problem, pass, api), nullptr);
-  return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, -1);
+  for (;;) {
+    measured->erase(std::remove_if(measured->begin(), measured->end(),
+                                   [&](const Measured& one) { return is_among(refused, one.part); }),
+                    measured->end());
+    MeasuredKernel kernel(problem.mini_batch, accumulator, *measured);
+    if (api == Api::graph) return std::make_unique<const KnownKernel>(pass, std::move(kernel));
+    const std::size_t before = refused.size();
+    std::vector<Point> points = ready(*engine, problem, pass, kernel.desirable(), refused);
+    if (refused.size() > before) continue;  // without them other configurations are the desirable ones
+    const Permissions permitted = permissions(pass, measurements().whole(problem, pass, api), nullptr);
+    return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, -1);
+  }
 }
 
 std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                                   const PlanKernel& plan) const {
+                                                   const PlanKernel& plan,
+                                                   std::vector<Slice>& refused) const {
   std::vector<Point> points;
-  for (const Configuration& configuration : plan.desirable) points.push_back(point_of(configuration));
+  const auto take = [&](const Configuration& configuration) {
+    if (std::none_of(configuration.begin(), configuration.end(),
+                     [&](const auto& part) { return is_among(refused, part); }))
+      points.push_back(point_of(configuration));
+  };
+  std::for_each(plan.desirable.begin(), plan.desirable.end(), take);
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
-    points.push_back(point_of(plan.chosen));
+    take(plan.chosen);
   std::vector<Point> usable;
-  for (Point& point : ready(engine, problem, pass, std::move(points))) {
+  for (Point& point : ready(engine, problem, pass, std::move(points), refused)) {
     const std::vector<std::string> notes = point.division->notes();
     if (options_.strict && !is_strict(point.configuration, notes)) continue;
     point.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
@@ -121,17 +140,23 @@ std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem
 }
 
 std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass pass,
-                                  std::vector<Point> points) const {
+                                  std::vector<Point> points, std::vector<Slice>& refused) const {
   std::vector<Point> all;
   std::string failures;
   bool any_fits = false;
+  const auto fails = [&](const Point& point, const EngineError& error) {
+    failures += (failures.empty() ? "" : "; ") + describe(point.configuration) + ": " + error.what();
+  };
   for (Point& point : points) {
     try {
       make_ready(engine, problem, pass, point);
       any_fits = any_fits || point.workspace <= options_.workspace_limit.value_or(kNoLimit);
       all.push_back(std::move(point));
+    } catch (const SliceRefused& refusal) {
+      fails(point, refusal);
+      refused.push_back(refusal.slice());
     } catch (const EngineError& error) {
-      failures += (failures.empty() ? "" : "; ") + describe(point.configuration) + ": " + error.what();
+      fails(point, error);
     }
   }
   const std::string kernel = to_text(problem) + " " + name_of(pass);

@@ -21,13 +21,15 @@ class Decider {
 
   const Device& device() const { return *device_; }
 
-  // One thread at a time, on its handle, with the device current that was so when this was made. Null where
-  // nothing is known without measuring, which is then not allowed. Throws EngineError and std::bad_alloc.
+  // One thread at a time, on its handle, with the device current that was so when this was made. Without what
+  // is `refused`, to which is added what cannot be prepared now. Null where nothing is known without
+  // measuring, which is then not allowed. Throws EngineError and std::bad_alloc.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
-                                            bool may_measure);
+                                            bool may_measure, std::vector<Slice>& refused);
 
   // Prepares what the point runs by, for any number of threads at once; its workspace is then the library's
-  // own word. Not during an execution: it may plan. Throws EngineError.
+  // own word. Not during an execution: it may plan. Throws EngineError: SliceRefused names what to do
+  // without.
   void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, Point& point) const;
 
   // What can compute a kernel in so many bytes of workspace, made ready: the algorithm of this name first.
@@ -43,10 +45,10 @@ class Decider {
   const PlanKernel* planned(const Problem& problem, Pass pass) const;
   Measurements& measurements();
   std::unique_ptr<const KnownKernel> follow(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                            const PlanKernel& plan) const;
+                                            const PlanKernel& plan, std::vector<Slice>& refused) const;
   // Those that can be made ready, after a warning about the others.
-  std::vector<Point> ready(Engine& engine, const Problem& problem, Pass pass,
-                           std::vector<Point> points) const;
+  std::vector<Point> ready(Engine& engine, const Problem& problem, Pass pass, std::vector<Point> points,
+                           std::vector<Slice>& refused) const;
   void make_ready(Engine& engine, const Problem& problem, Pass pass, Point& point) const;
   // What callers of the legacy API permit: `whole` is what can run the mini-batch undivided.
   Permissions permissions(Pass pass, const std::vector<Listed>& whole, const Point* preferred) const;

@@ -7,6 +7,8 @@
 namespace mucudnn::shim {
 namespace {
 
+constexpr int kMostRefusals = 16;  // by the library, while one plan is finalized
+
 // The graph that a configuration of an engine is for, as the program built it or as the heuristics gave it.
 std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
   if (!config.has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINECFG_ENGINE,
@@ -40,17 +42,22 @@ Permission permission_of(const State& state, const EngineNotes& notes, const Gra
   return permission;
 }
 
-// By what it is run in so many bytes, made ready now: an execution may not plan.
-std::optional<Point> choose(State& state, cudnnHandle_t handle, const GraphPlan& plan,
-                            const Permission& permission, std::int64_t workspace) {
-  std::optional<Point> point = plan.known->choose(permission, workspace);
-  if (!point || is_own(*point, plan.own.c_str())) return point;
-  try {
-    const SeenKernel& kernel = *plan.kernel;
-    state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
-    if (point->workspace <= std::min(workspace, permission.limit)) return point;
-  } catch (const EngineError& error) {
-    state.warn_once(*plan.kernel, "not used: " + describe(point->configuration) + ": " + error.what());
+// By what it is run in so many bytes, made ready now: an execution may not plan. What cannot be made ready is
+// not tried again in this process, and the next best takes its place.
+std::optional<Point> choose(State& state, cudnnHandle_t handle, GraphPlan& plan, const Permission& permission,
+                            std::int64_t workspace) {
+  SeenKernel& kernel = *plan.kernel;
+  for (int refusals = 0; refusals < kMostRefusals && plan.known != nullptr; ++refusals) {
+    std::optional<Point> point = plan.known->choose(permission, workspace);
+    if (!point || is_own(*point, plan.own.c_str())) return point;
+    try {
+      state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
+      if (point->workspace <= std::min(workspace, permission.limit)) return point;
+      throw SliceRefused(point->division->hungriest(), "it needs more workspace than when it was measured");
+    } catch (const SliceRefused& refusal) {
+      state.warn_once(kernel, "not used: " + describe(point->configuration) + ": " + refusal.what());
+      plan.known = state.know_without(handle, kernel, refusal.slice());
+    }
   }
   return std::nullopt;
 }

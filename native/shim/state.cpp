@@ -141,6 +141,17 @@ std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, Se
   if (auto known = held()) return known;
   const std::lock_guard<std::mutex> lock(deciding_);
   if (auto known = held()) return known;
+  return decide_for_plans(handle, kernel);
+}
+
+std::shared_ptr<const KnownKernel> State::know_without(cudnnHandle_t handle, SeenKernel& kernel,
+                                                       const Slice& refused) {
+  const std::lock_guard<std::mutex> lock(deciding_);
+  kernel.refused.push_back(refused);
+  return decide_for_plans(handle, kernel);
+}
+
+std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel) {
   const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true);
   const std::lock_guard<std::mutex> holding(holding_);
   kernel.in_plans = known;
@@ -157,7 +168,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   try {
     std::unique_ptr<Decider>& decider = deciders_[index(kernel.device)];
     if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_);
-    auto known = decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
+    auto known =
+        decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused);
     if (is_logged(LogLevel::info))
       say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;

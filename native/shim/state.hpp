@@ -34,6 +34,9 @@ class State {
   const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
   // The same for a caller's plan, with measuring. Forgotten with the last plan that holds it.
   std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel);
+  // The same anew, from now on without what could not be prepared.
+  std::shared_ptr<const KnownKernel> know_without(cudnnHandle_t handle, SeenKernel& kernel,
+                                                  const Slice& refused);
 
   // Why an execution passes through of which nothing is known.
   const char* reason_for_unknown() const;
@@ -64,6 +67,7 @@ class State {
 
   // One thread at a time.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
+  std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel);
 
   Options options_;
   std::shared_ptr<const Library> library_;
