@@ -37,12 +37,19 @@ Point point_of(const Configuration& configuration) {
 
 }  // namespace
 
-Decider::Decider(const Options& options, std::shared_ptr<const Library> library)
+Decider::Decider(const Options& options, std::shared_ptr<const Library> library, Journals& journals)
     : options_(options), library_(std::move(library)) {
   const bool is_host = library_->is_host();
   device_ = is_host ? make_host_device(library_->describe_host()) : make_cuda_device("");
   identity_ = {
       {"engine", is_host ? "host" : "cudnn"}, {"device", device_->name()}, {"library", library_->name()}};
+  if (options_.mode == Mode::online) {
+    Journal::Identity identity = identity_;
+    identity["threads"] = std::to_string(options_.threads);
+    const std::string path = options_.cache.empty() ? "" : options_.cache + ".journal";
+    measurements_.emplace(options_, library_, *device_,
+                          journals.try_emplace(identity, path, identity).first->second);
+  }
   if (options_.plan.empty()) return;
   try {
     read_plan();
@@ -77,22 +84,13 @@ const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
   return found == plan_.end() ? nullptr : &found->second;
 }
 
-Measurements& Decider::measurements() {
-  if (!measurements_) {
-    auto identity = identity_;
-    identity["threads"] = std::to_string(options_.threads);
-    measurements_.emplace(options_, library_, *device_, std::move(identity));
-  }
-  return *measurements_;
-}
-
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
                                                    Api api, bool may_measure, std::vector<Slice>& refused) {
   const PlanKernel* const plan = planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   if (plan != nullptr) return follow(*engine, problem, pass, api, *plan, refused);
-  auto measured = measurements().of(*engine, problem, pass, api, may_measure && !is_capturing(handle));
+  auto measured = measurements_->of(*engine, problem, pass, api, may_measure && !is_capturing(handle));
   if (!measured) return nullptr;
   const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
   for (;;) {
@@ -104,7 +102,7 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const P
     const std::size_t before = refused.size();
     std::vector<Point> points = ready(*engine, problem, pass, kernel.desirable(), refused);
     if (refused.size() > before) continue;  // without them other configurations are the desirable ones
-    const Permissions permitted = permissions(pass, measurements().whole(problem, pass, api), nullptr);
+    const Permissions permitted = permissions(pass, measurements_->whole(problem, pass, api), nullptr);
     return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, -1);
   }
 }
@@ -216,6 +214,10 @@ std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t han
     kernels.push_back(engine->prepare(problem, pass, candidate.algorithm));
   }
   return kernels;
+}
+
+void Decider::restart_in_child() noexcept {
+  if (measurements_) measurements_->restart_in_child();
 }
 
 }  // namespace mucudnn::shim

@@ -16,14 +16,15 @@ namespace mucudnn::shim {
 
 class Decider {
  public:
-  // Throws EngineError, in particular where the plan cannot be followed in this process.
-  Decider(const Options& options, std::shared_ptr<const Library> library);
+  // Of the current device, with the journal of its identity, which is made where there is none. Throws
+  // EngineError, in particular where the plan cannot be followed in this process.
+  Decider(const Options& options, std::shared_ptr<const Library> library, Journals& journals);
 
   const Device& device() const { return *device_; }
 
-  // One thread at a time, on its handle, with the device current that was so when this was made. Without what
-  // is `refused`, to which is added what cannot be prepared now. Null where nothing is known without
-  // measuring, which is then not allowed. Throws EngineError and std::bad_alloc.
+  // On a handle of the thread's, with the device current that was so when this was made. Without what is
+  // `refused`, to which is added what cannot be prepared now. Null where nothing is known without measuring,
+  // which is then not allowed. Throws EngineError and std::bad_alloc.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
                                             bool may_measure, std::vector<Slice>& refused);
 
@@ -37,13 +38,15 @@ class Decider {
                                                         Pass pass, Api api, const std::string& first,
                                                         std::size_t workspace) const;
 
+  // In a child of fork(), where nobody measures.
+  void restart_in_child() noexcept;
+
  private:
   using Permissions = KnownKernel::Permissions;
 
   void read_plan();
   bool is_capturing(cudnnHandle_t handle) const;
   const PlanKernel* planned(const Problem& problem, Pass pass) const;
-  Measurements& measurements();
   std::unique_ptr<const KnownKernel> follow(Engine& engine, const Problem& problem, Pass pass, Api api,
                                             const PlanKernel& plan, std::vector<Slice>& refused) const;
   // Those that can be made ready, after a warning about the others.
@@ -55,10 +58,10 @@ class Decider {
 
   const Options& options_;
   std::shared_ptr<const Library> library_;
-  std::map<std::string, std::string> identity_;
+  Journal::Identity identity_;
   std::unique_ptr<Device> device_;
   std::map<std::pair<std::string, Pass>, PlanKernel> plan_;
-  std::optional<Measurements> measurements_;
+  std::optional<Measurements> measurements_;  // in mode online
 };
 
 }  // namespace mucudnn::shim

@@ -85,7 +85,7 @@ State* active_state() noexcept {
 State::State(const Options& options, std::shared_ptr<const Library> library)
     : options_(options), library_(std::move(library)) {
   if (options_.mode == Mode::record) return;
-  auto decider = std::make_unique<Decider>(options_, library_);
+  auto decider = std::make_unique<Decider>(options_, library_, journals_);
   device_ = &decider->device();
   const std::size_t number = index(device_->number());
   if (number >= kMostDevices) throw EngineError("there is no room for device " + std::to_string(number));
@@ -118,11 +118,11 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   if (device_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
     return nullptr;
-  std::unique_lock<std::mutex> lock(deciding_, std::defer_lock);
+  std::unique_lock<std::mutex> lock(kernel.deciding, std::defer_lock);
   if (may_measure || options_.mode == Mode::plan) {
     lock.lock();
   } else if (!lock.try_lock()) {
-    return nullptr;  // another thread may be measuring, which no execution waits for
+    return nullptr;  // another thread may be measuring it, which no execution waits for
   }
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure);
@@ -137,16 +137,14 @@ std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, Se
     const std::lock_guard<std::mutex> lock(holding_);
     return kernel.in_plans.lock();
   };
-  // What is known does not wait for a thread that measures another kernel.
-  if (auto known = held()) return known;
-  const std::lock_guard<std::mutex> lock(deciding_);
+  const std::lock_guard<std::mutex> lock(kernel.deciding);
   if (auto known = held()) return known;
   return decide_for_plans(handle, kernel);
 }
 
 std::shared_ptr<const KnownKernel> State::know_without(cudnnHandle_t handle, SeenKernel& kernel,
                                                        const Slice& refused) {
-  const std::lock_guard<std::mutex> lock(deciding_);
+  const std::lock_guard<std::mutex> lock(kernel.deciding);
   kernel.refused.push_back(refused);
   return decide_for_plans(handle, kernel);
 }
@@ -158,6 +156,13 @@ std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle,
   return known;
 }
 
+Decider& State::decider_of(int device) {
+  const std::lock_guard<std::mutex> lock(making_);
+  std::unique_ptr<Decider>& decider = deciders_[index(device)];
+  if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_, journals_);
+  return *decider;
+}
+
 std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
   const auto say = [&](LogLevel level, const std::string& what) {
     if (kernel.said == what) return;
@@ -166,10 +171,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   };
   std::string reason = "out of memory";
   try {
-    std::unique_ptr<Decider>& decider = deciders_[index(kernel.device)];
-    if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_);
-    auto known =
-        decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused);
+    auto known = decider_of(kernel.device)
+                     .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused);
     if (is_logged(LogLevel::info))
       say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;
@@ -209,10 +212,30 @@ void State::finish() noexcept {
   }
 }
 
+void State::before_fork() {
+  making_.lock();
+  for (auto& [identity, journal] : journals_) journal.lock();
+  holding_.lock();
+  shadows_.lock();
+}
+
+void State::after_fork() {
+  shadows_.unlock();
+  holding_.unlock();
+  for (auto& [identity, journal] : journals_) journal.unlock();
+  making_.unlock();
+}
+
 void State::restart_in_child() noexcept {
-  new (&deciding_) std::mutex;
+  for (auto& [identity, journal] : journals_) journal.restart_in_child();
+  for (const auto& decider : deciders_) {
+    if (decider != nullptr) decider->restart_in_child();
+  }
   tally_.reset();
-  kernels_.for_each([](SeenKernel& kernel) { kernel.executions = 0; });
+  kernels_.for_each([](SeenKernel& kernel) {
+    new (&kernel.deciding) std::mutex;
+    kernel.executions = 0;
+  });
 }
 
 }  // namespace mucudnn::shim

@@ -48,15 +48,9 @@ class State {
 
   // At the end of the process: the record, and a line about what was done.
   void finish() noexcept;
-  // Around fork(), so that the child finds the shadows whole, and what plans hold.
-  void before_fork() {
-    holding_.lock();
-    shadows_.lock();
-  }
-  void after_fork() {
-    shadows_.unlock();
-    holding_.unlock();
-  }
+  // Around fork(), so that the child finds whole what is known.
+  void before_fork();
+  void after_fork();
   // In a child of fork(): what the parent counted is the parent's to report, and no other thread lives here
   // that could unlock what it has locked.
   void restart_in_child() noexcept;
@@ -65,7 +59,10 @@ class State {
   static constexpr std::size_t kMostDevices = 256;
   static std::size_t index(int device) { return static_cast<std::size_t>(device); }
 
-  // One thread at a time.
+  // Of the device that is current. Throws EngineError.
+  Decider& decider_of(int device);
+
+  // By a thread that holds kernel.deciding.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
   std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel);
 
@@ -74,12 +71,13 @@ class State {
   SeenKernels kernels_;
   Shadows shadows_;
   Tally tally_;
+  Journals journals_;
   // By the device's number, each made when the first kernel is seen there; none in mode record. Kernels made
   // known are published after their decider.
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // of the first decider
-  std::mutex deciding_;
-  std::mutex holding_;  // what plans hold of their kernels
+  std::mutex making_;               // deciders and journals
+  std::mutex holding_;              // what plans hold of their kernels
 };
 
 // Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.
