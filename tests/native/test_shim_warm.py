@@ -229,3 +229,15 @@ def test_fused_convolutions_are_found_in_the_journal_beside_the_plain_one(tmp_pa
     cases = [case(f"{GRAPH}{epilogue}", "forward", "graph") for epilogue in ("", "+bias", "+bias+relu")]
     first, second = online(tmp_path, *cases), online(tmp_path, *cases[::-1])
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
+
+
+def test_slices_are_aligned_as_planned_whatever_their_sizes(
+    engine: Engine, library: str, tmp_path: Path
+) -> None:
+    problem = str(shim_cases.problem_of({"problem": "f16:nchw:default:mb9_ic3ih5_oc4_kh3_ph1"}))
+    plan = shim_cases.write_plan(
+        engine, tmp_path / "odd.plan", {(problem, "forward"): [[(5, "eng0"), (4, "eng0")]]}
+    )
+    one = case(problem, "forward", "graph")
+    made = counted(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert made["EXECUTION_PLAN"] == 2, "one for each size, and none when it is executed"
