@@ -85,12 +85,13 @@ const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
 }
 
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                                   Api api, bool may_measure, std::vector<Slice>& refused) {
+                                                   Api api, bool may_measure, std::vector<Slice>& refused,
+                                                   const Listed* own) {
   const PlanKernel* const plan = planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   if (plan != nullptr) return follow(*engine, problem, pass, api, *plan, refused);
-  auto measured = measurements_->of(*engine, problem, pass, api, may_measure && !is_capturing(handle));
+  auto measured = measurements_->of(*engine, problem, pass, api, may_measure && !is_capturing(handle), own);
   if (!measured) return nullptr;
   const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
   for (;;) {

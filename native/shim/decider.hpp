@@ -23,10 +23,11 @@ class Decider {
   const Device& device() const { return *device_; }
 
   // On a handle of the thread's, with the device current that was so when this was made. Without what is
-  // `refused`, to which is added what cannot be prepared now. Null where nothing is known without measuring,
-  // which is then not allowed. Throws EngineError and std::bad_alloc.
+  // `refused`, to which is added what cannot be prepared now; measured against the caller's `own` algorithm,
+  // unless it is null. Null where nothing is known without measuring, which is then not allowed. Throws
+  // EngineError and std::bad_alloc.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
-                                            bool may_measure, std::vector<Slice>& refused);
+                                            bool may_measure, std::vector<Slice>& refused, const Listed* own);
 
   // Prepares what the point runs by, for any number of threads at once; its workspace is then the library's
   // own word. Not during an execution: it may plan. Throws EngineError: SliceRefused names what to do

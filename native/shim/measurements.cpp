@@ -28,24 +28,24 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
     : options_(options), library_(std::move(library)), device_(device), journal_(journal) {}
 
 std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Problem& problem, Pass pass,
-                                                      Api api, bool may_measure) {
+                                                      Api api, bool may_measure, const Listed* own) {
   const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, problem.mini_batch);
   Journal::Kernel& kernel = journal_.of(problem, pass);
-  Found found = find(kernel, sizes, api);
+  Found found = find(kernel, sizes, api, own);
   if (is_enough(found, problem)) return std::move(found.measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(kernel.measuring);
   Journal::Sizes news;
   const auto learn = [&] {
     journal_.add(kernel, news);
-    found = find(kernel, sizes, api);
+    found = find(kernel, sizes, api, own);
   };
   learn();  // what others measured meanwhile
   for (const std::int64_t size : found.unlisted)
     news[size].candidates[name_of(api)] = list(engine, problem.with_mini_batch(size), pass);
   learn();
   if (!is_enough(found, problem)) {
-    const Survey survey = measure(problem, pass, found.missing);
+    const Survey survey = measure(engine.handle(), problem, pass, found.missing);
     for (const MicroConfiguration& one : survey.measured) news[one.micro_batch].measured[one.algorithm] = one;
     for (const Task& task : survey.failed) {  // what says that it can run, and does not, is not tried again
       auto& lists = news[task.micro_batch].candidates;
@@ -70,9 +70,19 @@ std::vector<Listed> Measurements::listed(Journal::Kernel& kernel, std::int64_t s
 }
 
 Measurements::Found Measurements::find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes,
-                                       Api api) {
+                                       Api api, const Listed* own) {
   const std::lock_guard<Journal> lock(journal_);
   Found found;
+  const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
+    if (!is_allowed(candidate)) return;
+    const auto time = at.measured.find(candidate.algorithm);
+    if (time == at.measured.end()) {
+      found.missing.push_back({size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)});
+    } else {
+      found.measured.push_back(
+          {time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
+    }
+  };
   for (const std::int64_t size : sizes) {
     const Known& at = kernel.sizes[size];
     const auto all = at.candidates.find(name_of(api));
@@ -81,16 +91,13 @@ Measurements::Found Measurements::find(Journal::Kernel& kernel, const std::vecto
       continue;
     }
     if (found.measured.empty()) found.measured.reserve(sizes.size() * all->second.size());
-    for (const Listed& candidate : all->second) {
-      if (!is_allowed(candidate)) continue;
-      const auto time = at.measured.find(candidate.algorithm);
-      if (time == at.measured.end()) {
-        found.missing.push_back({size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)});
-      } else {
-        found.measured.push_back(
-            {time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
-      }
-    }
+    for (const Listed& candidate : all->second) take(size, at, candidate);
+    const bool is_listed =
+        own == nullptr || size < sizes.back() ||
+        std::any_of(
+            all->second.begin(), all->second.end(),
+            [&](const Listed& candidate) { return candidate.algorithm == own->algorithm; });
+    if (!is_listed) take(size, at, *own);
   }
   return found;
 }
@@ -107,15 +114,22 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
 }
 
-Survey Measurements::measure(const Problem& problem, Pass pass, const std::vector<Task>& tasks) {
+Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass pass,
+                             const std::vector<Task>& tasks) {
   const std::string kernel = to_text(problem) + " " + mucudnn::name_of(pass);
   const std::lock_guard<std::mutex> lock(timing_);
-  if (engine_ == nullptr)
-    engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
-  log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +
-                          std::to_string((memory_to_measure(device_, problem, tasks) >> 20) + 1) +
-                          " MiB of memory");
-  Survey survey = measure_all(*engine_, device_, problem, pass, tasks);
+  cudaStream_t stream = nullptr;
+  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+  Survey survey;
+  device_.apart([&] {
+    if (engine_ == nullptr)
+      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+    log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +
+                            std::to_string((memory_to_measure(device_, problem, tasks) >> 20) + 1) +
+                            " MiB of memory");
+    device_.wait(stream);  // for the program's work, which would be timed along
+    survey = measure_all(*engine_, device_, problem, pass, tasks);
+  });
   log(LogLevel::debug, "measured " + std::to_string(survey.measured.size()) + " times for " + kernel);
   return survey;
 }

@@ -29,10 +29,10 @@ class Measurements {
                Journal& journal);
 
   // At the micro-batch sizes of the policy, of what the limit and the numerics leave. The engine is asked for
-  // what the journal does not have. Nothing where something is missing and may not be measured. Throws
-  // EngineError and std::bad_alloc.
+  // what the journal does not have. With the algorithm `own` of the whole mini-batch besides, unless it is
+  // null. Nothing where something is missing and may not be measured. Throws EngineError and std::bad_alloc.
   std::optional<std::vector<Measured>> of(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                          bool may_measure);
+                                          bool may_measure, const Listed* own);
 
   // The list of the mini-batch itself, after of().
   std::vector<Listed> whole(const Problem& problem, Pass pass, Api api);
@@ -47,11 +47,11 @@ class Measurements {
     std::vector<Task> missing;
   };
 
-  Found find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes, Api api);
+  Found find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
   std::vector<Listed> listed(Journal::Kernel& kernel, std::int64_t size, Api api);
   bool is_enough(const Found& found, const Problem& problem) const;
   bool is_allowed(const Listed& candidate) const;
-  Survey measure(const Problem& problem, Pass pass, const std::vector<Task>& tasks);
+  Survey measure(cudnnHandle_t handle, const Problem& problem, Pass pass, const std::vector<Task>& tasks);
 
   const Options& options_;
   std::shared_ptr<const Library> library_;

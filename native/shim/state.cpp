@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -55,6 +56,12 @@ State* start() {
   std::atexit(at_exit);
   pthread_atfork(before_fork, in_parent, in_child);
   return mine.release();
+}
+
+bool is_refused(const SeenKernel& kernel, const Listed& own) {
+  return std::any_of(kernel.refused.begin(), kernel.refused.end(), [&](const Slice& slice) {
+    return slice.micro_batch == kernel.problem.mini_batch && slice.algorithm == own.algorithm;
+  });
 }
 
 // As `mucudnn benchmark` takes it.
@@ -125,32 +132,39 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
     return nullptr;  // another thread may be measuring it, which no execution waits for
   }
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
-  std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure);
+  std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure, nullptr);
   kernel.looked_up.store(true, std::memory_order_release);
   kernel.known.store(known.get(), std::memory_order_release);
   return known.release();
 }
 
-std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel) {
+std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+                                                        const Listed& own) {
   if (device_ == nullptr) return nullptr;
   const auto held = [&] {
     const std::lock_guard<std::mutex> lock(holding_);
     return kernel.in_plans.lock();
   };
   const std::lock_guard<std::mutex> lock(kernel.deciding);
-  if (auto known = held()) return known;
-  return decide_for_plans(handle, kernel);
+  auto known = held();
+  const bool is_enough =
+      known != nullptr && (known->is_measured_against(own.algorithm) || is_refused(kernel, own));
+  return is_enough ? known : decide_for_plans(handle, kernel, own);
 }
 
 std::shared_ptr<const KnownKernel> State::know_without(cudnnHandle_t handle, SeenKernel& kernel,
-                                                       const Slice& refused) {
+                                                       const Listed& own, const Slice& refused) {
   const std::lock_guard<std::mutex> lock(kernel.deciding);
   kernel.refused.push_back(refused);
-  return decide_for_plans(handle, kernel);
+  return decide_for_plans(handle, kernel, own);
 }
 
-std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel) {
-  const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true);
+std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
+                                                           const Listed& own) {
+  const bool is_tried = !is_refused(kernel, own);
+  const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true, is_tried ? &own : nullptr);
+  if (is_tried && known != nullptr && !known->is_measured_against(own.algorithm))
+    kernel.refused.push_back({kernel.problem.mini_batch, own.algorithm});
   const std::lock_guard<std::mutex> holding(holding_);
   kernel.in_plans = known;
   return known;
@@ -163,7 +177,8 @@ Decider& State::decider_of(int device) {
   return *decider;
 }
 
-std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
+std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
+                                                 const Listed* own) {
   const auto say = [&](LogLevel level, const std::string& what) {
     if (kernel.said == what) return;
     log(level, command_for(kernel.problem, kernel.pass) + "  # " + what);
@@ -171,8 +186,9 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   };
   std::string reason = "out of memory";
   try {
-    auto known = decider_of(kernel.device)
-                     .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused);
+    auto known =
+        decider_of(kernel.device)
+            .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused, own);
     if (is_logged(LogLevel::info))
       say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;

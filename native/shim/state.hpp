@@ -32,10 +32,12 @@ class State {
   // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
   // takes no lock.
   const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
-  // The same for a caller's plan, with measuring. Forgotten with the last plan that holds it.
-  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel);
+  // The same for a caller's plan, with measuring, also of the plan's own engine where that is not listed.
+  // Forgotten with the last plan that holds it.
+  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+                                                   const Listed& own);
   // The same anew, from now on without what could not be prepared.
-  std::shared_ptr<const KnownKernel> know_without(cudnnHandle_t handle, SeenKernel& kernel,
+  std::shared_ptr<const KnownKernel> know_without(cudnnHandle_t handle, SeenKernel& kernel, const Listed& own,
                                                   const Slice& refused);
 
   // Why an execution passes through of which nothing is known.
@@ -63,8 +65,10 @@ class State {
   Decider& decider_of(int device);
 
   // By a thread that holds kernel.deciding.
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
-  std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel);
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
+                                            const Listed* own);
+  std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
+                                                      const Listed& own);
 
   Options options_;
   std::shared_ptr<const Library> library_;

@@ -38,7 +38,7 @@ def online(folder: Path, cases: list[dict[str, Any]], libraries: dict[str, str])
 
 
 def check_results(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
-    plain = [{**one, "device": None, "capturing": None} for one in cases]
+    plain = [{**one, "device": None, "capturing": None, "others_capturing": None} for one in cases]
     used = [list(ENUMERATORS[one["pass_"]].values()) for one in cases]
     shim_cases.check_results(plain, found, used, folder)
 
@@ -144,4 +144,14 @@ def test_while_a_stream_is_captured_nothing_is_measured_and_afterwards_it_is(
     found = online(tmp_path, cases, libraries)
     assert found.stderr.count("mucudnn: measuring ") == 1
     assert re.search(r"\b1 (passed through \()?first seen at execution", found.summary)
+    check_results(cases, found, tmp_path)
+
+
+@pytest.mark.parametrize(("habit", "problem"), [("get", SMALL), ("graph", STRICT)])
+def test_what_other_threads_capture_survives_that_a_kernel_is_measured(
+    habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(problem, "forward", habit, others_capturing=1)]
+    found = online(tmp_path, cases, libraries)
+    assert found.stderr.count("mucudnn: measuring ") == 1
     check_results(cases, found, tmp_path)

@@ -15,15 +15,20 @@ SOURCE = f"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "cudart/abi.h"
 
 static _Thread_local int current, capturing;
+static _Thread_local enum cudaStreamCaptureMode mode;
+static atomic_int others;
 
 void set_capturing(int on);
 void set_capturing(int on) {{ capturing = on; }}
+void set_others_capturing(int on);
+void set_others_capturing(int on) {{ others = on; }}
 
 static int is_set(const char* variable) {{
   const char* text = getenv(variable);
@@ -69,22 +74,35 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
   *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }}
-/* What a capture does not survive. */
-cudaError_t cudaMalloc(void** device, size_t size) {{
-  if (capturing) abort();
-  return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
-}}
-/* With which measuring begins. */
-cudaError_t cudaDeviceSynchronize(void) {{
-  if (capturing) abort();
-  if (is_set("MEET")) meet();
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* exchanged) {{
+  const enum cudaStreamCaptureMode before = mode;
+  mode = *exchanged;
+  *exchanged = before;
   return cudaSuccess;
 }}
+/* What a capture does not survive, of whatever thread unless this one's mode is relaxed. */
+static void allocate_or_free(void) {{
+  if (capturing || (others && mode != cudaStreamCaptureModeRelaxed)) abort();
+}}
+cudaError_t cudaMalloc(void** device, size_t size) {{
+  allocate_or_free();
+  if (is_set("MEET")) meet(); /* with this, measuring begins */
+  return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
+}}
+cudaError_t cudaFree(void* device) {{
+  allocate_or_free();
+  return ((cudaError_t(*)(void*))find("cudaFree"))(device);
+}}
+/* The same in any mode. */
+cudaError_t cudaDeviceSynchronize(void) {{ abort(); }}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t size, enum cudaMemcpyKind kind) {{ abort(); }}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {{ abort(); }} /* which waits for the default stream */
 """
 
 
 def build_cudart(folder: Path) -> Path:
-    """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread.
+    """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread and
+    set_others_capturing(on).
 
     With ONE_NAME set both devices have the first one's name; with MEET set, two threads measure at once, or
     the process ends.
