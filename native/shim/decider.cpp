@@ -23,9 +23,7 @@ bool is_strict(const Configuration& configuration, const std::vector<std::string
 }
 
 bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part) {
-  return std::any_of(refused.begin(), refused.end(), [&](const Slice& slice) {
-    return slice.micro_batch == part.micro_batch && slice.algorithm == part.algorithm;
-  });
+  return has_slice(refused, part.micro_batch, part.algorithm);
 }
 
 // As the plan has it; what is not in the plan is not yet known.
@@ -198,23 +196,25 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
   return permissions;
 }
 
-std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t handle, const Problem& problem,
-                                                               Pass pass, Api api, const std::string& first,
-                                                               std::size_t workspace) const {
+void Decider::try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
+                       const std::string& first, std::size_t workspace,
+                       const std::function<bool(const PreparedKernel&)>& use) const {
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  std::vector<Listed> candidates = list(*engine, problem, pass);
-  std::stable_sort(candidates.begin(), candidates.end(), [&](const Listed& a, const Listed& b) {
-    return (a.algorithm == first) > (b.algorithm == first);
-  });
-  std::vector<std::unique_ptr<PreparedKernel>> kernels;
-  for (const Listed& candidate : candidates) {
-    if (candidate.workspace > static_cast<std::int64_t>(workspace)) continue;
+  const auto is_used = [&](const std::string& algorithm) {
+    try {
+      const auto kernel = engine->prepare(problem, pass, algorithm);
+      return kernel->workspace() <= workspace && use(*kernel);
+    } catch (const EngineError&) {
+      return false;
+    }
+  };
+  if (is_used(first)) return;
+  for (const Listed& candidate : list(*engine, problem, pass)) {
     const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
                              is_deterministic(candidate.notes);
-    if (candidate.algorithm != first && !is_harmless) continue;
-    kernels.push_back(engine->prepare(problem, pass, candidate.algorithm));
+    const bool fits = candidate.workspace <= static_cast<std::int64_t>(workspace);
+    if (candidate.algorithm != first && is_harmless && fits && is_used(candidate.algorithm)) return;
   }
-  return kernels;
 }
 
 void Decider::restart_in_child() noexcept {

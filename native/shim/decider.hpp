@@ -1,6 +1,7 @@
 // Makes kernels known: from the plan, from what was measured before, or by measuring.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,10 +35,10 @@ class Decider {
   // without.
   void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, Point& point) const;
 
-  // What can compute a kernel in so many bytes of workspace, made ready: the algorithm of this name first.
-  std::vector<std::unique_ptr<PreparedKernel>> runnable(cudnnHandle_t handle, const Problem& problem,
-                                                        Pass pass, Api api, const std::string& first,
-                                                        std::size_t workspace) const;
+  // Prepares what can compute a kernel in so many bytes of workspace, one after the other, until `use`
+  // returns true: the algorithm of this name first, and then what the library lists.
+  void try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, const std::string& first,
+                std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const;
 
   // In a child of fork(), where nobody measures.
   void restart_in_child() noexcept;

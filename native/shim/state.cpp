@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -59,9 +58,7 @@ State* start() {
 }
 
 bool is_refused(const SeenKernel& kernel, const Listed& own) {
-  return std::any_of(kernel.refused.begin(), kernel.refused.end(), [&](const Slice& slice) {
-    return slice.micro_batch == kernel.problem.mini_batch && slice.algorithm == own.algorithm;
-  });
+  return has_slice(kernel.refused, kernel.problem.mini_batch, own.algorithm);
 }
 
 // As `mucudnn benchmark` takes it.

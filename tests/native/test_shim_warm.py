@@ -241,3 +241,14 @@ def test_slices_are_aligned_as_planned_whatever_their_sizes(
     one = case(problem, "forward", "graph")
     made = counted(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert made["EXECUTION_PLAN"] == 2, "one for each size, and none when it is executed"
+
+
+def test_where_slices_fail_the_callers_own_engine_does_the_rest_and_no_other_is_asked_for(
+    engine: Engine, library: str, tmp_path: Path
+) -> None:
+    parts = [(4, "IMPLICIT_GEMM"), (3, "IMPLICIT_GEMM")]
+    plan = shim_cases.write_plan(engine, tmp_path / "failing.plan", {(GRAPH, "forward"): [parts]})
+    one = case(GRAPH, "forward", "graph", engine=2, repeat=2)
+    failing = {"REFUSED": "cudnnConvolutionForward", "MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+    made = counted(tmp_path, library, one, **failing)
+    assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 2)
