@@ -19,6 +19,7 @@ constexpr Row kRows[] = {
     {"add0", Operand::like_y},
     {"relu", Operand::none},
 };
+static_assert(std::size(kRows) == static_cast<std::size_t>(Pointwise::relu) + 1);
 
 const Row& row_of(Pointwise operation) { return kRows[static_cast<int>(operation)]; }
 

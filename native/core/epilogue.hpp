@@ -10,7 +10,7 @@ namespace mucudnn {
 
 // y + operand, but for add0, which is y + 0 * operand: PyTorch writes a convolution without anything to add
 // so.
-enum class Pointwise { bias, scale, add, add0, mul, relu, sigmoid, tanh, gelu, swish };
+enum class Pointwise { bias, add, add0, relu };
 
 // What an operation reads besides: a number for each channel, or a tensor of y's sizes and layout. Both are
 // of y's data type.

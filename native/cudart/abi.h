@@ -39,6 +39,7 @@
   X(cudaError_t, cudaStreamDestroy, (cudaStream_t stream))                                            \
   X(cudaError_t, cudaStreamSynchronize, (cudaStream_t stream))                                        \
   X(cudaError_t, cudaStreamIsCapturing, (cudaStream_t stream, enum cudaStreamCaptureStatus * status)) \
+  X(cudaError_t, cudaThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode * mode))            \
   X(cudaError_t, cudaEventCreate, (cudaEvent_t * event))                                              \
   X(cudaError_t, cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags))                 \
   X(cudaError_t, cudaEventDestroy, (cudaEvent_t event))                                               \
@@ -96,6 +97,12 @@ typedef enum cudaStreamCaptureStatus MUCUDNN_ANY_NUMBER {
   cudaStreamCaptureStatusActive = 1,
   cudaStreamCaptureStatusInvalidated = 2
 } cudaStreamCaptureStatus;
+
+typedef enum cudaStreamCaptureMode MUCUDNN_ANY_NUMBER {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2
+} cudaStreamCaptureMode;
 
 typedef enum cudaDeviceAttr MUCUDNN_ANY_NUMBER {
   cudaDevAttrMaxThreadsPerBlock = 1,

@@ -30,6 +30,22 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// While one exists, this thread may allocate although another one captures.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaRuntime& runtime) : runtime_(runtime) {
+    runtime_.check(runtime_.cudaThreadExchangeStreamCaptureMode(&mode_),
+                   "cudaThreadExchangeStreamCaptureMode");
+  }
+  ~RelaxedCapture() { runtime_.cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const CudaRuntime& runtime_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the one to exchange
+};
+
 // No accumulator: there is no kernel of ours on a GPU.
 class CudaDevice final : public Device {
  public:
@@ -38,9 +54,9 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     runtime_.check(runtime_.cudaGetDevice(&number_), "cudaGetDevice");
     name_ = describe(number_);
-    // The copies below go to the default stream, which waits for a stream made without flags, and it for
-    // them.
-    runtime_.check(runtime_.cudaStreamCreate(&stream_), "cudaStreamCreate");
+    // Nothing here touches the default stream, which may not be used while another thread captures one that
+    // waits for it.
+    runtime_.check(runtime_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   ~CudaDevice() override { runtime_.cudaStreamDestroy(stream_); }
 
@@ -80,10 +96,10 @@ class CudaDevice final : public Device {
   void release(void* memory) noexcept override { runtime_.cudaFree(memory); }
 
   void copy_from_host(void* to, const void* from, std::size_t size) override {
-    runtime_.check(runtime_.cudaMemcpy(to, from, size, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+    copy(to, from, size, cudaMemcpyHostToDevice, "cudaMemcpyAsync to the device");
   }
   void copy_to_host(void* to, const void* from, std::size_t size) override {
-    runtime_.check(runtime_.cudaMemcpy(to, from, size, cudaMemcpyDeviceToHost), "cudaMemcpy to the host");
+    copy(to, from, size, cudaMemcpyDeviceToHost, "cudaMemcpyAsync to the host");
   }
 
   void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
@@ -97,7 +113,14 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaMemset2DAsync(to, pitch, 0, width, count, stream), "cudaMemset2DAsync");
   }
 
-  void wait() override { runtime_.check(runtime_.cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+  void wait(cudaStream_t stream) override {
+    runtime_.check(runtime_.cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  }
+
+  void apart(const std::function<void()>& work) override {
+    const RelaxedCapture relaxed(runtime_);
+    work();
+  }
 
   double time_ms(const std::function<void()>& work) override {
     const Event start(runtime_), end(runtime_);
@@ -108,6 +131,11 @@ class CudaDevice final : public Device {
   }
 
  private:
+  void copy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind, const char* call) {
+    runtime_.check(runtime_.cudaMemcpyAsync(to, from, size, kind, stream_), call);
+    wait(stream_);
+  }
+
   std::string describe(int device) const {
     // Between CUDA 12 and 13 the structure changed behind its name, and became shorter than this.
     union {

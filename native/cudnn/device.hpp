@@ -49,6 +49,7 @@ class Device {
   // Bytes aligned to kAlignment. Throws std::bad_alloc.
   virtual void* allocate(std::size_t size) = 0;
   virtual void release(void* memory) noexcept = 0;
+  // After the other work on stream(), and done when they return.
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
 
@@ -58,8 +59,10 @@ class Device {
   virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
                             CUstream_st* stream) = 0;
 
-  // Until all work on the device is done, whoever gave it.
-  virtual void wait() = 0;
+  // Until the work on a stream is done that it was given before.
+  virtual void wait(CUstream_st* stream) = 0;
+  // Does what would spoil what other threads capture at the same time, and does not spoil it.
+  virtual void apart(const std::function<void()>& work) { work(); }
   // Milliseconds from the call until its work is done.
   virtual double time_ms(const std::function<void()>& work) = 0;
 };

@@ -38,10 +38,22 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     throw std::invalid_argument("the micro-batches do not add to the mini-batch of " +
                                 std::to_string(problem.mini_batch));
   }
-  for (const Slice& slice : slices) {
+  // Each slice begins at a multiple of the greatest power of two in its size, so that its tensors are aligned
+  // as those are that its algorithm is planned for.
+  std::vector<Slice> in_order = slices;
+  const auto power = [](const Slice& slice) { return slice.micro_batch & -slice.micro_batch; };
+  std::stable_sort(in_order.begin(), in_order.end(),
+                   [&](const Slice& a, const Slice& b) { return power(a) > power(b); });
+  for (const Slice& slice : in_order) {
     auto& kernel = kernels_[{slice.micro_batch, slice.algorithm}];
-    if (kernel == nullptr)
-      kernel = engine.prepare(problem.with_mini_batch(slice.micro_batch), pass, slice.algorithm);
+    if (kernel == nullptr) {
+      try {
+        kernel = engine.prepare(problem.with_mini_batch(slice.micro_batch), pass, slice.algorithm);
+      } catch (const EngineError& error) {
+        throw SliceRefused(slice, error.what());
+      }
+    }
+    if (steps_.empty() || kernel->workspace() > algorithms_workspace_) hungriest_ = slice;
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }

@@ -18,6 +18,16 @@ struct Slice {
   std::string algorithm;
 };
 
+// A slice that cannot be prepared.
+class SliceRefused : public EngineError {
+ public:
+  SliceRefused(Slice slice, const std::string& reason) : EngineError(reason), slice_(std::move(slice)) {}
+  const Slice& slice() const { return slice_; }
+
+ private:
+  Slice slice_;
+};
+
 // The tensors from sample `first` on.
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
 
@@ -27,12 +37,14 @@ Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments
 
 class Division final : public PreparedConfiguration {
  public:
-  // Throws EngineError where an algorithm cannot run, std::invalid_argument where the slices do not add
-  // to the mini-batch.
+  // Throws SliceRefused, EngineError where its slices cannot be summed, and std::invalid_argument where
+  // they do not add to the mini-batch.
   Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
            const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  // Which needs the most of it.
+  const Slice& hungriest() const { return hungriest_; }
   // Of each algorithm, as PreparedKernel has them.
   std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
@@ -54,6 +66,7 @@ class Division final : public PreparedConfiguration {
   std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> kernels_;
   std::vector<Step> steps_;
   std::size_t algorithms_workspace_ = 0;
+  Slice hungriest_;
   std::size_t accumulator_size_ = 0;
 };
 

@@ -39,14 +39,6 @@ std::int64_t alignment_of(const std::vector<void*>& addresses) {
   return alignment_of(all);
 }
 
-// Of slices of the mini-batch that begin at multiples of their own size, as those of powers of two do.
-std::int64_t usual_alignment(const Problem& p) {
-  const auto bytes = [&](std::int64_t sample) {
-    return static_cast<std::uintptr_t>(p.mini_batch * sample) * size_of(p.data_type);
-  };
-  return alignment_of(bytes(p.x_sample()) | bytes(p.y_sample()));
-}
-
 // An algorithm as planned for one problem.
 struct Planned {
   EnginePlan plain;
@@ -226,6 +218,13 @@ class GraphEngine final : public Engine {
 };
 
 }  // namespace
+
+std::int64_t usual_alignment(const Problem& p) {
+  const auto bytes = [&](std::int64_t sample) {
+    return static_cast<std::uintptr_t>(p.mini_batch * sample) * size_of(p.data_type);
+  };
+  return alignment_of(bytes(p.x_sample()) | bytes(p.y_sample()));
+}
 
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context) {
   return std::make_unique<GraphEngine>(std::move(context));

@@ -19,4 +19,8 @@ constexpr char kNotAllowed[] = "MUCUDNN_STATUS_NOT_ALLOWED";
 // takes them all.
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context);
 
+// The alignment in bytes of the addresses that engines are planned for: of slices of the mini-batch that
+// begin at multiples of their own size, as those of powers of two do.
+std::int64_t usual_alignment(const Problem& problem);
+
 }  // namespace mucudnn

@@ -68,7 +68,7 @@ class HostDevice final : public Device, private Accumulator {
     for (std::size_t i = 0; i < count; ++i) std::memset(static_cast<char*>(to) + i * pitch, 0, width);
   }
 
-  void wait() override {}  // every call ends when its work is done
+  void wait(CUstream_st*) override {}  // every call ends when its work is done
 
   double time_ms(const std::function<void()>& work) override {
     const auto start = std::chrono::steady_clock::now();

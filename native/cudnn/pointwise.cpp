@@ -18,6 +18,7 @@ constexpr Row kRows[] = {
     {CUDNN_POINTWISE_ADD, 0},
     {CUDNN_POINTWISE_RELU_FWD},
 };
+static_assert(std::size(kRows) == static_cast<std::size_t>(Pointwise::relu) + 1);
 
 }  // namespace
 

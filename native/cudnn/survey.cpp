@@ -95,7 +95,6 @@ Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass 
     if (extent.operands[i] > 0) region.tensors.operands[i] = random(extent.operands[i]);
   }
   const Memory workspace(device, most);
-  device.wait();  // for the program's work, which would be timed along
   Survey survey;
   std::map<std::int64_t, double> fastest;
   for (const Task& task : tasks) {

@@ -28,8 +28,8 @@ struct Survey {
   std::vector<Task> failed;
 };
 
-// Times the tasks on tensors of their own, when the device has done all that it was given before, freed in
-// the end; `problem` has the whole mini-batch. Throws std::bad_alloc where not even the tensors can be had.
+// Times the tasks on tensors of their own, freed in the end; `problem` has the whole mini-batch. Throws
+// std::bad_alloc where not even the tensors can be had.
 Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
                    const std::vector<Task>& tasks);
 

@@ -22,6 +22,10 @@ bool is_strict(const Configuration& configuration, const std::vector<std::string
                      [](const auto& part) { return shim::is_strict(part.algorithm, ""); });
 }
 
+bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part) {
+  return has_slice(refused, part.micro_batch, part.algorithm);
+}
+
 // As the plan has it; what is not in the plan is not yet known.
 Point point_of(const Configuration& configuration) {
   const bool all_legacy = std::all_of(configuration.begin(), configuration.end(),
@@ -31,12 +35,19 @@ Point point_of(const Configuration& configuration) {
 
 }  // namespace
 
-Decider::Decider(const Options& options, std::shared_ptr<const Library> library)
+Decider::Decider(const Options& options, std::shared_ptr<const Library> library, Journals& journals)
     : options_(options), library_(std::move(library)) {
   const bool is_host = library_->is_host();
   device_ = is_host ? make_host_device(library_->describe_host()) : make_cuda_device("");
   identity_ = {
       {"engine", is_host ? "host" : "cudnn"}, {"device", device_->name()}, {"library", library_->name()}};
+  if (options_.mode == Mode::online) {
+    Journal::Identity identity = identity_;
+    identity["threads"] = std::to_string(options_.threads);
+    const std::string path = options_.cache.empty() ? "" : options_.cache + ".journal";
+    measurements_.emplace(options_, library_, *device_,
+                          journals.try_emplace(identity, path, identity).first->second);
+  }
   if (options_.plan.empty()) return;
   try {
     read_plan();
@@ -71,39 +82,44 @@ const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
   return found == plan_.end() ? nullptr : &found->second;
 }
 
-Measurements& Decider::measurements() {
-  if (!measurements_) {
-    auto identity = identity_;
-    identity["threads"] = std::to_string(options_.threads);
-    measurements_.emplace(options_, library_, *device_, std::move(identity));
-  }
-  return *measurements_;
-}
-
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                                   Api api, bool may_measure) {
+                                                   Api api, bool may_measure, std::vector<Slice>& refused,
+                                                   const Listed* own) {
   const PlanKernel* const plan = planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  if (plan != nullptr) return follow(*engine, problem, pass, api, *plan);
-  auto measured = measurements().of(*engine, problem, pass, api, may_measure && !is_capturing(handle));
+  if (plan != nullptr) return follow(*engine, problem, pass, api, *plan, refused);
+  auto measured = measurements_->of(*engine, problem, pass, api, may_measure && !is_capturing(handle), own);
   if (!measured) return nullptr;
   const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
-  MeasuredKernel kernel(problem.mini_batch, accumulator, std::move(*measured));
-  if (api == Api::graph) return std::make_unique<const KnownKernel>(pass, std::move(kernel));
-  std::vector<Point> points = ready(*engine, problem, pass, kernel.desirable());
-  const Permissions permitted = permissions(pass, measurements().whole(problem, pass, api), nullptr);
-  return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, -1);
+  for (;;) {
+    measured->erase(std::remove_if(measured->begin(), measured->end(),
+                                   [&](const Measured& one) { return is_among(refused, one.part); }),
+                    measured->end());
+    MeasuredKernel kernel(problem.mini_batch, accumulator, *measured);
+    if (api == Api::graph) return std::make_unique<const KnownKernel>(pass, std::move(kernel));
+    const std::size_t before = refused.size();
+    std::vector<Point> points = ready(*engine, problem, pass, kernel.desirable(), refused);
+    if (refused.size() > before) continue;  // without them other configurations are the desirable ones
+    const Permissions permitted = permissions(pass, measurements_->whole(problem, pass, api), nullptr);
+    return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, -1);
+  }
 }
 
 std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                                   const PlanKernel& plan) const {
+                                                   const PlanKernel& plan,
+                                                   std::vector<Slice>& refused) const {
   std::vector<Point> points;
-  for (const Configuration& configuration : plan.desirable) points.push_back(point_of(configuration));
+  const auto take = [&](const Configuration& configuration) {
+    if (std::none_of(configuration.begin(), configuration.end(),
+                     [&](const auto& part) { return is_among(refused, part); }))
+      points.push_back(point_of(configuration));
+  };
+  std::for_each(plan.desirable.begin(), plan.desirable.end(), take);
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
-    points.push_back(point_of(plan.chosen));
+    take(plan.chosen);
   std::vector<Point> usable;
-  for (Point& point : ready(engine, problem, pass, std::move(points))) {
+  for (Point& point : ready(engine, problem, pass, std::move(points), refused)) {
     const std::vector<std::string> notes = point.division->notes();
     if (options_.strict && !is_strict(point.configuration, notes)) continue;
     point.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
@@ -121,17 +137,23 @@ std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem
 }
 
 std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass pass,
-                                  std::vector<Point> points) const {
+                                  std::vector<Point> points, std::vector<Slice>& refused) const {
   std::vector<Point> all;
   std::string failures;
   bool any_fits = false;
+  const auto fails = [&](const Point& point, const EngineError& error) {
+    failures += (failures.empty() ? "" : "; ") + describe(point.configuration) + ": " + error.what();
+  };
   for (Point& point : points) {
     try {
       make_ready(engine, problem, pass, point);
       any_fits = any_fits || point.workspace <= options_.workspace_limit.value_or(kNoLimit);
       all.push_back(std::move(point));
+    } catch (const SliceRefused& refusal) {
+      fails(point, refusal);
+      refused.push_back(refusal.slice());
     } catch (const EngineError& error) {
-      failures += (failures.empty() ? "" : "; ") + describe(point.configuration) + ": " + error.what();
+      fails(point, error);
     }
   }
   const std::string kernel = to_text(problem) + " " + name_of(pass);
@@ -174,23 +196,29 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
   return permissions;
 }
 
-std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t handle, const Problem& problem,
-                                                               Pass pass, Api api, const std::string& first,
-                                                               std::size_t workspace) const {
+void Decider::try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
+                       const std::string& first, std::size_t workspace,
+                       const std::function<bool(const PreparedKernel&)>& use) const {
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  std::vector<Listed> candidates = list(*engine, problem, pass);
-  std::stable_sort(candidates.begin(), candidates.end(), [&](const Listed& a, const Listed& b) {
-    return (a.algorithm == first) > (b.algorithm == first);
-  });
-  std::vector<std::unique_ptr<PreparedKernel>> kernels;
-  for (const Listed& candidate : candidates) {
-    if (candidate.workspace > static_cast<std::int64_t>(workspace)) continue;
+  const auto is_used = [&](const std::string& algorithm) {
+    try {
+      const auto kernel = engine->prepare(problem, pass, algorithm);
+      return kernel->workspace() <= workspace && use(*kernel);
+    } catch (const EngineError&) {
+      return false;
+    }
+  };
+  if (is_used(first)) return;
+  for (const Listed& candidate : list(*engine, problem, pass)) {
     const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
                              is_deterministic(candidate.notes);
-    if (candidate.algorithm != first && !is_harmless) continue;
-    kernels.push_back(engine->prepare(problem, pass, candidate.algorithm));
+    const bool fits = candidate.workspace <= static_cast<std::int64_t>(workspace);
+    if (candidate.algorithm != first && is_harmless && fits && is_used(candidate.algorithm)) return;
   }
-  return kernels;
+}
+
+void Decider::restart_in_child() noexcept {
+  if (measurements_) measurements_->restart_in_child();
 }
 
 }  // namespace mucudnn::shim

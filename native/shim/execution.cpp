@@ -67,15 +67,16 @@ cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
   const Problem rest = kernel.problem.with_mini_batch(kernel.problem.mini_batch - done);
   const Arguments at = advanced(kernel.problem, kernel.pass, work.arguments, done);
   cudnnStatus_t status = CUDNN_STATUS_EXECUTION_FAILED;
-  for (const auto& prepared : state.decider(kernel).runnable(work.handle, rest, kernel.pass, kernel.api,
-                                                             work.own, work.workspace.size)) {
-    try {
-      prepared->execute(work.handle, at, work.workspace);
-      return CUDNN_STATUS_SUCCESS;
-    } catch (const CallFailed& failure) {
-      status = failure.code();
-    }
-  }
+  state.decider(kernel).try_each(work.handle, rest, kernel.pass, kernel.api, work.own, work.workspace.size,
+                                 [&](const PreparedKernel& prepared) {
+                                   try {
+                                     prepared.execute(work.handle, at, work.workspace);
+                                     status = CUDNN_STATUS_SUCCESS;
+                                   } catch (const CallFailed& failure) {
+                                     status = failure.code();
+                                   }
+                                   return status == CUDNN_STATUS_SUCCESS;
+                                 });
   return status;
 }
 

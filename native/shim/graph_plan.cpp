@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "cudnn/graph_engine.hpp"
 #include "shim/execution.hpp"
 
 namespace mucudnn::shim {
 namespace {
+
+constexpr int kMostRefusals = 16;  // by the library, while one plan is finalized
 
 // The graph that a configuration of an engine is for, as the program built it or as the heuristics gave it.
 std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
@@ -36,28 +39,41 @@ Permission permission_of(const State& state, const EngineNotes& notes, const Gra
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   permission.legacy_only = !are_planned(plan.convolution);
-  permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own_workspace));
+  permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own.workspace));
   return permission;
 }
 
-// By what it is run in so many bytes, made ready now: an execution may not plan.
-std::optional<Point> choose(State& state, cudnnHandle_t handle, const GraphPlan& plan,
-                            const Permission& permission, std::int64_t workspace) {
-  std::optional<Point> point = plan.known->choose(permission, workspace);
-  if (!point || is_own(*point, plan.own.c_str())) return point;
-  try {
-    const SeenKernel& kernel = *plan.kernel;
-    state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
-    if (point->workspace <= std::min(workspace, permission.limit)) return point;
-  } catch (const EngineError& error) {
-    state.warn_once(*plan.kernel, "not used: " + describe(point->configuration) + ": " + error.what());
+// Why it is not known that the fastest of what was measured is no slower than the program's own plan, if so.
+const char* obstacle_to_comparing(const GraphPlan& plan) {
+  if (!plan.known->is_measured()) return nullptr;
+  if (!plan.known->is_measured_against(plan.own.algorithm)) return "the caller's own engine is not measured";
+  // The program's plan is for tensors aligned to 16 bytes.
+  return usual_alignment(plan.kernel->problem) < 16 ? "mini-batches of no multiple of 16 bytes" : nullptr;
+}
+
+// By what it is run in so many bytes, made ready now: an execution may not plan. What cannot be made ready is
+// not tried again in this process, and the next best takes its place.
+std::optional<Point> choose(State& state, cudnnHandle_t handle, GraphPlan& plan, const Permission& permission,
+                            std::int64_t workspace) {
+  SeenKernel& kernel = *plan.kernel;
+  for (int refusals = 0; refusals < kMostRefusals && plan.known != nullptr; ++refusals) {
+    std::optional<Point> point = plan.known->choose(permission, workspace);
+    if (!point || is_own(*point, plan.own.algorithm.c_str())) return point;
+    try {
+      state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
+      if (point->workspace <= std::min(workspace, permission.limit)) return point;
+      throw SliceRefused(point->division->hungriest(), "it needs more workspace than when it was measured");
+    } catch (const SliceRefused& refusal) {
+      state.warn_once(kernel, "not used: " + describe(point->configuration) + ": " + refusal.what());
+      plan.known = state.know_without(handle, kernel, plan.own, refusal.slice());
+    }
   }
   return std::nullopt;
 }
 
 void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, GraphPlan& made) {
-  made.own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  made.told = made.own_workspace;
+  made.own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  made.told = made.own.workspace;
   GraphConvolution& convolution = made.convolution;
   made.obstacle = convolution.recognised.obstacle;
   if (made.obstacle != nullptr) return;
@@ -71,7 +87,8 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const auto configs =
       plan.descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
-  made.own = to_text(name_of(configs.at(0)));
+  made.own.algorithm = to_text(name_of(configs.at(0)));
+  made.own.notes = notes.text();
   Problem& problem = convolution.recognised.problem;
   if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
     // It needs no workspace, and graph_engine.cpp lists none of its kind to hold another against.
@@ -81,23 +98,25 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   problem.math = math_of(problem.data_type, notes);
   made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
-  made.known = state.know_for_plan(handle, *made.kernel);
+  made.known = state.know_for_plan(handle, *made.kernel, made.own);
   if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
   }
   const Permission permission = permission_of(state, notes, made);
+  const bool own_is_allowed = made.own.workspace <= permission.limit;
+  if (own_is_allowed) made.obstacle = obstacle_to_comparing(made);
+  if (made.obstacle != nullptr) return;
   made.point = choose(state, handle, made, permission, kNoLimit);
   if (!made.point) {
     made.obstacle = "nothing within the workspace";
-  } else if (is_own(*made.point, made.own.c_str())) {
+  } else if (is_own(*made.point, made.own.algorithm.c_str())) {
     made.obstacle = "the caller's own choice is the best";
   } else {
     if (made.point->workspace > 0) made.lean = choose(state, handle, made, permission, 0);
     // The program's own plan fits besides as far as the limit allows, so that it can be run where this fails
     // or a CUDA graph is made.
-    const bool own_is_allowed = made.own_workspace <= permission.limit;
-    made.told = std::max(made.point->workspace, own_is_allowed ? made.own_workspace : std::int64_t{0});
+    made.told = std::max(made.point->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
   }
 }
 
@@ -108,8 +127,8 @@ std::shared_ptr<const GraphPlan> plan_from_json(const Shadow& shadow, const Back
   const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
   auto made = std::make_shared<GraphPlan>();
-  made->own_workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  made->told = made->own_workspace;
+  made->own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  made->told = made->own.workspace;
   made->obstacle = "a plan made from JSON";
   return made;
 }
@@ -169,10 +188,14 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
     auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
     const std::int64_t size = data == nullptr ? 0 : plan.told;
     const std::optional<Point>& point = plan.point->workspace <= size ? plan.point : plan.lean;
-    if (!point || is_own(*point, plan.own.c_str())) return pass("nothing within the workspace");
+    if (!point || is_own(*point, plan.own.algorithm.c_str())) return pass("nothing within the workspace");
     const Arguments arguments{tensors, c.alpha, c.beta};
-    const Work work{*plan.kernel,    *point, handle, arguments, {data, static_cast<std::size_t>(size)},
-                    plan.own.c_str()};
+    const Work work{*plan.kernel,
+                    *point,
+                    handle,
+                    arguments,
+                    {data, static_cast<std::size_t>(size)},
+                    plan.own.algorithm.c_str()};
     return run(state, work, status) || !plan.own_fits();
   } catch (const std::bad_alloc&) {
     status = CUDNN_STATUS_ALLOC_FAILED;

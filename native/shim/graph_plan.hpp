@@ -16,13 +16,12 @@ struct GraphPlan {
   std::shared_ptr<const KnownKernel> known;  // remembered as long as plans of the caller hold it
   std::optional<Point> point;                // what it is run by, made ready
   std::optional<Point> lean;                 // what needs no workspace, for packs that come without
-  std::string own;                           // the name of the program's own engine
-  std::int64_t own_workspace = 0;            // bytes, and so is this:
-  std::int64_t told = 0;                     // the size of the workspace that comes with a variant pack
+  Listed own;                                // the program's own engine
+  std::int64_t told = 0;                     // bytes of the workspace that comes with a variant pack
 
   // Whether the program's own plan can be run in the workspace that it was told. Where it cannot, none of its
   // calls may be passed on: they would write beyond it.
-  bool own_fits() const { return own_workspace <= told; }
+  bool own_fits() const { return own.workspace <= told; }
 };
 
 // Of a plan that is finalized; null where it has nothing to do with convolutions.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <new>
 #include <utility>
 
 #include "core/journal.hpp"
@@ -16,7 +17,7 @@ constexpr std::string_view kKernel = "\nkernel ";
 
 }  // namespace
 
-Journal::Journal(std::string path, std::map<std::string, std::string> identity)
+Journal::Journal(std::string path, Identity identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
   if (path_.empty() || ::access(path_.c_str(), F_OK) != 0) return;
   try {
@@ -53,13 +54,23 @@ void Journal::index() {
   }
 }
 
-Journal::Sizes& Journal::of(const Problem& problem, Pass pass) {
+Journal::Kernel& Journal::of(const Problem& problem, Pass pass) {
   const std::string line = std::string(name_of(pass)) + " 1 " + to_text(problem);
+  const std::lock_guard<Journal> lock(*this);
   Kernel& kernel = kernels_[key_of(line)];
   for (const std::string_view document : std::exchange(kernel.unread, {})) {
     if (auto plan = parse_document(document)) take(std::move(*plan), problem, pass, kernel.sizes);
   }
-  return kernel.sizes;
+  return kernel;
+}
+
+void Journal::add(Kernel& kernel, const Sizes& news) {
+  const std::lock_guard<Journal> lock(*this);
+  for (const auto& [size, found] : news) {
+    Known& known = kernel.sizes[size];
+    for (const auto& [algorithm, one] : found.measured) known.measured.insert_or_assign(algorithm, one);
+    for (const auto& [api, all] : found.candidates) known.candidates.insert_or_assign(api, all);
+  }
 }
 
 void Journal::take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) const {
@@ -98,6 +109,10 @@ void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const
   } catch (const std::runtime_error& error) {
     log(LogLevel::warning, std::string("what was measured is not kept: ") + error.what());
   }
+}
+
+void Journal::restart_in_child() noexcept {
+  for (auto& [key, kernel] : kernels_) new (&kernel.measuring) std::mutex;
 }
 
 }  // namespace mucudnn::shim

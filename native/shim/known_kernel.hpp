@@ -27,6 +27,10 @@ class KnownKernel {
 
   bool is_planned() const noexcept { return preferred_ >= 0; }
 
+  bool is_measured() const noexcept { return measured_.has_value(); }
+  // Whether the caller's own algorithm was measured as well, where anything was.
+  bool is_measured_against(const std::string& own) const { return !measured_ || measured_->has_whole(own); }
+
   // What a call with this algorithm and so many bytes of workspace runs by; null where nothing is permitted
   // and fits.
   const Point* choose(unsigned algorithm, std::int64_t workspace) const noexcept;

@@ -9,6 +9,12 @@ MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, std::optional<std::size_
                                std::vector<Measured> measured)
     : mini_batch_(mini_batch), accumulator_(accumulator), measured_(std::move(measured)) {}
 
+bool MeasuredKernel::has_whole(const std::string& algorithm) const {
+  return std::any_of(measured_.begin(), measured_.end(), [&](const Measured& one) {
+    return one.part.micro_batch == mini_batch_ && one.part.algorithm == algorithm;
+  });
+}
+
 std::vector<Point> MeasuredKernel::desirable() const {
   std::vector<MicroConfiguration> parts, deterministic;
   for (const Measured& one : measured_) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shim/point.hpp"
@@ -20,6 +21,9 @@ class MeasuredKernel {
   // nothing where there is no such division (filter_sum.hpp).
   MeasuredKernel(std::int64_t mini_batch, std::optional<std::size_t> accumulator,
                  std::vector<Measured> measured);
+
+  // Whether the mini-batch was measured undivided by this algorithm.
+  bool has_whole(const std::string& algorithm) const;
 
   // All that is the fastest in some workspace, of all algorithms and of the deterministic ones alone; not
   // made ready.

@@ -24,54 +24,89 @@ std::vector<Listed> list(Engine& engine, const Problem& problem, Pass pass) {
 }
 
 Measurements::Measurements(const Options& options, std::shared_ptr<const Library> library, Device& device,
-                           std::map<std::string, std::string> identity)
-    : options_(options),
-      library_(std::move(library)),
-      device_(device),
-      journal_(options.cache.empty() ? "" : options.cache + ".journal", std::move(identity)) {}
+                           Journal& journal)
+    : options_(options), library_(std::move(library)), device_(device), journal_(journal) {}
 
 std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Problem& problem, Pass pass,
-                                                      Api api, bool may_measure) {
+                                                      Api api, bool may_measure, const Listed* own) {
   const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, problem.mini_batch);
-  Journal::Sizes& known = journal_.of(problem, pass);
+  Journal::Kernel& kernel = journal_.of(problem, pass);
+  Found found = find(kernel, sizes, api, own);
+  if (is_enough(found, problem)) return std::move(found.measured);
+  if (!may_measure) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(kernel.measuring);
   Journal::Sizes news;
-  std::vector<Measured> measured;
-  std::vector<Task> missing;
-  const auto take = [&](std::int64_t size) {
-    const Known& at = known.at(size);
-    const std::vector<Listed>& all = at.candidates.at(name_of(api));
-    if (measured.empty()) measured.reserve(sizes.size() * all.size());
-    for (const Listed& candidate : all) {
-      if (!is_allowed(candidate)) continue;
-      const auto time = at.measured.find(candidate.algorithm);
-      if (time == at.measured.end()) {
-        missing.push_back({size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)});
-      } else {
-        measured.push_back({time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
-      }
+  const auto learn = [&] {
+    journal_.add(kernel, news);
+    found = find(kernel, sizes, api, own);
+  };
+  learn();  // what others measured meanwhile
+  for (const std::int64_t size : found.unlisted)
+    news[size].candidates[name_of(api)] = list(engine, problem.with_mini_batch(size), pass);
+  learn();
+  if (!is_enough(found, problem)) {
+    const Survey survey = measure(engine.handle(), problem, pass, found.missing);
+    for (const MicroConfiguration& one : survey.measured) news[one.micro_batch].measured[one.algorithm] = one;
+    for (const Task& task : survey.failed) {  // what says that it can run, and does not, is not tried again
+      auto& lists = news[task.micro_batch].candidates;
+      auto& all = lists.try_emplace(name_of(api), listed(kernel, task.micro_batch, api)).first->second;
+      all.erase(std::remove_if(all.begin(), all.end(),
+                               [&](const Listed& one) { return one.algorithm == task.algorithm; }),
+                all.end());
+    }
+    learn();
+  }
+  journal_.append(problem, pass, news);
+  return std::move(found.measured);
+}
+
+std::vector<Listed> Measurements::whole(const Problem& problem, Pass pass, Api api) {
+  return listed(journal_.of(problem, pass), problem.mini_batch, api);
+}
+
+std::vector<Listed> Measurements::listed(Journal::Kernel& kernel, std::int64_t size, Api api) {
+  const std::lock_guard<Journal> lock(journal_);
+  return kernel.sizes.at(size).candidates.at(name_of(api));
+}
+
+Measurements::Found Measurements::find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes,
+                                       Api api, const Listed* own) {
+  const std::lock_guard<Journal> lock(journal_);
+  Found found;
+  const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
+    if (!is_allowed(candidate)) return;
+    const auto time = at.measured.find(candidate.algorithm);
+    if (time == at.measured.end()) {
+      found.missing.push_back({size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)});
+    } else {
+      found.measured.push_back(
+          {time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
     }
   };
   for (const std::int64_t size : sizes) {
-    auto& lists = known[size].candidates;
-    if (lists.count(name_of(api)) == 0) {
-      lists[name_of(api)] = list(engine, problem.with_mini_batch(size), pass);
-      news[size].candidates[name_of(api)] = lists[name_of(api)];
+    const Known& at = kernel.sizes[size];
+    const auto all = at.candidates.find(name_of(api));
+    if (all == at.candidates.end()) {
+      found.unlisted.push_back(size);
+      continue;
     }
-    take(size);
+    if (found.measured.empty()) found.measured.reserve(sizes.size() * all->second.size());
+    for (const Listed& candidate : all->second) take(size, at, candidate);
+    const bool is_listed =
+        own == nullptr || size < sizes.back() ||
+        std::any_of(
+            all->second.begin(), all->second.end(),
+            [&](const Listed& candidate) { return candidate.algorithm == own->algorithm; });
+    if (!is_listed) take(size, at, *own);
   }
-  // What is too large for the memory is no reason to do without what is known.
-  if (!missing.empty() && (measured.empty() || any_fits_memory(device_, problem, missing))) {
-    if (!may_measure) return std::nullopt;
-    measure(problem, pass, api, missing, known, news);
-    measured.clear();
-    for (const std::int64_t size : sizes) take(size);
-  }
-  if (may_measure) journal_.append(problem, pass, news);
-  return measured;
+  return found;
 }
 
-const std::vector<Listed>& Measurements::whole(const Problem& problem, Pass pass, Api api) {
-  return journal_.of(problem, pass).at(problem.mini_batch).candidates.at(name_of(api));
+// What is too large for the memory is no reason to do without what is known.
+bool Measurements::is_enough(const Found& found, const Problem& problem) const {
+  if (!found.unlisted.empty()) return false;
+  return found.missing.empty() ||
+         (!found.measured.empty() && !any_fits_memory(device_, problem, found.missing));
 }
 
 bool Measurements::is_allowed(const Listed& candidate) const {
@@ -79,27 +114,24 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
 }
 
-void Measurements::measure(const Problem& problem, Pass pass, Api api, const std::vector<Task>& tasks,
-                           Journal::Sizes& known, Journal::Sizes& news) {
+Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass pass,
+                             const std::vector<Task>& tasks) {
   const std::string kernel = to_text(problem) + " " + mucudnn::name_of(pass);
-  if (engine_ == nullptr)
-    engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
-  log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +
-                          std::to_string((memory_to_measure(device_, problem, tasks) >> 20) + 1) +
-                          " MiB of memory");
-  const Survey survey = measure_all(*engine_, device_, problem, pass, tasks);
+  const std::lock_guard<std::mutex> lock(timing_);
+  cudaStream_t stream = nullptr;
+  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+  Survey survey;
+  device_.apart([&] {
+    if (engine_ == nullptr)
+      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+    log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +
+                            std::to_string((memory_to_measure(device_, problem, tasks) >> 20) + 1) +
+                            " MiB of memory");
+    device_.wait(stream);  // for the program's work, which would be timed along
+    survey = measure_all(*engine_, device_, problem, pass, tasks);
+  });
   log(LogLevel::debug, "measured " + std::to_string(survey.measured.size()) + " times for " + kernel);
-  for (const MicroConfiguration& one : survey.measured) {
-    known[one.micro_batch].measured[one.algorithm] = one;
-    news[one.micro_batch].measured[one.algorithm] = one;
-  }
-  for (const Task& task : survey.failed) {  // what says that it can run, and does not, is not tried again
-    auto& all = known[task.micro_batch].candidates[name_of(api)];
-    all.erase(std::remove_if(all.begin(), all.end(),
-                             [&](const Listed& one) { return one.algorithm == task.algorithm; }),
-              all.end());
-    news[task.micro_batch].candidates[name_of(api)] = all;
-  }
+  return survey;
 }
 
 }  // namespace mucudnn::shim

@@ -3,6 +3,8 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,28 +24,40 @@ std::vector<Listed> list(Engine& engine, const Problem& problem, Pass pass);
 
 class Measurements {
  public:
-  // `identity` says whose times they are. The device outlives it.
+  // The journal and the device outlive it. Used by any number of threads at once.
   Measurements(const Options& options, std::shared_ptr<const Library> library, Device& device,
-               std::map<std::string, std::string> identity);
+               Journal& journal);
 
   // At the micro-batch sizes of the policy, of what the limit and the numerics leave. The engine is asked for
-  // what no journal has. Nothing where times are missing and may not be measured. Throws EngineError and
-  // std::bad_alloc.
+  // what the journal does not have. With the algorithm `own` of the whole mini-batch besides, unless it is
+  // null. Nothing where something is missing and may not be measured. Throws EngineError and std::bad_alloc.
   std::optional<std::vector<Measured>> of(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                          bool may_measure);
+                                          bool may_measure, const Listed* own);
 
   // The list of the mini-batch itself, after of().
-  const std::vector<Listed>& whole(const Problem& problem, Pass pass, Api api);
+  std::vector<Listed> whole(const Problem& problem, Pass pass, Api api);
+
+  // In a child of fork(), where nobody measures.
+  void restart_in_child() noexcept { new (&timing_) std::mutex; }
 
  private:
+  struct Found {
+    std::vector<std::int64_t> unlisted;  // sizes of which it is not known what can run
+    std::vector<Measured> measured;
+    std::vector<Task> missing;
+  };
+
+  Found find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
+  std::vector<Listed> listed(Journal::Kernel& kernel, std::int64_t size, Api api);
+  bool is_enough(const Found& found, const Problem& problem) const;
   bool is_allowed(const Listed& candidate) const;
-  void measure(const Problem& problem, Pass pass, Api api, const std::vector<Task>& tasks,
-               Journal::Sizes& known, Journal::Sizes& news);
+  Survey measure(cudnnHandle_t handle, const Problem& problem, Pass pass, const std::vector<Task>& tasks);
 
   const Options& options_;
   std::shared_ptr<const Library> library_;
   Device& device_;
-  Journal journal_;
+  Journal& journal_;
+  std::mutex timing_;               // one kernel at a time: others would be timed along
   std::unique_ptr<Engine> engine_;  // to measure with, on a handle and a stream of its own
 };
 

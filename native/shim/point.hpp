@@ -1,9 +1,11 @@
 // A configuration that a call may run by, and what a caller permits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/plan.hpp"
 #include "cudnn/division.hpp"
@@ -31,6 +33,13 @@ inline bool is_legacy(const std::string& algorithm) noexcept { return algorithm.
 // Whether a point is nothing but this algorithm.
 inline bool is_own(const Point& point, const char* algorithm) noexcept {
   return point.configuration.size() == 1 && point.configuration.front().algorithm == algorithm;
+}
+
+inline bool has_slice(const std::vector<Slice>& slices, std::int64_t micro_batch,
+                      const std::string& algorithm) noexcept {
+  return std::any_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+    return slice.micro_batch == micro_batch && slice.algorithm == algorithm;
+  });
 }
 
 // What a caller permits that asks for an algorithm or an engine.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "shim/known_kernel.hpp"
@@ -24,7 +25,9 @@ struct SeenKernel {
   std::weak_ptr<const KnownKernel> in_plans;       // of the graph API, while plans of the caller hold it
   std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
   std::atomic<bool> warned{false};
-  std::string said;  // of it last, so that it is said once
+  std::mutex deciding;         // whoever makes it known holds this, and what is in the next two lines
+  std::string said;            // of it last, so that it is said once
+  std::vector<Slice> refused;  // could not be prepared, and are not tried again
   std::atomic<std::int64_t> executions{0};
   SeenKernel* next = nullptr;
 };

@@ -57,6 +57,10 @@ State* start() {
   return mine.release();
 }
 
+bool is_refused(const SeenKernel& kernel, const Listed& own) {
+  return has_slice(kernel.refused, kernel.problem.mini_batch, own.algorithm);
+}
+
 // As `mucudnn benchmark` takes it.
 std::string command_for(const Problem& problem, Pass pass) {
   return "mucudnn benchmark " + to_text(problem) + " --passes " + name_of(pass);
@@ -85,7 +89,7 @@ State* active_state() noexcept {
 State::State(const Options& options, std::shared_ptr<const Library> library)
     : options_(options), library_(std::move(library)) {
   if (options_.mode == Mode::record) return;
-  auto decider = std::make_unique<Decider>(options_, library_);
+  auto decider = std::make_unique<Decider>(options_, library_, journals_);
   device_ = &decider->device();
   const std::size_t number = index(device_->number());
   if (number >= kMostDevices) throw EngineError("there is no room for device " + std::to_string(number));
@@ -118,36 +122,60 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   if (device_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
     return nullptr;
-  std::unique_lock<std::mutex> lock(deciding_, std::defer_lock);
+  std::unique_lock<std::mutex> lock(kernel.deciding, std::defer_lock);
   if (may_measure || options_.mode == Mode::plan) {
     lock.lock();
   } else if (!lock.try_lock()) {
-    return nullptr;  // another thread may be measuring, which no execution waits for
+    return nullptr;  // another thread may be measuring it, which no execution waits for
   }
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
-  std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure);
+  std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure, nullptr);
   kernel.looked_up.store(true, std::memory_order_release);
   kernel.known.store(known.get(), std::memory_order_release);
   return known.release();
 }
 
-std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel) {
+std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+                                                        const Listed& own) {
   if (device_ == nullptr) return nullptr;
   const auto held = [&] {
     const std::lock_guard<std::mutex> lock(holding_);
     return kernel.in_plans.lock();
   };
-  // What is known does not wait for a thread that measures another kernel.
-  if (auto known = held()) return known;
-  const std::lock_guard<std::mutex> lock(deciding_);
-  if (auto known = held()) return known;
-  const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true);
+  const std::lock_guard<std::mutex> lock(kernel.deciding);
+  auto known = held();
+  const bool is_enough =
+      known != nullptr && (known->is_measured_against(own.algorithm) || is_refused(kernel, own));
+  return is_enough ? known : decide_for_plans(handle, kernel, own);
+}
+
+std::shared_ptr<const KnownKernel> State::know_without(cudnnHandle_t handle, SeenKernel& kernel,
+                                                       const Listed& own, const Slice& refused) {
+  const std::lock_guard<std::mutex> lock(kernel.deciding);
+  kernel.refused.push_back(refused);
+  return decide_for_plans(handle, kernel, own);
+}
+
+std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
+                                                           const Listed& own) {
+  const bool is_tried = !is_refused(kernel, own);
+  const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true, is_tried ? &own : nullptr);
+  if (is_tried && known != nullptr && !known->is_measured_against(own.algorithm))
+    kernel.refused.push_back({kernel.problem.mini_batch, own.algorithm});
   const std::lock_guard<std::mutex> holding(holding_);
   kernel.in_plans = known;
   return known;
 }
 
-std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
+Decider& State::decider_of(int device) {
+  const std::lock_guard<std::mutex> lock(making_);
+  std::unique_ptr<Decider>& decider = deciders_[index(device)];
+  if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_, journals_);
+  return *decider;
+}
+
+std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
+                                                 const Listed* own) {
   const auto say = [&](LogLevel level, const std::string& what) {
     if (kernel.said == what) return;
     log(level, command_for(kernel.problem, kernel.pass) + "  # " + what);
@@ -155,9 +183,9 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   };
   std::string reason = "out of memory";
   try {
-    std::unique_ptr<Decider>& decider = deciders_[index(kernel.device)];
-    if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_);
-    auto known = decider->decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure);
+    auto known =
+        decider_of(kernel.device)
+            .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused, own);
     if (is_logged(LogLevel::info))
       say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     return known;
@@ -197,10 +225,30 @@ void State::finish() noexcept {
   }
 }
 
+void State::before_fork() {
+  making_.lock();
+  for (auto& [identity, journal] : journals_) journal.lock();
+  holding_.lock();
+  shadows_.lock();
+}
+
+void State::after_fork() {
+  shadows_.unlock();
+  holding_.unlock();
+  for (auto& [identity, journal] : journals_) journal.unlock();
+  making_.unlock();
+}
+
 void State::restart_in_child() noexcept {
-  new (&deciding_) std::mutex;
+  for (auto& [identity, journal] : journals_) journal.restart_in_child();
+  for (const auto& decider : deciders_) {
+    if (decider != nullptr) decider->restart_in_child();
+  }
   tally_.reset();
-  kernels_.for_each([](SeenKernel& kernel) { kernel.executions = 0; });
+  kernels_.for_each([](SeenKernel& kernel) {
+    new (&kernel.deciding) std::mutex;
+    kernel.executions = 0;
+  });
 }
 
 }  // namespace mucudnn::shim

@@ -32,8 +32,13 @@ class State {
   // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
   // takes no lock.
   const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
-  // The same for a caller's plan, with measuring. Forgotten with the last plan that holds it.
-  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel);
+  // The same for a caller's plan, with measuring, also of the plan's own engine where that is not listed.
+  // Forgotten with the last plan that holds it.
+  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+                                                   const Listed& own);
+  // The same anew, from now on without what could not be prepared.
+  std::shared_ptr<const KnownKernel> know_without(cudnnHandle_t handle, SeenKernel& kernel, const Listed& own,
+                                                  const Slice& refused);
 
   // Why an execution passes through of which nothing is known.
   const char* reason_for_unknown() const;
@@ -45,15 +50,9 @@ class State {
 
   // At the end of the process: the record, and a line about what was done.
   void finish() noexcept;
-  // Around fork(), so that the child finds the shadows whole, and what plans hold.
-  void before_fork() {
-    holding_.lock();
-    shadows_.lock();
-  }
-  void after_fork() {
-    shadows_.unlock();
-    holding_.unlock();
-  }
+  // Around fork(), so that the child finds whole what is known.
+  void before_fork();
+  void after_fork();
   // In a child of fork(): what the parent counted is the parent's to report, and no other thread lives here
   // that could unlock what it has locked.
   void restart_in_child() noexcept;
@@ -62,20 +61,27 @@ class State {
   static constexpr std::size_t kMostDevices = 256;
   static std::size_t index(int device) { return static_cast<std::size_t>(device); }
 
-  // One thread at a time.
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
+  // Of the device that is current. Throws EngineError.
+  Decider& decider_of(int device);
+
+  // By a thread that holds kernel.deciding.
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
+                                            const Listed* own);
+  std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
+                                                      const Listed& own);
 
   Options options_;
   std::shared_ptr<const Library> library_;
   SeenKernels kernels_;
   Shadows shadows_;
   Tally tally_;
+  Journals journals_;
   // By the device's number, each made when the first kernel is seen there; none in mode record. Kernels made
   // known are published after their decider.
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // of the first decider
-  std::mutex deciding_;
-  std::mutex holding_;  // what plans hold of their kernels
+  std::mutex making_;               // deciders and journals
+  std::mutex holding_;              // what plans hold of their kernels
 };
 
 // Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.

@@ -102,6 +102,24 @@ def test_a_program_that_leaves_no_memory_to_measure_in_runs_as_it_does_alone(
         assert_within_contract(ours.of("bf16 full"), own.of("bf16 full"))
 
 
+def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_on_gpu: None) -> None:
+    script = (
+        "import torch\n"
+        "x, w = (torch.ones(shape, device='cuda').half() for shape in ((16, 64, 28, 28), (64, 64, 3, 3)))\n"
+        "x[3, 5, 7, 9] = float('nan')\n"
+        "y = torch.cudnn_convolution_relu(x, w, torch.zeros(64).to(x), (1, 1), (1, 1), (1, 1), 1)\n"
+        "print(y.isnan().sum().item())\n"
+    )
+    program = [sys.executable, "-c", script]
+    mucudnn = [sys.executable, "-m", "mucudnn", "run", "--workspace", str(LIMIT), "--"]
+    own, ours = (
+        subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+        for command in (program, [*mucudnn, *program])
+    )
+    assert (ours.returncode, ours.stdout) == (own.returncode, own.stdout), ours.stderr
+    assert own.returncode == 0, own.stderr
+
+
 def test_switched_off_it_only_passes_calls_on(pytorch: Run) -> None:
     off = under("bf16", "strict", flags=(), MUCUDNN_MODE="off")
     assert (off.code, off.measured, off.divided) == (0, 0, 0), off.stderr

@@ -12,7 +12,7 @@ import traceback
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Thread
+from threading import Event, Thread
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +51,12 @@ CASES = {
     "f16 volume channels_last": Case("f16", **_VOLUME, channels_last=True),
     "bf16 strided": Case("bf16", stride=2),
     "f16 odd mini-batch": Case("f16", x=(11, 128, 56, 56)),
+    "f16 odd samples": Case("f16", x=(7, 33, 113, 113), w=(128, 33, 3, 3)),  # aligned to 2 bytes
+    "bf16 one sample": Case("bf16", x=(1, 128, 56, 56)),
     "strict groups": Case("strict", w=(128, 64, 3, 3), groups=2),
     "bf16 threads": Case("bf16", mode="threads"),
     "bf16 graph": Case("bf16", mode="graph"),
+    "bf16 beside a capture": Case("bf16", x=(12, 128, 56, 56), mode="beside"),
     "tf32 benchmark": Case("tf32", x=(16, 128, 44, 44), benchmark=True),
     "f16 compile": Case("f16", mode="compile"),
 }
@@ -185,6 +188,34 @@ def _captured(convolve: Convolve, tensors: Tensors) -> Tensors:
     return results
 
 
+def _beside_a_capture(convolve: Convolve, tensors: Tensors) -> Tensors:
+    """For the first time while another thread captures, whose graph is as it would be otherwise."""
+    if not tensors[0].is_cuda:
+        return convolve(*tensors)
+    begun, over = Event(), Event()
+    graph, captured = torch.cuda.CUDAGraph(), torch.zeros(1000, device="cuda")
+
+    def capture() -> None:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            captured.add_(1)
+            begun.set()
+            over.wait()
+            captured.add_(1)
+
+    thread = Thread(target=capture)
+    thread.start()
+    begun.wait()
+    try:
+        results = convolve(*tensors)
+    finally:
+        over.set()
+        thread.join()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((captured == 2).all())
+    return results
+
+
 def _in_full_memory(convolve: Convolve, tensors: Tensors) -> Tensors:
     """Once a small convolution has loaded what it needs, and with room for little more than the results."""
     small = tuple(tensor[:2].contiguous() for tensor in tensors)
@@ -205,6 +236,7 @@ _MODES: dict[str, Callable[[Convolve, Tensors], Tensors]] = {
     "compile": _compiled,
     "threads": _in_threads,
     "graph": _captured,
+    "beside": _beside_a_capture,
     "full": _in_full_memory,
 }
 

@@ -5,7 +5,7 @@
 It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
 "find", "find_ex", "fixed", or "graph" of graph_habit.py), algorithm and workspace (of "fixed"; of the others,
 instead of what they were told), alpha, beta, over (a value all over the output beforehand), fused, repeat,
-and of the CUDA runtime in wrapped_cudart.py: device (a number), capturing.
+and of the CUDA runtime in wrapped_cudart.py: device (a number), capturing, others_capturing.
 """
 
 from __future__ import annotations
@@ -226,6 +226,8 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
         assert ctypes.CDLL("libcudart.so.13").cudaSetDevice(case["device"]) == 0
     if case.get("capturing") is not None:
         ctypes.CDLL("libcudart.so.13").set_capturing(case["capturing"])
+    if case.get("others_capturing") is not None:
+        ctypes.CDLL("libcudart.so.13").set_others_capturing(case["others_capturing"])
     if "over" in case:
         count = memory[output].size // problem.element_size
         memory[output] = to_bytes(np.full(count, case["over"]), problem.data_type)

@@ -129,6 +129,15 @@ def test_no_stream_ever_captures() -> None:
     assert integer(lambda status: cuda.cudaStreamIsCapturing(None, status)) == 0
 
 
+def test_a_thread_gets_back_the_capture_mode_that_it_exchanged() -> None:
+    mode = ctypes.c_int(2)
+    for before in (0, 2, 0):
+        assert cuda.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+        assert mode.value == before
+    mode.value = 3
+    assert cuda.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 1
+
+
 def test_errors_have_their_names_and_texts() -> None:
     assert cuda.cudaGetErrorName(NO_MEMORY) == b"cudaErrorMemoryAllocation"
     assert cuda.cudaGetErrorString(NO_MEMORY) == b"out of memory"

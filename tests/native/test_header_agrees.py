@@ -46,7 +46,7 @@ BACKEND = Header(
 CUDART = Header(
     NATIVE / "cudart" / "abi.h",
     "cuda_runtime_api.h",
-    r"cuda(?:Success|Error[A-Z]\w+|Memcpy[A-Z]\w+To\w+|MemcpyDefault|DevAttr\w+|StreamCaptureStatus[A-Z]\w+"
+    r"cuda(?:Success|Error[A-Z]\w+|Memcpy[A-Z]\w+To\w+|MemcpyDefault|DevAttr\w+|StreamCapture(?:Status|Mode)[A-Z]\w+"
     r"|Stream(?:Default|NonBlocking)|Event(?:Default|BlockingSync|DisableTiming|Interprocess))",
     (25, 33, 4, 1, 2),
 )

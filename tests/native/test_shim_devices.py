@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import shim_cases
+from programs import SHIM, preload, run
 from reference import PASSES
 from shim_cases import ENUMERATORS, Ran, case, run_under_shim
 from wrapped_cudart import NAMES, build_cudart
@@ -17,6 +20,7 @@ from wrapped_library import build_wrapper
 from mucudnn._native import format_plan, host_library, parse_descriptor
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+ONLINE = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
 STRICT = SMALL.replace("default", "strict")  # what the graph API's engines compute on the host
 
 
@@ -30,12 +34,11 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def online(folder: Path, cases: list[dict[str, Any]], libraries: dict[str, str]) -> Ran:
-    mode = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
-    return run_under_shim(cases, folder, **mode, **libraries, MUCUDNN_CACHE=str(folder / "cache.sqlite"))
+    return run_under_shim(cases, folder, **ONLINE, **libraries, MUCUDNN_CACHE=str(folder / "cache.sqlite"))
 
 
 def check_results(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
-    plain = [{**one, "device": None, "capturing": None} for one in cases]
+    plain = [{**one, "device": None, "capturing": None, "others_capturing": None} for one in cases]
     used = [list(ENUMERATORS[one["pass_"]].values()) for one in cases]
     shim_cases.check_results(plain, found, used, folder)
 
@@ -56,6 +59,63 @@ def test_each_device_has_times_of_its_own(
     assert "measuring" not in second.stderr
     for found in (first, second):
         check_results(cases, found, tmp_path)
+
+
+@pytest.mark.parametrize(("habit", "problem"), [("get", SMALL), ("graph", STRICT)])
+def test_devices_of_one_name_share_what_either_of_them_measured(
+    habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = on_both(habit, problem)
+    found = online(tmp_path, cases, {**libraries, "ONE_NAME": "1"})
+    assert found.stderr.count("mucudnn: measuring ") == len(PASSES)
+    assert (tmp_path / "cache.sqlite.journal").read_text().count("\ndevice ") == len(PASSES)
+    check_results(cases, found, tmp_path)
+
+
+THREADS = """
+import ctypes, json, sys, threading
+sys.path.insert(0, {folder!r})
+import shim_client
+library = ctypes.CDLL("libcudnn.so.9")
+
+def work(case):
+    shim_client.run(shim_client.Client(library), case)
+
+threads = [threading.Thread(target=work, args=[case]) for case in json.loads({cases!r})]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def in_threads(cases: list[dict[str, Any]], folder: Path, **environment: str) -> str:
+    """What a program says that runs each case in a thread of its own."""
+    program = THREADS.format(folder=str(shim_cases.CLIENT.parent), cases=json.dumps(cases))
+    cache = str(folder / "cache.sqlite")
+    ran = run(
+        sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), MUCUDNN_CACHE=cache, **ONLINE, **environment
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr
+
+
+@pytest.mark.parametrize("habit", ["get", "graph"])
+def test_devices_measure_different_kernels_at_the_same_time(
+    habit: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(STRICT, pass_, habit, device=device) for device, pass_ in enumerate(PASSES[:2])]
+    said = in_threads(cases, tmp_path, **libraries, ONE_NAME="1", MEET="1")
+    assert said.count("mucudnn: measuring ") == 2
+
+
+@pytest.mark.parametrize("habit", ["get", "graph"])
+def test_devices_that_ask_about_one_kernel_at_once_measure_it_once(
+    habit: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(STRICT, "forward", habit, device=device) for device in (0, 1)] * 2
+    said = in_threads(cases, tmp_path, **libraries, ONE_NAME="1")
+    assert said.count("mucudnn: measuring ") == 1
+    assert "4 convolutions" in said
+    assert "passed on: " not in said
 
 
 def plan_for(device: str, path: Path) -> Path:
@@ -84,4 +144,14 @@ def test_while_a_stream_is_captured_nothing_is_measured_and_afterwards_it_is(
     found = online(tmp_path, cases, libraries)
     assert found.stderr.count("mucudnn: measuring ") == 1
     assert re.search(r"\b1 (passed through \()?first seen at execution", found.summary)
+    check_results(cases, found, tmp_path)
+
+
+@pytest.mark.parametrize(("habit", "problem"), [("get", SMALL), ("graph", STRICT)])
+def test_what_other_threads_capture_survives_that_a_kernel_is_measured(
+    habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
+) -> None:
+    cases = [case(problem, "forward", habit, others_capturing=1)]
+    found = online(tmp_path, cases, libraries)
+    assert found.stderr.count("mucudnn: measuring ") == 1
     check_results(cases, found, tmp_path)

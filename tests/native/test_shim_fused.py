@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shim_cases
 from accepting_library import build_accepting_library
@@ -77,6 +78,13 @@ def test_however_a_program_writes_the_chain_it_is_divided(
     runs = more.get("repeat", 1) + 5 * more.get("share", 0)
     assert found.summary == f"{runs} of {runs} convolutions divided"
     check_results(cases, found, [[0, 2]], tmp_path)
+
+
+def test_nan_goes_through_the_relu_of_a_divided_chain(engine: Engine, tmp_path: Path) -> None:
+    cases = [fused(alias={"operand0": "y"}, over=float("nan"))]
+    found = run_under_shim(cases, tmp_path, **followed(plan_for(engine, tmp_path, SMALL)))
+    assert found.summary == "1 of 1 convolutions divided"
+    assert np.isnan(found.outputs[0]).all()
 
 
 ODD = {

@@ -229,3 +229,26 @@ def test_fused_convolutions_are_found_in_the_journal_beside_the_plain_one(tmp_pa
     cases = [case(f"{GRAPH}{epilogue}", "forward", "graph") for epilogue in ("", "+bias", "+bias+relu")]
     first, second = online(tmp_path, *cases), online(tmp_path, *cases[::-1])
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
+
+
+def test_slices_are_aligned_as_planned_whatever_their_sizes(
+    engine: Engine, library: str, tmp_path: Path
+) -> None:
+    problem = str(shim_cases.problem_of({"problem": "f16:nchw:default:mb9_ic3ih5_oc4_kh3_ph1"}))
+    plan = shim_cases.write_plan(
+        engine, tmp_path / "odd.plan", {(problem, "forward"): [[(5, "eng0"), (4, "eng0")]]}
+    )
+    one = case(problem, "forward", "graph")
+    made = counted(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert made["EXECUTION_PLAN"] == 2, "one for each size, and none when it is executed"
+
+
+def test_where_slices_fail_the_callers_own_engine_does_the_rest_and_no_other_is_asked_for(
+    engine: Engine, library: str, tmp_path: Path
+) -> None:
+    parts = [(4, "IMPLICIT_GEMM"), (3, "IMPLICIT_GEMM")]
+    plan = shim_cases.write_plan(engine, tmp_path / "failing.plan", {(GRAPH, "forward"): [parts]})
+    one = case(GRAPH, "forward", "graph", engine=2, repeat=2)
+    failing = {"REFUSED": "cudnnConvolutionForward", "MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+    made = counted(tmp_path, library, one, **failing)
+    assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 2)

@@ -13,15 +13,45 @@ from mucudnn._native import cudart_library
 ABI = Path(__file__).parents[2] / "native" / "cudart" / "abi.h"
 NAMES = ("A device", "Another device")
 SOURCE = f"""
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "cudart/abi.h"
 
 static _Thread_local int current, capturing;
+static _Thread_local enum cudaStreamCaptureMode mode;
+static atomic_int others;
 
 void set_capturing(int on);
 void set_capturing(int on) {{ capturing = on; }}
+void set_others_capturing(int on);
+void set_others_capturing(int on) {{ others = on; }}
+
+static int is_set(const char* variable) {{
+  const char* text = getenv(variable);
+  return text != NULL && *text != '\\0';
+}}
+
+/* Two threads, or none. */
+static void meet(void) {{
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_cond_t both = PTHREAD_COND_INITIALIZER;
+  static int arrived;
+  struct timespec end;
+  clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += 60;
+  pthread_mutex_lock(&mutex);
+  ++arrived;
+  pthread_cond_broadcast(&both);
+  while (arrived < 2) {{
+    if (pthread_cond_timedwait(&both, &mutex, &end) != 0) abort();
+  }}
+  pthread_mutex_unlock(&mutex);
+}}
 
 static void* find(const char* name) {{ return dlsym(dlopen("{cudart_library()}", RTLD_NOW), name); }}
 
@@ -34,7 +64,7 @@ cudaError_t cudaSetDevice(int device) {{
 }}
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* properties, int device) {{
   memset(properties, 0, sizeof *properties);
-  strcpy(properties->name, device == 0 ? "{NAMES[0]}" : "{NAMES[1]}");
+  strcpy(properties->name, device == 0 || is_set("ONE_NAME") ? "{NAMES[0]}" : "{NAMES[1]}");
   return cudaSuccess;
 }}
 cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {{
@@ -45,20 +75,39 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
   *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }}
-/* What a capture does not survive. */
-cudaError_t cudaMalloc(void** device, size_t size) {{
-  if (capturing) abort();
-  return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
-}}
-cudaError_t cudaDeviceSynchronize(void) {{
-  if (capturing) abort();
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* exchanged) {{
+  const enum cudaStreamCaptureMode before = mode;
+  mode = *exchanged;
+  *exchanged = before;
   return cudaSuccess;
 }}
+/* What a capture does not survive, of whatever thread unless this one's mode is relaxed. */
+static void allocate_or_free(void) {{
+  if (capturing || (others && mode != cudaStreamCaptureModeRelaxed)) abort();
+}}
+cudaError_t cudaMalloc(void** device, size_t size) {{
+  allocate_or_free();
+  if (is_set("MEET")) meet(); /* with this, measuring begins */
+  return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
+}}
+cudaError_t cudaFree(void* device) {{
+  allocate_or_free();
+  return ((cudaError_t(*)(void*))find("cudaFree"))(device);
+}}
+/* The same in any mode. */
+cudaError_t cudaDeviceSynchronize(void) {{ abort(); }}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t size, enum cudaMemcpyKind kind) {{ abort(); }}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {{ abort(); }} /* which waits for the default stream */
 """
 
 
 def build_cudart(folder: Path) -> Path:
-    """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread."""
+    """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread and
+    set_others_capturing(on).
+
+    With ONE_NAME set both devices have the first one's name; with MEET set, two threads measure at once, or
+    the process ends.
+    """
     own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
     others = []
     for result, name, parameters in declared(ABI):
@@ -68,5 +117,5 @@ def build_cudart(folder: Path) -> Path:
             others.append(f"{result} {name}({parameters}) {{ return {function}({names}); }}")
     source, library = folder / "cudart.c", folder / "libcudart.so.13"
     source.write_text(SOURCE + "\n".join(others))
-    compile_c("-shared", "-fPIC", f"-I{ABI.parents[1]}", source, "-o", library, "-ldl")
+    compile_c("-shared", "-fPIC", f"-I{ABI.parents[1]}", source, "-o", library, "-ldl", "-pthread")
     return library

@@ -69,13 +69,25 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
   }
 }
 
-/* ENGINE_NOTES="2=0 7=4": engine 2 has numerical note 0 besides its own, and engine 7 note 4. */
-static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_t* count, int* notes) {
+/* -1: it is no engine, or not finalized. */
+static int64_t index_of(cudnnBackendDescriptor_t engine) {
   int64_t index = -1, got = 0;
   cudnnStatus_t (*read)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
                         int64_t, int64_t*, void*);
   *(void**)&read = find("cudnnBackendGetAttribute");
   read(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &got, &index);
+  return index;
+}
+
+/* REFUSED_ENGINE, REFUSED_ALGORITHM: its number. */
+static int refuses(const char* variable, int64_t number) {
+  const char* text = getenv(variable);
+  return text != NULL && *text != '\\0' && number == atoi(text);
+}
+
+/* ENGINE_NOTES="2=0 7=4": engine 2 has numerical note 0 besides its own, and engine 7 note 4. */
+static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_t* count, int* notes) {
+  const int64_t index = index_of(engine);
   const char* text = getenv("ENGINE_NOTES");
   for (char* end; text != NULL && *text != '\\0'; text = end) {
     const long number = strtol(text, &end, 10), note = strtol(end + 1, &end, 10);
@@ -97,6 +109,8 @@ AFTER = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
     "cudnnBackendCreateDescriptor": "live += status == 0;",
     "cudnnBackendDestroyDescriptor": "live -= status == 0;",
+    "cudnnBackendFinalize": 'if (refuses("REFUSED_ENGINE", index_of(descriptor))) return 3000;',
+    "cudnnGetConvolutionForwardWorkspaceSize": 'if (refuses("REFUSED_ALGORITHM", algorithm)) return 3000;',
     "cudnnBackendGetAttribute": "if (status == 0 && name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) "
     "add_notes(descriptor, requested, count, elements);",
 }
@@ -125,8 +139,9 @@ def build_wrapper(folder: Path, *options: str) -> Path:
 
     With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, ENGINE_NOTES is what it says of the
     graph API's engines, and with CUDA_GRAPHS it makes CUDA graphs, which are launched at once; with
-    `-DNO_HOST` it does not tell that it is no NVIDIA's. The function that REFUSED names fails; CALLS names a
-    file for `calls_in`.
+    `-DNO_HOST` it does not tell that it is no NVIDIA's. The function that REFUSED names fails, the engine
+    of number REFUSED_ENGINE is not finalized, and of the forward algorithm REFUSED_ALGORITHM no workspace is
+    told; CALLS names a file for `calls_in`.
     """
     source, library = folder / "wrapper.c", folder / "wrapper.so"
     source.write_text(SOURCE + "".join(wrapper(*one) for one in host_abi.CUDNN))
