@@ -85,31 +85,20 @@ class _Errors:
         return max(known) if len(known) == len(errors) else None
 
     def _run(self, parts: Slices) -> float | None:
-        needed = self._workspace(parts)
-        if self._reference is None or needed is None or needed > self._room:
+        if self._reference is None:
             return None
-        problem, pass_ = self._kernel.problem, self._kernel.pass_
-        t, workspace = self._tensors, allocate_workspace(self._engine, needed)
+        problem, pass_, t = self._kernel.problem, self._kernel.pass_, self._tensors
         try:
+            needed = self._engine.prepare(problem, pass_, parts).workspace
+            if needed > self._room:
+                return None
+            workspace = allocate_workspace(self._engine, needed)
             self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
         except EngineError:
             return None
         memory, count = _output(problem, pass_, t)
         result = memory.read(problem.data_type, count)
         return float(np.linalg.norm(result - self._reference) / np.linalg.norm(self._reference))
-
-    def _workspace(self, parts: Slices) -> int | None:
-        """Bytes, or None where it cannot run."""
-        problem, pass_ = self._kernel.problem, self._kernel.pass_
-        needed = 0
-        for size, algorithm in set(parts):
-            candidates = self._engine.enumerate(problem.replace(mini_batch=size), pass_)
-            found = [c.workspace for c in candidates if c.algorithm == algorithm and c.status == SUCCESS]
-            if not found:
-                return None
-            needed = max(needed, found[0])
-        accumulator = self._engine.accumulator_size(problem, pass_, len(parts))
-        return None if accumulator is None else needed + accumulator
 
     def _run_reference(self, problem: Problem) -> npt.NDArray[np.float64] | None:
         pass_ = self._kernel.pass_

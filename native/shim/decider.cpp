@@ -114,8 +114,8 @@ std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem
   const int index = preferred == usable.end() ? -1 : static_cast<int>(preferred - usable.begin());
   Permissions permitted{};
   if (api == Api::legacy) {
-    permitted =
-        permissions(pass, list(engine, problem, pass), preferred == usable.end() ? nullptr : &*preferred);
+    permitted = permissions(pass, list(engine.enumerate(problem, pass)),
+                            preferred == usable.end() ? nullptr : &*preferred);
   }
   return std::make_unique<const KnownKernel>(pass, std::move(usable), permitted, index);
 }
@@ -178,7 +178,7 @@ std::vector<std::unique_ptr<PreparedKernel>> Decider::runnable(cudnnHandle_t han
                                                                Pass pass, Api api, const std::string& first,
                                                                std::size_t workspace) const {
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  std::vector<Listed> candidates = list(*engine, problem, pass);
+  std::vector<Listed> candidates = list(engine->enumerate(problem, pass));
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Listed& a, const Listed& b) {
     return (a.algorithm == first) > (b.algorithm == first);
   });

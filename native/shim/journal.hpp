@@ -15,6 +15,7 @@ namespace mucudnn::shim {
 struct Known {
   std::map<std::string, MicroConfiguration> measured;     // by algorithm
   std::map<std::string, std::vector<Listed>> candidates;  // all that can run, by the API that was asked
+  bool is_complete = true;  // false where a call failed for the moment: then the candidates are not kept
 };
 
 class Journal {

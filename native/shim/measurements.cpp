@@ -13,12 +13,11 @@ const char* name_of(Api api) { return api == Api::legacy ? "legacy" : "graph"; }
 
 }  // namespace
 
-std::vector<Listed> list(Engine& engine, const Problem& problem, Pass pass) {
+std::vector<Listed> list(const Enumeration& enumeration) {
   std::vector<Listed> all;
-  for (Candidate& candidate : engine.enumerate(problem, pass)) {
+  for (const Candidate& candidate : enumeration.candidates) {
     if (candidate.status != "CUDNN_STATUS_SUCCESS") continue;
-    all.push_back({std::move(candidate.algorithm), static_cast<std::int64_t>(candidate.workspace),
-                   std::move(candidate.notes)});
+    all.push_back({candidate.algorithm, static_cast<std::int64_t>(candidate.workspace), candidate.notes});
   }
   return all;
 }
@@ -52,10 +51,12 @@ std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Prob
     }
   };
   for (const std::int64_t size : sizes) {
-    auto& lists = known[size].candidates;
-    if (lists.count(name_of(api)) == 0) {
-      lists[name_of(api)] = list(engine, problem.with_mini_batch(size), pass);
-      news[size].candidates[name_of(api)] = lists[name_of(api)];
+    Known& at = known[size];
+    if (at.candidates.count(name_of(api)) == 0) {
+      const Enumeration enumeration = engine.enumerate(problem.with_mini_batch(size), pass);
+      at.is_complete = at.is_complete && enumeration.is_complete;
+      at.candidates[name_of(api)] = list(enumeration);
+      if (at.is_complete) news[size].candidates[name_of(api)] = at.candidates[name_of(api)];
     }
     take(size);
   }
@@ -94,11 +95,12 @@ void Measurements::measure(const Problem& problem, Pass pass, Api api, const std
     news[one.micro_batch].measured[one.algorithm] = one;
   }
   for (const Task& task : survey.failed) {  // what says that it can run, and does not, is not tried again
-    auto& all = known[task.micro_batch].candidates[name_of(api)];
+    Known& at = known[task.micro_batch];
+    auto& all = at.candidates[name_of(api)];
     all.erase(std::remove_if(all.begin(), all.end(),
                              [&](const Listed& one) { return one.algorithm == task.algorithm; }),
               all.end());
-    news[task.micro_batch].candidates[name_of(api)] = all;
+    if (at.is_complete) news[task.micro_batch].candidates[name_of(api)] = all;
   }
 }
 
