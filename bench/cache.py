@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.record import Record
-from mucudnn._native import Problem, parse_descriptor
+from mucudnn._native import Problem, format_candidates, parse_descriptor
 from mucudnn.cache import Cache
 from mucudnn.descriptor import problem_key
 from mucudnn.engines import open_engine
-from mucudnn.exchange import MEASUREMENT, Row
+from mucudnn.exchange import ENUMERATION, MEASUREMENT, Row
 from mucudnn.kernels import PASSES, Flags, read_network
 from mucudnn.measure import machine_of
 from mucudnn.policies import POLICIES, micro_batch_sizes
@@ -120,14 +121,18 @@ def _fill_network(path: Path) -> int:
     for kernel in read_network("resnet50", Flags(), PASSES):
         for size in micro_batch_sizes("all", kernel.problem.mini_batch):
             problem = kernel.problem.replace(mini_batch=size)
-            for found in engine.enumerate(problem, kernel.pass_):
+            enumeration = list(engine.enumerate(problem, kernel.pass_))
+            runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
+            candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
+            rows.append((ENUMERATION, _row(machine_of(engine), problem, kernel.pass_, candidates)))
+            for found in enumeration:
                 runs = found.status == SUCCESS
                 milliseconds = 0.05 + problem.flops / 1e8 * random_times.uniform(0.5, 2)
                 measured = Measurement(
                     size, found.algorithm, found.status, found.workspace, found.notes,
                     milliseconds if runs else None, 0.01 if runs else None,
                 )  # fmt: skip
-                rows.append(_row(machine_of(engine), problem, kernel.pass_, measured))
+                rows.append((MEASUREMENT, _row(machine_of(engine), problem, kernel.pass_, vars(measured))))
     with Cache.open(path) as cache:
         return cache.merge(rows)
 
@@ -136,13 +141,13 @@ def _made_up(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Itera
     for problem, count in problems:
         for size in range(1, count + 1):
             measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
-            yield _row(machine, problem, "forward", measured)
+            yield MEASUREMENT, _row(machine, problem, "forward", vars(measured))
 
 
-def _row(machine: Machine, problem: Problem, pass_: str, measured: Measurement) -> Row:
+def _row(machine: Machine, problem: Problem, pass_: str, values: dict[str, Any]) -> dict[str, Any]:
     when = {"measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0"}
     kernel = {"problem": problem_key(problem), "pass": pass_}
-    return MEASUREMENT, {**vars(machine), **kernel, **vars(measured), **when}
+    return {**vars(machine), **kernel, **values, **when}
 
 
 def _command(cache: Path, *arguments: str) -> float:

@@ -1,6 +1,6 @@
 """What the C++ extension offers to the Python package. Nothing else in the package is public API of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -113,9 +113,17 @@ def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
 
 # problem at the micro-batch size, pass, algorithm, time in ms, workspace in bytes, notes
 _Measured = tuple[Problem, str, str, float, int, str]
+# problem at the micro-batch size, pass, the API that was asked (`legacy` or `graph`), text of candidates
+_Candidates = tuple[Problem, str, str, str]
 
-def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured]]]:
-    """(header, what was measured) of each document of a drop-in's journal that can be read."""
+def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured], list[_Candidates]]]:
+    """(header, what was measured, what can run) of each document of a drop-in's journal that can be read."""
+
+def format_candidates(candidates: Sequence[tuple[str, int, str]]) -> str:
+    """As a journal has them, of (algorithm, workspace, notes). Raises ValueError."""
+
+def parse_candidates(text: str) -> list[tuple[str, int, str]]:
+    """(algorithm, workspace, notes) of each. Raises ValueError."""
 
 def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
     """As the drop-in finds it: the fastest configuration of all that is given; empty where there is none."""
@@ -139,6 +147,18 @@ class Candidate:
     @property
     def notes(self) -> str:
         """Space-separated: `deterministic`, `tensor_op`, and what else an engine says of itself."""
+    @property
+    def is_lasting(self) -> bool:
+        """Of the status: False where the library failed, and may answer otherwise another time."""
+
+class Enumeration:
+    """Every algorithm of a kernel at one mini-batch size, in a fixed order, runnable or not."""
+
+    @property
+    def is_complete(self) -> bool:
+        """False where a call of the library failed for the moment: asked again, there may be more."""
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Candidate]: ...
 
 NOT_ALLOWED: str
 """Status of an engine whose arithmetic the problem does not allow, such as TF32 where nobody asked for it."""
@@ -180,8 +200,8 @@ class Engine:
         """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def borrow(self, address: int, size: int) -> Memory:
         """Memory of the device that somebody else has allocated, and keeps."""
-    def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
-        """Every algorithm of the pass at the problem's mini-batch, in a fixed order, runnable or not."""
+    def enumerate(self, problem: Problem, pass_: str) -> Enumeration:
+        """The algorithms of the pass at the problem's mini-batch."""
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
         """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
 
@@ -255,7 +275,7 @@ class Planner:
     @property
     def library(self) -> str:
         """Name and version."""
-    def enumerate(self, problem: Problem, pass_: str) -> list[Candidate]:
+    def enumerate(self, problem: Problem, pass_: str) -> Enumeration:
         """Every engine that the library has for the problem and the device, as it can be configured."""
     def workspace(self, problem: Problem, pass_: str, algorithm: str) -> int:
         """Bytes that an engine needs, planned anew from its name. Raises EngineError."""

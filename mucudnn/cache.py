@@ -1,26 +1,24 @@
-"""The cache: an sqlite file of everything that was ever measured, committed row by row."""
+"""The cache: an sqlite file of all that engines offered and everything measured, committed row by row."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import platformdirs
 
 from mucudnn import __version__, cache_file, settings
-from mucudnn._native import Problem
+from mucudnn._native import Problem, format_candidates, parse_candidates
 from mucudnn.cache_file import UnwritableError
+from mucudnn.cache_rows import CacheRows
 from mucudnn.claims import Claims
 from mucudnn.descriptor import problem_key
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
-from mucudnn.exchange import COMPARISON, KINDS, MEASUREMENT, Kind, Row, derived
+from mucudnn.exchange import COMPARISON, ENUMERATION, MEASUREMENT, Kind
 from mucudnn.listener import Listener
-from mucudnn.records import Comparison, Machine, Measurement
+from mucudnn.records import Comparison, Listed, Machine, Measurement
 from mucudnn.system_database import SystemDatabase
-
-T = TypeVar("T")
 
 _MACHINE = ("engine", "device", "library", "threads")
 _KEY = ("device", "library", "threads", "problem", "pass")
@@ -46,12 +44,8 @@ def default_path() -> Path:
     return Path(given) if given else Path(platformdirs.user_cache_dir("mucudnn")) / "cache.sqlite"
 
 
-class Cache:
-    """An open cache. Closed by `with`.
-
-    Rows of the file win over those of `system`, which is never written to. Where a `listener` is given and
-    the file fails, such as on a full disk, the listener is told once and the work goes on in memory.
-    """
+class Cache(CacheRows):
+    """An open cache, by what its rows say. Those of the file win over those of `system`, never written to."""
 
     def __init__(
         self,
@@ -62,11 +56,8 @@ class Cache:
         system: SystemDatabase | None = None,
         listener: Listener | None = None,
     ) -> None:
-        self.path = path
-        self._connection = connection
-        self._claims = claims
+        super().__init__(path, connection, claims=claims, listener=listener)
         self._system = system
-        self._listener = listener
 
     @classmethod
     def open(
@@ -133,36 +124,6 @@ class Cache:
             listener.message(f"Warning: {error}; what is measured now is lost afterwards")
             return cls.in_memory(path, system=SystemDatabase())
 
-    def __enter__(self) -> "Cache":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-        if self._claims is not None:
-            self._claims.close()
-
-    @property
-    def kept(self) -> bool:
-        """Whether what is added will be there next time."""
-        return self._claims is not None
-
-    def claimed(self, items: Iterable[T], name: Callable[[T], str]) -> Iterator[T]:
-        """Each item while its name is claimed for us.
-
-        First come those that no other process works at, then, as these are done, the others: whoever gets
-        one looks up first what there is already.
-        """
-        waiting = list(items)
-        for wait in (False, True):
-            left = []
-            for item in waiting:
-                with self._claim(name(item), wait=wait) as ours:
-                    if ours:
-                        yield item
-                    else:
-                        left.append(item)
-            waiting = left
-
     def machines(self) -> list[Machine]:
         """All that measurements were made on."""
         columns, found = ", ".join(_MACHINE), list[Machine]()
@@ -208,13 +169,23 @@ class Cache:
         """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
         self._keep(MEASUREMENT, machine, problem_key(problem), pass_, _columns(measured, _MEASURED))
 
-    def add_all(
-        self, machine: Machine, problem: Problem, pass_: str, measured: Iterable[Measurement]
+    def enumerations(self, machine: Machine, problem: Problem, pass_: str) -> dict[int, list[Listed]]:
+        """What can run, in the engine's order, at each micro-batch size for which the engine said it all."""
+        key = problem_key(problem)
+        rows = self.query(
+            f"SELECT micro_batch, candidates FROM enumerations WHERE {_where(_KEY)}",
+            (*machine.identity, key, pass_),
+        )
+        shipped = self._shipped(ENUMERATION, machine, key, pass_)
+        texts = {**{row["micro_batch"]: row["candidates"] for row in shipped}, **dict(rows)}
+        return {size: [Listed(*one) for one in parse_candidates(text)] for size, text in texts.items()}
+
+    def add_enumeration(
+        self, machine: Machine, problem: Problem, pass_: str, micro_batch: int, candidates: Sequence[Listed]
     ) -> None:
-        """Keep them, all or none."""
-        with self._counted():
-            for one in measured:
-                self.add(machine, problem, pass_, one)
+        """Keep all that can run at a size."""
+        values = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
+        self._keep(ENUMERATION, machine, problem_key(problem), pass_, values)
 
     def comparison(
         self, machine: Machine, problem: Problem, pass_: str, undivided: str, divided: str
@@ -244,68 +215,6 @@ class Cache:
         values = {"undivided": undivided, "divided": divided, **_columns(compared, _COMPARED)}
         self._keep(COMPARISON, machine, str(problem), pass_, values)
 
-    def rows(self) -> Iterator[Row]:
-        """Everything in the file, sorted, as `merge` takes it."""
-        for kind in KINDS:
-            names = ", ".join(f'"{name}"' for name in kind.columns)
-            for row in self.query(f"SELECT {names} FROM {kind.table} ORDER BY {', '.join(kind.key)}"):
-                yield kind, dict(zip(kind.columns, row, strict=True))
-
-    def merge(self, rows: Iterable[Row]) -> int:
-        """Take in rows of another cache, all of them or, where one is an error, none. Returns how many.
-
-        Of two rows about the same the one measured later wins; of equally old ones that which is here.
-        """
-        with self._counted() as changes:
-            for kind, row in rows:
-                self._upsert(kind, row, f"WHERE excluded.measured_at > {kind.table}.measured_at")
-        return changes[0]
-
-    def remove(self, column: str, operator: str, value: str) -> int:
-        """Delete the rows of both tables of which it is true. Returns how many."""
-        with self._counted() as changes:
-            for kind in KINDS:
-                self.query(f"DELETE FROM {kind.table} WHERE {column} {operator} ?", (value,))
-        return changes[0]
-
-    def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        """All rows of a statement. Raises UnwritableError."""
-        bound = tuple(values)
-        try:
-            return self._connection.execute(sql, bound).fetchall()
-        except sqlite3.DatabaseError as error:
-            failure = UnwritableError(f"the cache {self.path} failed: {error}")
-            if self._listener is None or isinstance(error, sqlite3.ProgrammingError):
-                raise failure from None
-        self._go_on_in_memory(failure, self._listener)
-        return self._connection.execute(sql, bound).fetchall()
-
-    @contextmanager
-    def _counted(self) -> Iterator[list[int]]:
-        """One transaction; afterwards the number of rows that it changed is in the list."""
-        changes: list[int] = []
-        self.query("BEGIN IMMEDIATE")
-        try:
-            before = self._connection.total_changes
-            yield changes
-            self.query("COMMIT")
-            changes.append(self._connection.total_changes - before)
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-
-    def _claim(self, name: str, *, wait: bool) -> AbstractContextManager[bool]:
-        return nullcontext(True) if self._claims is None else self._claims.claim(name, wait=wait)
-
-    def _go_on_in_memory(self, failure: UnwritableError, listener: Listener) -> None:
-        listener.message(f"Warning: {failure}; what is measured from now on is lost afterwards")
-        file, self._connection = self._connection, cache_file.in_memory(self._connection)
-        file.close()
-        if self._claims is not None:
-            self._claims.close()
-        self._claims = self._listener = None
-
     def _shipped(self, kind: Kind, machine: Machine, problem: str, pass_: str) -> list[dict[str, Any]]:
         if self._system is None:
             return []
@@ -315,16 +224,6 @@ class Cache:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         whose = {**_columns(machine, _MACHINE), "problem": problem, "pass": pass_}
         self._upsert(kind, {**whose, **values, "measured_at": now, "version": __version__}, "")
-
-    def _upsert(self, kind: Kind, values: dict[str, Any], condition: str) -> None:
-        row = {**values, **derived(kind, values["problem"])}
-        names = [f'"{name}"' for name in row]
-        self.query(
-            f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(row))}) "
-            f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
-            f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
-            row.values(),
-        )
 
 
 def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:

@@ -9,34 +9,34 @@ from mucudnn.claims import Claims
 from mucudnn.descriptor import GEOMETRY
 from mucudnn.errors import MucudnnError, NewerFileError
 
-VERSION = 1
+VERSION = 2
 OLDEST = 1  # older ones are set aside
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 _MAGIC = b"SQLite format 3\0"
 _WRITING_SECONDS = 30  # to wait for other processes; what was measured costs more than that
 _READING_SECONDS = 2
 
-_SCHEMA = f"""
-CREATE TABLE measurements (
-  engine TEXT NOT NULL, device TEXT NOT NULL, library TEXT NOT NULL, threads INTEGER NOT NULL,
-  problem TEXT NOT NULL, data_type TEXT NOT NULL, layout TEXT NOT NULL, math TEXT NOT NULL,
+_MACHINE = "engine TEXT NOT NULL, device TEXT NOT NULL, library TEXT NOT NULL, threads INTEGER NOT NULL"
+_KEPT = "measured_at TEXT NOT NULL, version TEXT NOT NULL"
+# Version 1 had no enumerations.
+_TABLES = {
+    "measurements": f"""
+  {_MACHINE}, problem TEXT NOT NULL, data_type TEXT NOT NULL, layout TEXT NOT NULL, math TEXT NOT NULL,
   {", ".join(f'"{column}" INTEGER' for column in GEOMETRY)},
   pass TEXT NOT NULL, micro_batch INTEGER NOT NULL, algorithm TEXT NOT NULL, status TEXT NOT NULL,
   workspace INTEGER NOT NULL, notes TEXT NOT NULL, median_ms REAL, spread_ms REAL,
-  accumulator INTEGER NOT NULL, measured_at TEXT NOT NULL, version TEXT NOT NULL,
-  UNIQUE (device, library, threads, problem, pass, micro_batch, algorithm)
-);
-CREATE TABLE comparisons (
-  engine TEXT NOT NULL, device TEXT NOT NULL, library TEXT NOT NULL, threads INTEGER NOT NULL,
-  problem TEXT NOT NULL, pass TEXT NOT NULL, undivided TEXT NOT NULL, divided TEXT NOT NULL,
+  accumulator INTEGER NOT NULL, {_KEPT},
+  UNIQUE (device, library, threads, problem, pass, micro_batch, algorithm)""",
+    "comparisons": f"""
+  {_MACHINE}, problem TEXT NOT NULL, pass TEXT NOT NULL, undivided TEXT NOT NULL, divided TEXT NOT NULL,
   undivided_ms REAL, divided_ms REAL NOT NULL, undivided_spread_ms REAL, divided_spread_ms REAL NOT NULL,
-  error REAL, same_algorithms_error REAL, undivided_error REAL,
-  measured_at TEXT NOT NULL, version TEXT NOT NULL,
-  UNIQUE (device, library, threads, problem, pass, undivided, divided)
-);
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {VERSION};
-"""
+  error REAL, same_algorithms_error REAL, undivided_error REAL, {_KEPT},
+  UNIQUE (device, library, threads, problem, pass, undivided, divided)""",
+    "enumerations": f"""
+  {_MACHINE}, problem TEXT NOT NULL, pass TEXT NOT NULL, micro_batch INTEGER NOT NULL,
+  candidates TEXT NOT NULL, {_KEPT},
+  UNIQUE (device, library, threads, problem, pass, micro_batch)""",
+}
 
 
 class UnwritableError(MucudnnError):
@@ -58,9 +58,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, Claims, Path | None]:
         aside = _set_aside(path, claims)
         connection = _connect(path, seconds=_WRITING_SECONDS)
         connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-        if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
+        _bring_up_to_date(connection)
         connection.execute("COMMIT")
         with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
             connection.execute("PRAGMA journal_mode = WAL")
@@ -90,8 +88,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         while True:
             connection = _connect(path, options.pop(0), seconds=_READING_SECONDS)
             try:
-                connection.execute("PRAGMA query_only = 1")
                 _version(connection, path)
+                _add_missing_tables(connection, temporary=True)
+                connection.execute("PRAGMA query_only = 1")
                 return connection
             except (sqlite3.OperationalError, MucudnnError) as error:
                 connection.close()
@@ -108,11 +107,28 @@ def in_memory(source: sqlite3.Connection | None = None) -> sqlite3.Connection:
         with suppress(sqlite3.Error):  # what cannot be read is left, and an empty one is given
             source.backup(connection)
             connection.execute("SELECT count(*) FROM measurements").fetchone()
+            _bring_up_to_date(connection)
             return connection
         connection.close()
         return in_memory()
-    connection.executescript(_SCHEMA)
+    _bring_up_to_date(connection)
     return connection
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """A new file, or one of a version before: versions only add tables."""
+    if _add_missing_tables(connection):
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
+    """Returns whether any were missing; `temporary` ones are seen by this connection alone."""
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    missing = [name for name in _TABLES if name not in there]
+    for name in missing:
+        connection.execute(f"CREATE {'TEMP' if temporary else ''} TABLE {name} ({_TABLES[name]})")
+    return bool(missing)
 
 
 def _is_cache(path: Path) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from mucudnn._native import Engine, EngineError
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.kernels import Kernel
-from mucudnn.records import SUCCESS, Comparison, Slices, slices
+from mucudnn.records import Comparison, Slices, slices
 from mucudnn.reference import Reference, piece_of
 from mucudnn.solver import Configuration
 
@@ -88,31 +88,20 @@ class _Errors:
         return max(known) if len(known) == len(errors) else None
 
     def _run(self, parts: Slices) -> float | None:
-        needed = self._workspace(parts)
-        if self._reference is None or self._expected is None or needed is None or needed > self._room:
+        if self._reference is None or self._expected is None:
             return None
-        problem, pass_ = self._kernel.problem, self._kernel.pass_
-        t, workspace = self._tensors, allocate_workspace(self._engine, needed)
+        problem, pass_, t = self._kernel.problem, self._kernel.pass_, self._tensors
         try:
+            needed = self._engine.prepare(problem, pass_, parts).workspace
+            if needed > self._room:
+                return None
+            workspace = allocate_workspace(self._engine, needed)
             self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
         except EngineError:
             return None
         distance = float(np.linalg.norm(self._reference.found() - self._expected))
         scale = float(np.linalg.norm(self._expected))
         return distance / scale if scale and math.isfinite(distance) else None
-
-    def _workspace(self, parts: Slices) -> int | None:
-        """Bytes, or None where it cannot run."""
-        problem, pass_ = self._kernel.problem, self._kernel.pass_
-        needed = 0
-        for size, algorithm in set(parts):
-            candidates = self._engine.enumerate(problem.replace(mini_batch=size), pass_)
-            found = [c.workspace for c in candidates if c.algorithm == algorithm and c.status == SUCCESS]
-            if not found:
-                return None
-            needed = max(needed, found[0])
-        accumulator = self._engine.accumulator_size(problem, pass_, len(parts))
-        return None if accumulator is None else needed + accumulator
 
 
 def spread(times: Sequence[float]) -> float:

@@ -177,7 +177,7 @@ def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> 
     with Cache.of_user(listener, needed=False) as cache:
         benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
         measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
-        if limit is None or not are_worth_a_try(engine, problem, pass_, limit):
+        if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
             return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen, False
         tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)
         try:

@@ -1,8 +1,8 @@
 """Rows of a cache outside of it: JSON lines that other hosts, later versions and people can read.
 
-The first line is `{"kind": "header", "schema": 1}`, each other one a measurement or a comparison with the
+The first line is `{"kind": "header", "schema": 2}`, each other one a row of one of the kinds below with the
 columns of the cache's table, those left out that its problem tells. A header may occur again, so that files
-can be put after one another.
+can be put after one another. Schema 1 had no enumerations.
 """
 
 import json
@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
-from mucudnn._native import Problem, parse_descriptor
+from mucudnn._native import Problem, parse_candidates, parse_descriptor
 from mucudnn.descriptor import geometry, problem_key
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.kernels import PASSES
 from mucudnn.records import CANNOT_ACCUMULATE
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,15 @@ COMPARISON = Kind(
     frozenset({"undivided_ms", "undivided_spread_ms", "error", "same_algorithms_error", "undivided_error"}),
     ("device", "library", "threads", "problem", "pass", "undivided", "divided"),
 )  # fmt: skip
-KINDS = (MEASUREMENT, COMPARISON)
+# What can run at a micro-batch size, all of it. Other algorithms are not there, or cannot.
+ENUMERATION = Kind(
+    "enumeration",
+    "enumerations",
+    {**_MACHINE, "problem": str, "pass": str, "micro_batch": int, "candidates": str, **_KEPT},
+    frozenset(),
+    ("device", "library", "threads", "problem", "pass", "micro_batch"),
+)
+KINDS = (MEASUREMENT, COMPARISON, ENUMERATION)
 
 _LEAST = {"threads": 1, "micro_batch": 1, "accumulator": CANNOT_ACCUMULATE}  # of the others 0
 
@@ -98,6 +106,8 @@ def derived(kind: Kind, problem: str) -> dict[str, Any]:
     parsed: Problem = parse_descriptor(problem)[0]
     if kind is COMPARISON:
         return {"problem": str(parsed)}
+    if kind is ENUMERATION:
+        return {"problem": problem_key(parsed)}
     said = {"data_type": parsed.data_type, "layout": parsed.layout, "math": parsed.math}
     return {"problem": problem_key(parsed), **said, **geometry(parsed)}
 
@@ -119,13 +129,15 @@ def _is_known(schema: Any, source: str) -> bool:
 def _row(name: Any, values: dict[str, Any]) -> Row:
     kind = next((kind for kind in KINDS if kind.name == name), None)
     if kind is None:
-        raise ValueError(f"the kind is {name!r}, neither measurement nor comparison")
+        raise ValueError(f"the kind is {name!r}, not one of {', '.join(kind.name for kind in KINDS)}")
     if values.keys() != kind.columns.keys():
         missing, extra = kind.columns.keys() - values.keys(), values.keys() - kind.columns.keys()
         raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)} is no column")
     row = {column: _value(kind, column, value) for column, value in values.items()}
     if row["pass"] not in PASSES:
         raise ValueError(f"pass is {row['pass']!r}, not one of {', '.join(PASSES)}")
+    if kind is ENUMERATION:
+        parse_candidates(row["candidates"])
     row["problem"] = derived(kind, row["problem"])["problem"]
     row["measured_at"] = _time(row["measured_at"])
     return kind, row

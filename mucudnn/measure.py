@@ -10,6 +10,7 @@ from itertools import groupby
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
 from mucudnn.buffers import Tensors, allocate_workspace, measuring_extent
 from mucudnn.cache import Cache
+from mucudnn.candidates import candidates
 from mucudnn.descriptor import problem_key
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
@@ -60,9 +61,9 @@ def survey(
     cap: int,
     limit: int | None = None,
 ) -> Survey:
-    """Compare what the engine offers with what the cache has; algorithms that cannot run are noted in it.
+    """Compare what can run with what was measured; the engine is asked for what the cache does not know.
 
-    What needs more workspace than `limit` is not asked for.
+    What needs more workspace than `limit` is left out.
 
     Raises MucudnnError where a kernel's tensors take more than `cap` bytes.
     """
@@ -73,22 +74,12 @@ def survey(
         known = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
         if not {size for size, _ in known}.issuperset(sizes):
             measuring_extent(problem, cap, engine.kind)
-        tasks = []
-        for size in sizes:
-            for candidate in engine.enumerate(problem.replace(mini_batch=size), pass_):
-                if (size, candidate.algorithm) in known:
-                    continue
-                if limit is not None and candidate.workspace > limit:
-                    continue
-                if candidate.status == SUCCESS:
-                    tasks.append(
-                        Task(kernel, size, candidate.algorithm, candidate.workspace, candidate.notes)
-                    )
-                else:
-                    failed = Measurement(
-                        size, candidate.algorithm, candidate.status, candidate.workspace, candidate.notes
-                    )
-                    cache.add(machine, problem, pass_, failed)
+        tasks = [
+            Task(kernel, size, *candidate)
+            for size, listed in candidates(engine, machine, cache, kernel, sizes).items()
+            for candidate in listed
+            if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
+        ]
         if tasks:
             tensors = measuring_extent(problem, cap, engine.kind).total
             fitting = [task for task in tasks if tensors + task.workspace <= cap]

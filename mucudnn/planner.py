@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, EngineError, Planner, Problem, accumulator_size
+from mucudnn._native import EngineError, Planner
 from mucudnn.cache import Cache
+from mucudnn.candidates import candidates
 from mucudnn.engines import cudnn_paths, installed
 from mucudnn.errors import NoEngineError, UsageError
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import CANNOT_ACCUMULATE, PLANNED, PLANNING, SUCCESS, Machine, Measurement
+from mucudnn.records import PLANNING, Machine
 
 
 def bundled_devices() -> list[str]:
@@ -77,34 +78,15 @@ def plan(
     policy: str,
     listener: Listener,
 ) -> int:
-    """Keep what the planner says of each kernel at each size that the cache lacks. Returns how many rows."""
+    """Ask the planner about each kernel at each size that the cache lacks. Returns how many there were."""
     missing = []
     for kernel in kernels:
-        known = {m.micro_batch for m in cache.measurements(machine, kernel.problem, kernel.pass_)}
+        known = cache.enumerations(machine, kernel.problem, kernel.pass_)
         sizes = micro_batch_sizes(policy, kernel.problem.mini_batch)
         missing += [(kernel, size) for size in sizes if size not in known]
-    made = 0
     for kernel, size in listener.track(missing, "Planning", total=len(missing)):
-        rows = _planned(planner, kernel.problem.replace(mini_batch=size), kernel.pass_)
-        cache.add_all(machine, kernel.problem, kernel.pass_, rows)
-        made += len(rows)
-    return made
-
-
-def _planned(planner: Planner, problem: Problem, pass_: str) -> list[Measurement]:
-    # As on a GPU: nothing there sums slices in fp32.
-    accumulator = CANNOT_ACCUMULATE if accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1) else 0
-    return [
-        Measurement(
-            problem.mini_batch,
-            candidate.algorithm,
-            PLANNED if candidate.status == SUCCESS else candidate.status,
-            candidate.workspace,
-            candidate.notes,
-            accumulator=accumulator,
-        )
-        for candidate in planner.enumerate(problem, pass_)
-    ]
+        candidates(planner, machine, cache, kernel, [size])
+    return len(missing)
 
 
 def _load_cublas(cudnn: ctypes.CDLL) -> None:

@@ -1,17 +1,16 @@
-"""What the cache keeps: machines, measurements, and comparisons of whole runs."""
+"""What the cache keeps: machines, what can run on them, measurements, and comparisons of whole runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mucudnn.solver import Configuration, MicroConfiguration
 
 Slices: TypeAlias = tuple[tuple[int, str], ...]
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
-PLANNED = "MUCUDNN_STATUS_PLANNED"  # a true workspace, found without the device, and no time
-PLANNING = "planned"  # in the place of a machine's engine: nothing was measured on it
+PLANNING = "planned"  # in the place of a machine's engine: nothing is measured on it
 CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
 
 
@@ -56,6 +55,14 @@ class Measurement:
         if self.status != SUCCESS or self.median_ms is None:
             return None
         return MicroConfiguration(self.micro_batch, self.algorithm, self.median_ms, self.workspace)
+
+
+class Listed(NamedTuple):
+    """An algorithm that can run a kernel at some micro-batch size, measured or not."""
+
+    algorithm: str
+    workspace: int
+    notes: str
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,23 @@ import statistics
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, Problem, tile_copies, tile_problem, tile_steps
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent, memory_cap
 from mucudnn.cache import Cache
+from mucudnn.candidates import candidates
 from mucudnn.compare import spread
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS, Comparison, describe, slices
+from mucudnn.records import Comparison, describe, slices
 from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, reuse_workspace
 
 _ROUNDS = 5
 
 
-def are_worth_a_try(engine: Engine, problem: Problem, pass_: str, limit: int) -> bool:
+def are_worth_a_try(engine: Engine, cache: Cache, problem: Problem, pass_: str, limit: int) -> bool:
     """Whether there is an algorithm that needs more than `limit` bytes for one sample."""
-    found = engine.enumerate(problem.replace(mini_batch=1), pass_)
-    return any(c.workspace > limit for c in found if c.status == SUCCESS)
+    found = candidates(engine, machine_of(engine), cache, Kernel(problem, pass_), [1])
+    return any(candidate.workspace > limit for candidate in found[1])
 
 
 def fastest_tiles(

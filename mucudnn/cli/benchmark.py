@@ -3,7 +3,9 @@
 import argparse
 import shlex
 
+from mucudnn._native import Planner
 from mucudnn.cache import Cache, default_path
+from mucudnn.candidates import candidates
 from mucudnn.cli import options
 from mucudnn.cli.devices import measure_on_devices, parse_devices
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
@@ -13,7 +15,7 @@ from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.planner import bundled_devices, open_planner, plan, read_properties
 from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import PLANNED, SUCCESS, Machine, Measurement
+from mucudnn.records import SUCCESS, Machine
 from mucudnn.sizes import format_size
 from mucudnn.text import short_names
 
@@ -98,33 +100,32 @@ def _plan(arguments: argparse.Namespace, kernels: list[Kernel], policy: str, ter
     planner, machine = open_planner(library, read_properties(arguments.device_properties))
     with opened_cache(terminal, needed=True) as cache:
         new = plan(planner, machine, cache, kernels, policy, terminal)
-        _show_planned(cache, machine, kernels, policy)
+        _show_planned(planner, machine, cache, kernels, policy)
         show(
             "",
-            f"{new} new row{'s' * (new != 1)} of {machine.device}, {machine.library}, kept in {cache.path}",
+            f"{new} new enumeration{'s' * (new != 1)} of {machine.device}, {machine.library}, "
+            f"kept in {cache.path}",
             "Engines of the graph API alone: cuDNN plans its legacy algorithms on a GPU only, and times are",
             "measured there.",
         )
 
 
-def _show_planned(cache: Cache, machine: Machine, kernels: list[Kernel], policy: str) -> None:
+def _show_planned(
+    planner: Planner, machine: Machine, cache: Cache, kernels: list[Kernel], policy: str
+) -> None:
     rows = table()
     rows.add_column("kernel", overflow="fold")
     for title in ("micro-batch", "engines", "least workspace", "with tensor cores"):
         rows.add_column(title, justify="right")
     for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
-        planned: dict[int, list[Measurement]] = {}
-        for row in cache.measurements(machine, kernel.problem, kernel.pass_):
-            if row.status == PLANNED:
-                planned.setdefault(row.micro_batch, []).append(row)
+        sizes = sorted(micro_batch_sizes(policy, kernel.problem.mini_batch))
         label = f"{name} {kernel.pass_}"
-        for size in sorted(micro_batch_sizes(policy, kernel.problem.mini_batch)):
-            found = planned.get(size, [])
-            fast = [row for row in found if "tensor_op" in row.notes.split()]
+        for size, found in candidates(planner, machine, cache, kernel, sizes).items():
+            fast = [one for one in found if "tensor_op" in one.notes.split()]
             least = (
-                format_size(min(row.workspace for row in some)) if some else "none" for some in (found, fast)
+                format_size(min(one.workspace for one in some)) if some else "none" for some in (found, fast)
             )
-            rows.add_row(label, str(size), str(len({row.algorithm.split("_")[0] for row in found})), *least)
+            rows.add_row(label, str(size), str(len({one.algorithm.split("_")[0] for one in found})), *least)
             label = ""
         rows.add_section()
     show(rows)

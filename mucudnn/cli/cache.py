@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache, default_path
-from mucudnn.cache_file import VERSION, UnwritableError
+from mucudnn.cache_file import UnwritableError
 from mucudnn.cli import options
 from mucudnn.cli.terminal import show, table
 from mucudnn.descriptor import short_text
@@ -19,18 +19,18 @@ from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.exchange import format_rows, parse_rows
 from mucudnn.journal import take_journal
 from mucudnn.output import write_lines
-from mucudnn.records import PLANNED
 from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"
-DESCRIPTION = "The cache keeps every measurement; MUCUDNN_CACHE names another file."
+DESCRIPTION = "The cache keeps what can run and every measurement; MUCUDNN_CACHE names another file."
 
 Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
 
 
 _WINS = (
-    "Of two rows about the same (device, library, threads, kernel, size and algorithm, or the two "
-    "configurations compared) the one measured later wins, and of equally old ones that which is there. "
+    "Of two rows about the same (device, library, threads and kernel, with the size, the size and algorithm, "
+    "or the two configurations compared) the one measured later wins, and of equally old ones that which is "
+    "there. "
     "All is taken in, or, where there is an error, nothing; doing it again changes nothing."
 )
 
@@ -138,17 +138,23 @@ def _rows(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 
-_MACHINES = f"""
-    SELECT device, library, threads, count(median_ms), sum(status = '{PLANNED}'),
-      count(*) - count(median_ms) - sum(status = '{PLANNED}'),
-      (SELECT count(*) FROM comparisons c
-       WHERE (c.device, c.library, c.threads) = (m.device, m.library, m.threads))
-    FROM measurements m GROUP BY device, library, threads ORDER BY device, library, threads
+_MACHINES = """
+    WITH rows AS (
+      SELECT device, library, threads, 1 enumerated, 0 measured, 0 failed, 0 compared FROM enumerations
+      UNION ALL SELECT device, library, threads, 0, median_ms NOTNULL, median_ms ISNULL, 0 FROM measurements
+      UNION ALL SELECT device, library, threads, 0, 0, 0, 1 FROM comparisons
+    )
+    SELECT device, library, threads, sum(enumerated), sum(measured), sum(failed), sum(compared)
+    FROM rows GROUP BY device, library, threads ORDER BY device, library, threads
 """
 
 _KERNELS = """
     SELECT problem, pass, library, threads, count(DISTINCT micro_batch), count(median_ms)
-    FROM measurements GROUP BY device, library, threads, problem, pass
+    FROM (
+      SELECT device, library, threads, problem, pass, micro_batch, median_ms FROM measurements
+      UNION ALL SELECT device, library, threads, problem, pass, micro_batch, NULL FROM enumerations
+    )
+    GROUP BY device, library, threads, problem, pass
     ORDER BY device, library, threads, problem, pass
 """
 
@@ -160,14 +166,15 @@ def _info(path: Path, _: argparse.Namespace) -> None:
     rows = table()
     for name in ("device", "library"):
         rows.add_column(name, overflow="fold")
-    for name in ("threads", "measurements", "planned", "failures", "comparisons"):
+    for name in ("threads", "enumerations", "measurements", "failures", "comparisons"):
         rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
+        ((version,),) = cache.query("PRAGMA user_version")
         found = cache.query(_MACHINES)
     for row in found:
         rows.add_row(*map(str, row))
     show(
-        f"{path}: {format_size(path.stat().st_size)}, version {VERSION}",
+        f"{path}: {format_size(path.stat().st_size)}, version {version}",
         "",
         rows,
         "",

@@ -144,7 +144,7 @@ class PyEngine {
     return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
   }
 
-  std::vector<Candidate> enumerate(const Problem& problem, const std::string& pass) const {
+  Enumeration enumerate(const Problem& problem, const std::string& pass) const {
     return engine_->enumerate(problem, pass_named(pass));
   }
 
@@ -273,7 +273,17 @@ void bind_engine(py::module_& module) {
       .def_readonly("algorithm", &Candidate::algorithm)
       .def_readonly("status", &Candidate::status)
       .def_readonly("workspace", &Candidate::workspace)
-      .def_readonly("notes", &Candidate::notes);
+      .def_readonly("notes", &Candidate::notes)
+      .def_readonly("is_lasting", &Candidate::is_lasting);
+  py::class_<Enumeration>(module, "Enumeration")
+      .def_readonly("is_complete", &Enumeration::is_complete)
+      .def("__len__", [](const Enumeration& all) { return all.candidates.size(); })
+      .def(
+          "__iter__",
+          [](const Enumeration& all) {
+            return py::make_iterator(all.candidates.begin(), all.candidates.end());
+          },
+          py::keep_alive<0, 1>());
 
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const std::string&, int, bool, const std::string&>(), py::arg("library"), py::kw_only(),

@@ -71,13 +71,21 @@ std::string notes_on(const PlanKernel& kernel, const std::string& algorithm) {
   return "";
 }
 
-std::vector<std::tuple<Header, std::vector<Measured>>> journal(const std::string& text) {
-  std::vector<std::tuple<Header, std::vector<Measured>>> documents;
+// _Candidates in _native.pyi.
+using Candidates = std::tuple<Problem, std::string, std::string, std::string>;
+
+using Document = std::tuple<Header, std::vector<Measured>, std::vector<Candidates>>;
+
+std::vector<Document> journal(const std::string& text) {
+  std::vector<Document> documents;
   for (const std::string_view document : documents_in(text)) {
     const std::optional<Plan> plan = parse_document(document);
     if (!plan) continue;
     std::vector<Measured> measured;
+    std::vector<Candidates> candidates;
     for (const PlanKernel& kernel : plan->kernels) {
+      for (const auto& [api, all] : kernel.candidates)
+        candidates.emplace_back(kernel.problem, name_of(kernel.pass), api, to_text(all));
       for (const Configuration& option : kernel.desirable) {
         if (option.size() != 1) continue;
         const MicroConfiguration& one = option.front();
@@ -85,9 +93,25 @@ std::vector<std::tuple<Header, std::vector<Measured>>> journal(const std::string
                               notes_on(kernel, one.algorithm));
       }
     }
-    documents.emplace_back(plan->header, std::move(measured));
+    documents.emplace_back(plan->header, std::move(measured), std::move(candidates));
   }
   return documents;
+}
+
+// A candidate is (algorithm, workspace, notes).
+using Candidate = std::tuple<std::string, std::int64_t, std::string>;
+
+std::vector<Candidate> parse_candidates(const std::string& text) {
+  std::vector<Candidate> all;
+  for (Listed& one : candidates_in(text))
+    all.emplace_back(std::move(one.algorithm), one.workspace, std::move(one.notes));
+  return all;
+}
+
+std::string format_candidates(const std::vector<Candidate>& candidates) {
+  std::vector<Listed> all;
+  for (const auto& [algorithm, workspace, notes] : candidates) all.push_back({algorithm, workspace, notes});
+  return to_text(all);
 }
 
 Parts fastest(const Parts& measured, std::int64_t mini_batch) {
@@ -112,6 +136,8 @@ void bind_plan(py::module_& module) {
   module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
   module.def("parse_plan", &parse, py::arg("text"));
   module.def("parse_journal", &journal, py::arg("text"));
+  module.def("format_candidates", &format_candidates, py::arg("candidates"));
+  module.def("parse_candidates", &parse_candidates, py::arg("text"));
   module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));
   module.def("desirable_set", &desirable, py::arg("measured"), py::arg("mini_batch"));
 }

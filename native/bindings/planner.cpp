@@ -17,7 +17,7 @@ class PyPlanner {
 
   std::string library() const { return library_->name(); }
 
-  std::vector<Candidate> enumerate(const Problem& problem, const std::string& pass) const {
+  Enumeration enumerate(const Problem& problem, const std::string& pass) const {
     return engine_->enumerate(problem, pass_named(pass));
   }
 

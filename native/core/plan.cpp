@@ -105,25 +105,9 @@ Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
   return configuration;
 }
 
-std::string text_of(const Listed& listed) {
-  std::string notes = listed.notes;
-  std::replace(notes.begin(), notes.end(), ' ', ',');
-  return " " + listed.algorithm + ":" + std::to_string(listed.workspace) + ":" + notes;
-}
-
-std::vector<Listed> listed_in(std::string_view text) {
-  std::vector<Listed> all;
-  while (!text.empty()) {
-    std::string_view item = cut(text, ' ');
-    Listed& listed = all.emplace_back();
-    listed.algorithm = cut(item, ':');
-    if (!is_word(listed.algorithm)) fail(quoted(listed.algorithm) + " is no name of an algorithm");
-    listed.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
-    if (listed.workspace < 0) fail("a workspace is below 0");
-    listed.notes = item;
-    std::replace(listed.notes.begin(), listed.notes.end(), ',', ' ');
-  }
-  return all;
+void check(const Listed& candidate) {
+  if (!is_word(candidate.algorithm)) fail(quoted(candidate.algorithm) + " is no name of an algorithm");
+  if (candidate.workspace < 0) fail("a workspace is below 0");
 }
 
 class Reader {
@@ -183,7 +167,7 @@ class Reader {
     } else if (key == "candidates") {
       if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
       const std::string api{cut(line, ' ')};
-      if (!plan_.kernels.back().candidates.emplace(api, listed_in(line)).second)
+      if (!plan_.kernels.back().candidates.emplace(api, candidates_in(line)).second)
         fail("a second list of candidates of " + quoted(api) + " for the same kernel");
     } else if (key == "end") {
       finish_kernel();
@@ -284,14 +268,37 @@ std::string to_text(const Plan& plan) {
       text += "option" + text_of(option) + "\n";
     }
     for (const auto& [api, all] : kernel->candidates) {
-      text += "candidates " + api;
-      for (const Listed& listed : all) text += text_of(listed);
-      text += "\n";
+      text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
     }
   }
   return text + "end " + std::to_string(plan.kernels.size()) + "\n";
 }
 
 Plan parse_plan(std::string_view text) { return Reader(text).read(); }
+
+std::string to_text(const std::vector<Listed>& candidates) {
+  std::string text;
+  for (const Listed& one : candidates) {
+    check(one);
+    std::string notes = one.notes;
+    std::replace(notes.begin(), notes.end(), ' ', ',');
+    text += (text.empty() ? "" : " ") + one.algorithm + ":" + std::to_string(one.workspace) + ":" + notes;
+  }
+  return text;
+}
+
+std::vector<Listed> candidates_in(std::string_view text) {
+  std::vector<Listed> all;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    Listed& one = all.emplace_back();
+    one.algorithm = cut(item, ':');
+    one.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
+    one.notes = item;
+    std::replace(one.notes.begin(), one.notes.end(), ',', ' ');
+    check(one);
+  }
+  return all;
+}
 
 }  // namespace mucudnn

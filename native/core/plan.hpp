@@ -81,4 +81,8 @@ std::string to_text(const Plan& plan);
 // Throws NewerVersion, or std::invalid_argument naming the line.
 Plan parse_plan(std::string_view text);
 
+// Candidates alone, as above behind the name of the API. Both throw std::invalid_argument.
+std::string to_text(const std::vector<Listed>& candidates);
+std::vector<Listed> candidates_in(std::string_view text);
+
 }  // namespace mucudnn

@@ -1,5 +1,8 @@
 #include "cudnn/combined_engine.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "cudnn/engine_name.hpp"
 #include "cudnn/graph_engine.hpp"
 #include "cudnn/legacy_engine.hpp"
@@ -15,10 +18,12 @@ class CombinedEngine final : public Engine {
 
   cudnnHandle_t handle() const override { return legacy_->handle(); }
 
-  std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
-    std::vector<Candidate> all = legacy_->enumerate(problem, pass);
+  Enumeration enumerate(const Problem& problem, Pass pass) override {
+    Enumeration all = legacy_->enumerate(problem, pass);
     if (!has_engines_for(problem)) return all;
-    for (Candidate& candidate : graph_->enumerate(problem, pass)) all.push_back(std::move(candidate));
+    Enumeration engines = graph_->enumerate(problem, pass);
+    std::move(engines.candidates.begin(), engines.candidates.end(), std::back_inserter(all.candidates));
+    all.is_complete = all.is_complete && engines.is_complete;
     return all;
   }
 

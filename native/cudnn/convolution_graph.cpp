@@ -226,22 +226,16 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const Terms& terms, const 
   }
 }
 
-std::vector<EngineName> ConvolutionGraph::heuristics(cudnnBackendHeurMode_t mode) const {
-  std::vector<EngineName> names;
-  try {
-    Backend heuristics(context_.library(), CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
-    if (context_.device() != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *context_.device());
-    heuristics.finalize("asking the heuristics");
-    for (const Backend& config : heuristics.descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                        CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostConfigs)) {
-      names.push_back(name_of(config));
-    }
-  } catch (const CallFailed&) {
-    // Some modes know some problems only; the engines themselves are asked as well.
+void ConvolutionGraph::add_heuristics(cudnnBackendHeurMode_t mode, std::vector<EngineName>& names) const {
+  Backend heuristics(context_.library(), CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
+  if (context_.device() != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *context_.device());
+  heuristics.finalize("asking the heuristics");
+  for (const Backend& config : heuristics.descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                      CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostConfigs)) {
+    names.push_back(name_of(config));
   }
-  return names;
 }
 
 std::int64_t ConvolutionGraph::engine_count() const {

@@ -61,8 +61,9 @@ class ConvolutionGraph {
   // Throws CallFailed where the library takes no such problem. The context outlives it.
   ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const Terms& terms);
 
-  // What the heuristics of a mode name, the best first; nothing where they do not know the problem.
-  std::vector<EngineName> heuristics(cudnnBackendHeurMode_t mode) const;
+  // What the heuristics of a mode name, the best first. Throws CallFailed, as where they do not know the
+  // problem.
+  void add_heuristics(cudnnBackendHeurMode_t mode, std::vector<EngineName>& names) const;
   // Engines have the numbers below this.
   std::int64_t engine_count() const;
   // Throws CallFailed where the library has no engine of this number for this problem and device.

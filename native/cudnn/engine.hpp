@@ -67,12 +67,29 @@ struct Arguments {
   cudaStream_t stream = nullptr;  // the handle's, for copies between the calls of the library
 };
 
+// Whether a library would answer the same at any other time: that it can, or that it cannot, and not that it
+// failed.
+inline bool is_lasting(cudnnStatus_t status) {
+  const int category = status / 1000 * 1000;
+  return category == CUDNN_STATUS_SUCCESS || category == CUDNN_STATUS_BAD_PARAM ||
+         category == CUDNN_STATUS_NOT_SUPPORTED;
+}
+
 // One algorithm of a kernel, as the library describes it.
 struct Candidate {
   std::string algorithm;
   std::string status;  // CUDNN_STATUS_SUCCESS, or why it cannot run
   std::size_t workspace = 0;
-  std::string notes;  // space-separated: deterministic, tensor_op, fft, winograd
+  std::string notes;       // space-separated: deterministic, tensor_op, fft, winograd
+  bool is_lasting = true;  // the status: false where the library may say otherwise another time
+};
+
+// What a library has for a kernel.
+struct Enumeration {
+  std::vector<Candidate> candidates;  // every algorithm of the pass, runnable or not, in a fixed order
+  bool is_complete = true;  // false where a call failed for the moment: asked again, there may be more
+
+  void note(cudnnStatus_t status) { is_complete = is_complete && is_lasting(status); }
 };
 
 // An algorithm made ready for one problem and pass; to be executed any number of times, on any handle, by any
@@ -92,8 +109,7 @@ class Engine {
   virtual ~Engine() = default;
   // What it asks the library with, and measures on.
   virtual cudnnHandle_t handle() const = 0;
-  // Every algorithm of the pass, runnable or not, in a fixed order.
-  virtual std::vector<Candidate> enumerate(const Problem& problem, Pass pass) = 0;
+  virtual Enumeration enumerate(const Problem& problem, Pass pass) = 0;
   // Throws EngineError where the algorithm is unknown or cannot run.
   virtual std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
                                                   const std::string& algorithm) = 0;

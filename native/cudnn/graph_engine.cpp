@@ -150,18 +150,18 @@ class GraphEngine final : public Engine {
 
   cudnnHandle_t handle() const override { return context_->handle(); }
 
-  std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
-    std::vector<Candidate> candidates;
-    if (problem.is_fused() && pass != Pass::forward) return candidates;
+  Enumeration enumerate(const Problem& problem, Pass pass) override {
+    Enumeration all;
+    if (problem.is_fused() && pass != Pass::forward) return all;
     try {
       const Graphs graphs(*context_, problem, pass);
-      for (const EngineName& name : names(graphs.plain, problem.is_fused())) {
-        candidates.push_back(candidate(graphs, problem, name));
-      }
-    } catch (const CallFailed&) {
+      for (const EngineName& name : names(graphs.plain, problem.is_fused(), all))
+        add_candidate(graphs, problem, name, all);
+    } catch (const CallFailed& failure) {
       // The library cannot even describe the problem: it has no engine for it.
+      all.note(failure.code());
     }
-    return candidates;
+    return all;
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
@@ -177,32 +177,42 @@ class GraphEngine final : public Engine {
   }
 
  private:
-  // Each once.
-  static std::vector<EngineName> names(const ConvolutionGraph& graph, bool only_precompiled) {
+  // Each once. What fails is noted in `asked`.
+  static std::vector<EngineName> names(const ConvolutionGraph& graph, bool only_precompiled,
+                                       Enumeration& asked) {
     std::set<std::int64_t> precompiled;
     for (std::int64_t number = 0; number < graph.engine_count(); ++number) {
       try {
         if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) precompiled.insert(number);
-      } catch (const CallFailed&) {
+      } catch (const CallFailed& failure) {
         // Of another kind of device, or of other problems.
+        asked.note(failure.code());
       }
     }
     std::vector<EngineName> all;
     for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
-      for (EngineName& name : graph.heuristics(mode)) {
-        if (!only_precompiled || precompiled.count(name.engine) > 0) all.push_back(std::move(name));
+      try {
+        graph.add_heuristics(mode, all);
+      } catch (const CallFailed& failure) {
+        // Some modes know some problems only; the engines themselves are asked as well.
+        asked.note(failure.code());
       }
     }
     for (const std::int64_t number : precompiled) all.push_back({number, {}});
     std::set<std::string> seen;
     all.erase(std::remove_if(all.begin(), all.end(),
-                             [&](const EngineName& name) { return !seen.insert(to_text(name)).second; }),
+                             [&](const EngineName& name) {
+                               return (only_precompiled && precompiled.count(name.engine) == 0) ||
+                                      !seen.insert(to_text(name)).second;
+                             }),
               all.end());
     return all;
   }
 
-  static Candidate candidate(const Graphs& graphs, const Problem& problem, const EngineName& name) {
-    Candidate candidate{to_text(name), "", 0, ""};
+  static void add_candidate(const Graphs& graphs, const Problem& problem, const EngineName& name,
+                            Enumeration& all) {
+    Candidate& candidate = all.candidates.emplace_back();
+    candidate.algorithm = to_text(name);
     try {
       const Planned planned = graphs.plan(name);
       candidate.status = is_allowed(problem, planned.plain.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
@@ -210,8 +220,9 @@ class GraphEngine final : public Engine {
       candidate.notes = planned.plain.notes.text();
     } catch (const CallFailed& failure) {
       candidate.status = failure.status();
+      candidate.is_lasting = is_lasting(failure.code());
+      all.note(failure.code());
     }
-    return candidate;
   }
 
   std::shared_ptr<const Context> context_;

@@ -130,16 +130,18 @@ std::string notes_on(const std::vector<typename Kind::Performance>& described,
   return "";
 }
 
-// Nothing where the heuristics refuse to answer.
+// What the heuristics answer: nothing where they refuse to.
 template <typename Kind>
-std::vector<typename Kind::Performance> describe_all(const Context& context, const Descriptors& descriptors) {
-  std::vector<typename Kind::Performance> described(2 * std::size(Kind::kNames));
-  int count = 0;
-  const auto most = static_cast<int>(described.size());
-  if (describe(context, descriptors, most, &count, described.data()) != CUDNN_STATUS_SUCCESS) count = 0;
-  described.resize(static_cast<std::size_t>(count));
-  return described;
-}
+struct Described {
+  Described(const Context& context, const Descriptors& descriptors) : results(2 * std::size(Kind::kNames)) {
+    int count = 0;
+    status = describe(context, descriptors, static_cast<int>(results.size()), &count, results.data());
+    results.resize(status == CUDNN_STATUS_SUCCESS ? static_cast<std::size_t>(count) : 0);
+  }
+
+  std::vector<typename Kind::Performance> results;
+  cudnnStatus_t status;
+};
 
 template <typename Kind>
 class LegacyKernel final : public PreparedKernel {
@@ -155,7 +157,7 @@ class LegacyKernel final : public PreparedKernel {
 
   std::size_t workspace() const override { return workspace_; }
   std::string notes() const override {
-    return notes_on<Kind>(describe_all<Kind>(*context_, descriptors_), algorithm_);
+    return notes_on<Kind>(Described<Kind>(*context_, descriptors_).results, algorithm_);
   }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
@@ -176,21 +178,27 @@ class LegacyKernel final : public PreparedKernel {
 };
 
 template <typename Kind>
-std::vector<Candidate> candidates(const Context& context, const Problem& problem) {
+Enumeration enumeration(const Context& context, const Problem& problem) {
   const Library& library = context.library();
-  std::vector<Candidate> all;
-  for (const char* name : Kind::kNames) all.push_back({name, "", 0, ""});
+  Enumeration all;
+  const auto set_status = [&](Candidate& candidate, cudnnStatus_t status) {
+    candidate.status = library.cudnnGetErrorString(status);
+    candidate.is_lasting = is_lasting(status);
+    all.note(status);
+  };
+  for (const char* name : Kind::kNames) all.candidates.emplace_back().algorithm = name;
   try {
     const Descriptors descriptors(library, problem);
-    const auto described = describe_all<Kind>(context, descriptors);
-    for (std::size_t i = 0; i < all.size(); ++i) {
+    const Described<Kind> described(context, descriptors);
+    all.note(described.status);
+    for (std::size_t i = 0; i < all.candidates.size(); ++i) {
       const auto algorithm = static_cast<typename Kind::Algorithm>(i);
-      all[i].status = library.cudnnGetErrorString(
-          mucudnn::workspace_size(context, descriptors, algorithm, &all[i].workspace));
-      all[i].notes = notes_on<Kind>(described, algorithm);
+      Candidate& candidate = all.candidates[i];
+      set_status(candidate, mucudnn::workspace_size(context, descriptors, algorithm, &candidate.workspace));
+      candidate.notes = notes_on<Kind>(described.results, algorithm);
     }
   } catch (const CallFailed& failure) {  // the problem cannot even be described, so nothing can run it
-    for (Candidate& candidate : all) candidate.status = failure.status();
+    for (Candidate& candidate : all.candidates) set_status(candidate, failure.code());
   }
   return all;
 }
@@ -201,17 +209,17 @@ class LegacyEngine final : public Engine {
 
   cudnnHandle_t handle() const override { return context_->handle(); }
 
-  std::vector<Candidate> enumerate(const Problem& problem, Pass pass) override {
+  Enumeration enumerate(const Problem& problem, Pass pass) override {
     if (problem.is_fused()) return {};
     switch (pass) {
       case Pass::forward:
-        return candidates<ForwardPass>(*context_, problem);
+        return enumeration<ForwardPass>(*context_, problem);
       case Pass::backward_data:
-        return candidates<BackwardDataPass>(*context_, problem);
+        return enumeration<BackwardDataPass>(*context_, problem);
       case Pass::backward_filter:
         break;
     }
-    return candidates<BackwardFilterPass>(*context_, problem);
+    return enumeration<BackwardFilterPass>(*context_, problem);
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,

@@ -130,8 +130,8 @@ std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem
   const int index = preferred == usable.end() ? -1 : static_cast<int>(preferred - usable.begin());
   Permissions permitted{};
   if (api == Api::legacy) {
-    permitted =
-        permissions(pass, list(engine, problem, pass), preferred == usable.end() ? nullptr : &*preferred);
+    permitted = permissions(pass, list(engine.enumerate(problem, pass)),
+                            preferred == usable.end() ? nullptr : &*preferred);
   }
   return std::make_unique<const KnownKernel>(pass, std::move(usable), permitted, index);
 }
@@ -209,7 +209,7 @@ void Decider::try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, 
     }
   };
   if (is_used(first)) return;
-  for (const Listed& candidate : list(*engine, problem, pass)) {
+  for (const Listed& candidate : list(engine->enumerate(problem, pass))) {
     const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
                              is_deterministic(candidate.notes);
     const bool fits = candidate.workspace <= static_cast<std::int64_t>(workspace);

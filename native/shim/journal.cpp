@@ -64,10 +64,11 @@ Journal::Kernel& Journal::of(const Problem& problem, Pass pass) {
   return kernel;
 }
 
-void Journal::add(Kernel& kernel, const Sizes& news) {
+void Journal::add(Kernel& kernel, Sizes& news) {
   const std::lock_guard<Journal> lock(*this);
-  for (const auto& [size, found] : news) {
+  for (auto& [size, found] : news) {
     Known& known = kernel.sizes[size];
+    known.is_complete = found.is_complete = known.is_complete && found.is_complete;
     for (const auto& [algorithm, one] : found.measured) known.measured.insert_or_assign(algorithm, one);
     for (const auto& [api, all] : found.candidates) known.candidates.insert_or_assign(api, all);
   }
@@ -91,19 +92,21 @@ void Journal::take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) c
 }
 
 void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const {
-  if (path_.empty() || news.empty()) return;
+  if (path_.empty()) return;
   Plan plan{identity_, {}};
   plan.header["measured_at"] = std::to_string(std::time(nullptr));
   for (const auto& [size, known] : news) {
+    if (known.measured.empty() && !known.is_complete) continue;
     PlanKernel& kernel = plan.kernels.emplace_back();
     kernel.problem = problem.with_mini_batch(size);
     kernel.pass = pass;
-    kernel.candidates = known.candidates;
+    if (known.is_complete) kernel.candidates = known.candidates;
     for (const auto& [algorithm, one] : known.measured) {
       kernel.desirable.push_back({one});
       if (kernel.chosen.empty() || one.time_ms < time_of(kernel.chosen)) kernel.chosen = {one};
     }
   }
+  if (plan.kernels.empty()) return;
   try {
     LockedFile(path_).append(to_text(plan));
   } catch (const std::runtime_error& error) {

@@ -16,6 +16,7 @@ namespace mucudnn::shim {
 struct Known {
   std::map<std::string, MicroConfiguration> measured;     // by algorithm
   std::map<std::string, std::vector<Listed>> candidates;  // all that can run, by the API that was asked
+  bool is_complete = true;  // false where a call failed for the moment: then the candidates are not kept
 };
 
 // Shared by the devices that it is true of. What is in it is read and changed while it is locked, and it is
@@ -39,9 +40,11 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
 
   Kernel& of(const Problem& problem, Pass pass);
-  void add(Kernel& kernel, const Sizes& news);
+  // Where the one or the other is not complete, neither is afterwards.
+  void add(Kernel& kernel, Sizes& news);
 
-  // Keeps for later processes what is new. A warning where it cannot be written.
+  // Keeps for later processes what is new, but for candidates that are not complete. A warning where it cannot
+  // be written.
   void append(const Problem& problem, Pass pass, const Sizes& news) const;
 
   void lock() { mutex_.lock(); }

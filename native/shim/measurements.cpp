@@ -13,12 +13,11 @@ const char* name_of(Api api) { return api == Api::legacy ? "legacy" : "graph"; }
 
 }  // namespace
 
-std::vector<Listed> list(Engine& engine, const Problem& problem, Pass pass) {
+std::vector<Listed> list(const Enumeration& enumeration) {
   std::vector<Listed> all;
-  for (Candidate& candidate : engine.enumerate(problem, pass)) {
+  for (const Candidate& candidate : enumeration.candidates) {
     if (candidate.status != "CUDNN_STATUS_SUCCESS") continue;
-    all.push_back({std::move(candidate.algorithm), static_cast<std::int64_t>(candidate.workspace),
-                   std::move(candidate.notes)});
+    all.push_back({candidate.algorithm, static_cast<std::int64_t>(candidate.workspace), candidate.notes});
   }
   return all;
 }
@@ -41,8 +40,11 @@ std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Prob
     found = find(kernel, sizes, api, own);
   };
   learn();  // what others measured meanwhile
-  for (const std::int64_t size : found.unlisted)
-    news[size].candidates[name_of(api)] = list(engine, problem.with_mini_batch(size), pass);
+  for (const std::int64_t size : found.unlisted) {
+    const Enumeration enumeration = engine.enumerate(problem.with_mini_batch(size), pass);
+    news[size].candidates[name_of(api)] = list(enumeration);
+    news[size].is_complete = enumeration.is_complete;
+  }
   learn();
   if (!is_enough(found, problem)) {
     const Survey survey = measure(engine.handle(), problem, pass, found.missing);

@@ -19,8 +19,8 @@
 
 namespace mucudnn::shim {
 
-// What can run a kernel in this API, in the order in which the engine enumerates it.
-std::vector<Listed> list(Engine& engine, const Problem& problem, Pass pass);
+// What can run, in the order in which it was enumerated.
+std::vector<Listed> list(const Enumeration& enumeration);
 
 class Measurements {
  public:

@@ -1,6 +1,7 @@
 import errno
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -8,8 +9,10 @@ import pytest
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache
+from mucudnn.cache_file import VERSION
 from mucudnn.cli import main
-from mucudnn.records import Machine, Measurement
+from mucudnn.exchange import SCHEMA
+from mucudnn.records import Listed, Machine, Measurement
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -38,14 +41,16 @@ def other_host(folder: Path, name: str, *sizes: int) -> Path:
     with Cache.open(path) as cache:
         for size in sizes:
             measured = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
-            cache.add(Machine("cudnn", name, "cuDNN 9.19", 1), PROBLEM, "forward", measured)
+            machine = Machine("cudnn", name, "cuDNN 9.19", 1)
+            cache.add(machine, PROBLEM, "forward", measured)
+            cache.add_enumeration(machine, PROBLEM, "forward", size, [Listed("ALGORITHM", 0, "")])
     return path
 
 
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:
     one, two = other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4)
     assert run("merge", one, two)[:2] == (
-        0, [f"3 rows taken into {cache_path}", "Next: mucudnn cache info"]
+        0, [f"6 rows taken into {cache_path}", "Next: mucudnn cache info"]
     )  # fmt: skip
     assert run("merge", one, two, cache_path)[1][0] == f"0 rows taken into {cache_path}"
     with Cache.read_only(cache_path) as cache:
@@ -71,14 +76,16 @@ def test_what_export_writes_import_takes(run: Run, tmp_path: Path, cache_path: P
     run("merge", one)
     code, out, error = run("export")
     assert (code, error) == (0, [])
-    assert json.loads(out[0]) == {"kind": "header", "schema": 1}
-    assert [json.loads(line)["micro_batch"] for line in out[1:]] == [1, 2]
+    assert json.loads(out[0]) == {"kind": "header", "schema": SCHEMA}
+    rows = [json.loads(line) for line in out[1:]]
+    kinds = ("measurement", "enumeration")
+    assert [(row["kind"], row["micro_batch"]) for row in rows] == [*product(kinds, (1, 2))]
     assert run("export", "--output", lines)[1] == [
         f"{cache_path} is now in {lines} too", f"Next: mucudnn cache import {lines}"
     ]  # fmt: skip
     assert lines.read_text().splitlines() == out
     cache_path.unlink()
-    assert run("import", lines)[1][0] == f"2 rows taken from {lines} into {cache_path}"
+    assert run("import", lines)[1][0] == f"4 rows taken from {lines} into {cache_path}"
     assert run("export")[1] == out
 
 
@@ -89,7 +96,7 @@ def test_a_bad_line_is_one_line_and_changes_nothing(run: Run, tmp_path: Path, ca
     lines.write_text("\n".join([*exported, exported[1].replace('"one"', '"new"'), "{}"]))
     code, out, (error,) = run("import", lines)
     assert (code, out) == (1, [])
-    assert f"{lines}, line 4: the kind is None" in error
+    assert f"{lines}, line 5: the kind is None" in error
     assert run("export")[1] == exported
 
 
@@ -117,9 +124,9 @@ def test_an_export_that_finds_no_room_is_one_line(
 def test_newer_files_are_exit_code_5(run: Run, tmp_path: Path) -> None:
     newer = other_host(tmp_path, "one", 1)
     with Cache.open(newer) as cache:
-        cache.query("PRAGMA user_version = 2")
+        cache.query(f"PRAGMA user_version = {VERSION + 1}")
     lines = tmp_path / "rows.jsonl"
-    lines.write_text('{"kind": "header", "schema": 2}\n')
+    lines.write_text(f'{{"kind": "header", "schema": {SCHEMA + 1}}}\n')
     for action, file in (("merge", newer), ("import", lines)):
         code, out, (error,) = run(action, file)
         assert (code, out) == (5, [])
@@ -129,9 +136,9 @@ def test_newer_files_are_exit_code_5(run: Run, tmp_path: Path) -> None:
 def test_pruning_deletes_by_machine_or_age(run: Run, tmp_path: Path, cache_path: Path) -> None:
     run("merge", other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4))
     assert run("prune", "--older-than", 1)[1][0] == f"0 rows deleted from {cache_path}"
-    assert run("prune", "--device", "one")[1][0] == f"2 rows deleted from {cache_path}"
+    assert run("prune", "--device", "one")[1][0] == f"4 rows deleted from {cache_path}"
     assert run("prune", "--library", "cuDNN 9")[1][0] == f"0 rows deleted from {cache_path}"
-    assert run("prune", "--library", "cuDNN 9.19")[1][0] == f"1 row deleted from {cache_path}"
+    assert run("prune", "--library", "cuDNN 9.19")[1][0] == f"2 rows deleted from {cache_path}"
 
 
 @pytest.mark.parametrize(

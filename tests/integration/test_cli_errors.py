@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mucudnn.cache import Cache
+from mucudnn.cache_file import VERSION
 from mucudnn.cli import main
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -137,7 +138,7 @@ def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
 ) -> None:
     Cache.open(cache_path).__exit__()
     database = sqlite3.connect(cache_path)
-    database.execute("PRAGMA user_version = 2")
+    database.execute(f"PRAGMA user_version = {VERSION + 1}")
     database.close()
     assert fails(capsys, "optimize", GOOD)[0] == 5
     assert fails(capsys, "cache", "info")[0] == 5

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -36,29 +38,27 @@ def on_nvidia(cudnn: Path, stubs: Path, tmp_path: Path) -> Mucudnn:
     return on_nvidia
 
 
-def test_it_prints_workspaces_and_keeps_them_under_a_status_of_their_own(
-    on_nvidia: Mucudnn, tmp_path: Path
-) -> None:
+def test_it_prints_workspaces_and_keeps_them_as_what_can_run(on_nvidia: Mucudnn, tmp_path: Path) -> None:
     ran = on_nvidia("benchmark", KERNEL, "--device-properties", "h200", "--passes", "all")
     assert ran.returncode == 0, ran.stderr
     assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, described, cuDNN 9." in ran.stdout
     assert "cuDNN plans its legacy algorithms on a GPU only" in ran.stdout
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        rows = cache.query("SELECT engine, pass, micro_batch, status, median_ms FROM measurements")
+        rows = cache.query("SELECT engine, pass, micro_batch, candidates FROM enumerations")
+        statuses = cache.query("SELECT DISTINCT status FROM measurements")
     assert {row[0] for row in rows} == {"planned"}
-    assert {row[1] for row in rows} == {"forward", "backward_data", "backward_filter"}
-    assert {row[2] for row in rows} == {1, 2, 4, 8, 16}
-    assert "MUCUDNN_STATUS_PLANNED" in {row[3] for row in rows}
-    assert "CUDNN_STATUS_SUCCESS" not in {row[3] for row in rows}
-    assert {row[4] for row in rows} == {None}
+    passes, sizes = {"forward", "backward_data", "backward_filter"}, {1, 2, 4, 8, 16}
+    assert sorted(row[1:3] for row in rows) == sorted(product(passes, sizes))
+    assert all(re.fullmatch(r"(eng\w*[\w=]*:\d+:[\w,]* ?)+", row[3]) for row in rows)
+    assert "CUDNN_STATUS_SUCCESS" not in {status for (status,) in statuses}
 
 
 def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
     command = ("benchmark", KERNEL, "--device-properties", "a100")
     first, second = on_nvidia(*command), on_nvidia(*command)
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "\n0 new rows of NVIDIA A100" in second.stdout
-    assert "\n0 new rows" not in first.stdout
+    assert "\n5 new enumerations of NVIDIA A100" in first.stdout
+    assert "\n0 new enumerations of NVIDIA A100" in second.stdout
     table = second.stdout.split("\n\n")[0]
     assert first.stdout.startswith(table)
 
@@ -70,9 +70,8 @@ def test_nothing_is_decided_from_what_was_planned(on_nvidia: Mucudnn, tmp_path: 
     assert replayed.stderr.strip().endswith("cache.sqlite has no measurements")
     info = on_nvidia("cache", "info").stdout
     (numbers,) = [line.split()[-5:] for line in info.splitlines() if line.startswith("NVIDIA H200")]
-    threads, measurements, planned, failures, comparisons = map(int, numbers)
-    assert (threads, measurements, comparisons) == (1, 0, 0)
-    assert planned > 0
+    threads, enumerations, measurements, failures, comparisons = map(int, numbers)
+    assert (threads, enumerations, measurements, comparisons) == (1, 5, 0, 0)
     assert failures > 0  # tensor cores, which fp32 does not ask for
 
 
@@ -84,8 +83,8 @@ def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tm
     imported = mucudnn("cache", "import", str(exported), MUCUDNN_CACHE=other)
     assert imported.returncode == 0, imported.stderr
     with Cache.read_only(Path(other)) as cache:
-        (machine,) = cache.machines()
-    assert machine.device.endswith(", described")
+        ((device,),) = cache.query("SELECT DISTINCT device FROM enumerations")
+    assert device.endswith(", described")
 
 
 def test_a_device_may_be_described_by_a_file(on_nvidia: Mucudnn, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import shim_cases
 from programs import SHIM, preload, run
 from reference import PASSES
-from shim_cases import CLIENT, ENUMERATORS, case, check_results, run_alone, run_under_shim
+from shim_cases import CLIENT, ENUMERATORS, case, check_results, problem_of, run_alone, run_under_shim
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, cudart_library, host_library, parse_plan
@@ -99,9 +99,13 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
         with Cache.read_only(tmp_path / "cache.sqlite") as cache:
             [machine] = cache.machines()
             rows = [row for kind, row in cache.rows() if kind.name == "measurement"]
+            runnable = cache.enumerations(machine, problem_of(case(SMALL, "")), "forward")
         assert (machine.device, machine.library) == (engine.device, engine.library)
         assert len(rows) == measurements(found)
         assert {row["notes"] for row in rows} == {"deterministic"}
+        for size, listed in runnable.items():
+            measured = [row for row in rows if (row["micro_batch"], row["pass"]) == (size, "forward")]
+            assert {one.algorithm for one in listed} >= {row["algorithm"] for row in measured} > set()
     assert main(["cache", "prune", "--older-than", "0"]) == 0
     assert (tmp_path / "cache.sqlite.journal").read_text() == ""
     assert "deleted" in capsys.readouterr().out

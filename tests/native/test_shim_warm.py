@@ -141,7 +141,7 @@ def test_a_larger_limit_measures_only_what_was_too_large_before(api: str, tmp_pa
     first = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="64KiB")
     second = online(tmp_path, *cases)
     third = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="1MiB")
-    rows = [row for _, rows in parse_journal(journal_in(tmp_path).read_text()) for row in rows]
+    rows = [row for _, rows, _ in parse_journal(journal_in(tmp_path).read_text()) for row in rows]
     small = sum(workspace <= 64 * 1024 for *_, workspace, _ in rows)
     assert 0 < small < len(rows) == len({(str(problem), pass_, name) for problem, pass_, name, *_ in rows})
     assert [measurements(ran) for ran in (first, second, third)] == [small, len(rows) - small, 0]
@@ -206,11 +206,29 @@ def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
 
 
+@pytest.mark.parametrize(
+    "refused", ["cudnnGetConvolutionForwardWorkspaceSize", "cudnnGetConvolutionForwardAlgorithm_v7"]
+)
+def test_candidates_that_the_library_failed_to_tell_of_are_asked_for_again(
+    refused: str, library: str, tmp_path: Path
+) -> None:
+    one = case(GRAPH, "forward", "graph")
+    wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
+    first = online(tmp_path, one, REFUSED=refused, **wrapped)
+    assert measurements(first) > 0  # of what it told of
+    assert "candidates" not in journal_in(tmp_path).read_text()
+    online(tmp_path, one, **wrapped)
+    assert "candidates graph IMPLICIT_GEMM:0:deterministic " in journal_in(tmp_path).read_text()
+    assert counted(tmp_path, library, one)["ENGINEHEUR"] == 0
+    measured = set(re.findall(r"option 1\*(\d+:\S+?):", journal_in(tmp_path).read_text()))
+    assert {f"{size}:WINOGRAD_NONFUSED" for size in (1, 2, 4, 7)} < measured
+
+
 def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) -> None:
     sizes = {7: {1, 2, 4, 7}, 6: {6}, 4: set()}  # of mini-batches, one after the other in one process
     online(tmp_path, *(case(GRAPH.replace("mb7", f"mb{size}"), "forward", "graph") for size in sizes))
     documents = parse_journal(journal_in(tmp_path).read_text())
-    assert [{row[0].mini_batch for row in rows} for _, rows in documents] == [
+    assert [{row[0].mini_batch for row in rows} for _, rows, _ in documents] == [
         new for new in sizes.values() if new
     ]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from mucudnn._native import Problem
 
+ALLOC_FAILED = "CUDNN_STATUS_ALLOC_FAILED"
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float16}
 
 
@@ -33,6 +34,22 @@ class FakeCandidate:
     status: str
     workspace: int
     notes: str = ""
+
+    @property
+    def is_lasting(self) -> bool:
+        return self.status != ALLOC_FAILED
+
+
+class FakeEnumeration(list[FakeCandidate]):
+    @property
+    def is_complete(self) -> bool:
+        return all(candidate.is_lasting for candidate in self)
+
+
+@dataclass
+class FakeDivision:
+    parts: Sequence[tuple[int, str]]
+    workspace: int
 
 
 @dataclass(frozen=True)
@@ -71,15 +88,16 @@ class FakeEngine:
     def allocate(self, size: int) -> FakeMemory:
         return FakeMemory(size)
 
-    def enumerate(self, problem: Problem, pass_: str) -> list[FakeCandidate]:
-        return [
+    def enumerate(self, problem: Problem, pass_: str) -> FakeEnumeration:
+        self.calls["enumerate"] += 1
+        return FakeEnumeration(
             FakeCandidate(
                 name,
                 "CUDNN_STATUS_NOT_SUPPORTED" if problem.data_type == "f64" and not a.in_f64 else a.status,
                 a.workspace(problem.mini_batch),
             )
             for name, a in self.algorithms.items()
-        ]
+        )
 
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
         sixteen = pass_ == "backward_filter" and problem.element_size == 2
@@ -104,16 +122,19 @@ class FakeEngine:
         result *= 1 + max(self.algorithms[algorithm].error for _, algorithm in parts)
         tensors[2].write(problem.data_type, result)
 
-    def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> Sequence:
-        return parts
+    def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> FakeDivision:
+        most = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
+        return FakeDivision(parts, most + self.accumulator_size(problem, pass_, len(parts)))
 
-    def compare(self, divisions: Sequence, x, w, y, workspace, *, rounds, operands=()) -> list[list[float]]:
+    def compare(
+        self, divisions: Sequence[FakeDivision], x, w, y, workspace, *, rounds, operands=()
+    ) -> list[list[float]]:
         self.calls["compare"] += 1
         return [
             [
-                sum(self.algorithms[algorithm].time_ms(size) for size, algorithm in parts)
-                * (self.division_factor if len(parts) > 1 else 1.0)
+                sum(self.algorithms[algorithm].time_ms(size) for size, algorithm in division.parts)
+                * (self.division_factor if len(division.parts) > 1 else 1.0)
             ]
             * rounds
-            for parts in divisions
+            for division in divisions
         ]

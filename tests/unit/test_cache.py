@@ -1,4 +1,6 @@
+import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from mucudnn.cache import Cache, default_path
 from mucudnn.cache_file import APPLICATION_ID, VERSION, UnwritableError
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.listener import Listener
-from mucudnn.records import Comparison, Machine, Measurement
+from mucudnn.records import Comparison, Listed, Machine, Measurement
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 
@@ -90,6 +92,18 @@ def test_a_failure_is_a_row_with_its_status(path: Path, problem: Problem) -> Non
     assert failed.part() is None
 
 
+def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem: Problem) -> None:
+    runnable = [Listed("A", 100, "deterministic winograd"), Listed("eng2_k2=4", 0, "")]
+    with Cache.open(path) as cache:
+        cache.add_enumeration(HERE, problem, "forward", 4, runnable[:1])
+        cache.add_enumeration(HERE, problem, "forward", 4, runnable)
+        cache.add_enumeration(HERE, problem.replace(mini_batch=16), "forward", 8, [])
+    with Cache.read_only(path) as cache:
+        assert cache.enumerations(HERE, problem, "forward") == {4: runnable, 8: []}
+        assert cache.enumerations(HERE, problem, "backward_data") == {}
+        assert cache.enumerations(replace(HERE, threads=2), problem, "forward") == {}
+
+
 def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, problem: Problem) -> None:
     compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
     with Cache.open(path) as cache:
@@ -166,6 +180,23 @@ def test_an_older_version_is_set_aside_and_never_deleted(path: Path, problem: Pr
     assert not path.with_name(path.name + ".version-0-wal").exists()
 
 
+def test_a_cache_of_version_1_gets_what_was_added_since_and_keeps_its_rows(
+    path: Path, problem: Problem
+) -> None:
+    path.parent.mkdir()
+    shutil.copy(Path(__file__).parent.parent / "data" / "cache-1.sqlite", path)
+    with Cache.read_only(path) as cache:
+        before = list(cache.rows())
+        assert cache.enumerations(HERE, problem, "forward") == {}
+    assert before
+    with Cache.open(path) as cache:
+        assert list(cache.rows()) == before
+        cache.add_enumeration(HERE, problem, "forward", 4, [])
+        assert cache.query("PRAGMA user_version") == [(VERSION,)]
+    with Cache.in_memory(path) as cache:
+        assert cache.enumerations(HERE, problem, "forward") == {4: []}
+
+
 def test_all_machines_are_found(path: Path, problem: Problem) -> None:
     names = [(d, b, t) for d in ("one", "two") for b in ("a", "b", "c") for t in (1, 2, 16)]
     machines = [Machine("host", *name) for name in names]
@@ -181,14 +212,16 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
         cache.add(HERE, problem, "forward", measurement())
         compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
         cache.add_comparison(HERE, problem, "forward", "1*8 A", "2*4 B", compared)
+        cache.add_enumeration(HERE, problem, "forward", 4, [])
         connection, asked = cache._connection, []
         connection.set_trace_callback(asked.append)
         assert cache.machines() == [HERE]
         assert cache.measurements(HERE, problem, "forward")
         assert cache.comparison(HERE, problem, "forward", "1*8 A", "2*4 B") == compared
+        assert cache.enumerations(HERE, problem, "forward") == {4: []}
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in cache.query(f"EXPLAIN QUERY PLAN {sql}")]
-    assert len(plans) >= 4
+    assert len(plans) >= 5
     assert all("USING INDEX" in plan or "USING COVERING INDEX" in plan for plan in plans)
     assert not any("TEMP B-TREE" in plan for plan in plans)
 

@@ -12,6 +12,7 @@ import pytest
 
 import mucudnn
 from mucudnn import arrays, dispatch, shapes
+from mucudnn._native import Engine
 from mucudnn.cache import Cache
 from mucudnn.devices import Device
 from mucudnn.dispatch import Call, prepared
@@ -59,6 +60,14 @@ def test_another_process_takes_it_from_the_cache(
     monkeypatch.setattr(dispatch, "_prepared", {})
     assert prepared(CALL).configuration == first.configuration
     assert not caplog.text
+
+
+def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = CALL._replace(workspace="100KiB")  # above which there is an algorithm, so that tiles are tried
+    first = prepared(limited)
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(Engine, "enumerate", None)
+    assert prepared(limited).configuration == first.configuration
 
 
 @pytest.mark.parametrize("workspace", [0, 70_000, "100KiB", "none", 2**40])

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from mucudnn._native import parse_descriptor
 from mucudnn.cache import Cache
 from mucudnn.errors import MucudnnError, NewerFileError
-from mucudnn.exchange import MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
-from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
+from mucudnn.exchange import ENUMERATION, MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
+from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement
 from mucudnn.system_database import SystemDatabase, file_name
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 THERE = Machine("host", "another device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 COMPARED = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
+RUNNABLE = [Listed("ALGORITHM", 100, "deterministic winograd"), Listed("eng0", 0, "")]
 HEADER = json.dumps({"kind": "header", "schema": SCHEMA})
 
 
@@ -32,6 +33,7 @@ def filled(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
         for size in sizes or (4,):
             cache.add(machine, PROBLEM, "forward", measurement(size))
         cache.add_comparison(machine, PROBLEM, "forward", "1*8 A", "2*4 B", COMPARED)
+        cache.add_enumeration(machine, PROBLEM, "forward", 4, RUNNABLE)
         return list(cache.rows())
 
 
@@ -50,13 +52,19 @@ def line(**changes: Any) -> str:
     return json.dumps({"kind": "measurement", **row(**changes)})
 
 
+def enumeration(candidates: str) -> str:
+    columns = {name: row()[name] for name in ENUMERATION.columns if name != "candidates"}
+    return json.dumps({"kind": "enumeration", **columns, "candidates": candidates})
+
+
 def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
     rows = filled(tmp_path / "one.sqlite", HERE, 1, 2, 4)
     lines = list(format_rows(rows))
     assert json.loads(lines[0]) == {"kind": "header", "schema": SCHEMA}
     with Cache.open(tmp_path / "other.sqlite") as other:
-        assert other.merge(parse_rows(lines, "a file")) == 4
+        assert other.merge(parse_rows(lines, "a file")) == 5
         assert list(other.rows()) == rows
+        assert other.enumerations(HERE, PROBLEM, "forward") == {4: RUNNABLE}
         assert other.measurements(HERE, PROBLEM, "forward") == [measurement(size) for size in (1, 2, 4)]
         assert other.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
         assert other.query("SELECT ic, ih, kd FROM measurements LIMIT 1") == [(4, 5, None)]
@@ -75,13 +83,13 @@ def test_that_a_device_cannot_sum_slices_is_exported_and_imported(tmp_path: Path
 def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
     rows = filled(tmp_path / "one.sqlite")
     with Cache.open(tmp_path / "other.sqlite") as other:
-        assert [other.merge(rows), other.merge(rows)] == [2, 0]
+        assert [other.merge(rows), other.merge(rows)] == [3, 0]
 
 
 def test_files_after_one_another_are_one_file(tmp_path: Path) -> None:
     one, other = (list(format_rows(filled(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
     with Cache.open(tmp_path / "both.sqlite") as both:
-        assert both.merge(parse_rows(one + other, "a file")) == 4
+        assert both.merge(parse_rows(one + other, "a file")) == 6
         assert both.machines() == [HERE, THERE]
 
 
@@ -115,7 +123,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
     [
         ("not json", "it is no JSON"),
         ("[1]", "no JSON object"),
-        ('{"kind": "thing"}', "neither measurement nor comparison"),
+        ('{"kind": "thing"}', "not one of measurement, comparison, enumeration"),
         ('{"kind": "measurement"}', "there is no accumulator"),
         (line(extra=1), "extra is no column"),
         (line(threads="1"), "threads is '1', not int"),
@@ -133,6 +141,8 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         (line(measured_at="yesterday"), "measured_at is 'yesterday'"),
         (line(measured_at="2026-01-01"), "without a time zone"),
         ('{"kind": "header", "schema": "1"}', "the schema is '1'"),
+        (enumeration("ALGORITHM"), "'' is not a workspace"),
+        (enumeration("ALGORITHM:1:; eng0:-1:"), "a workspace is below 0"),
         ("[" * 100000, "line 3"),
     ],
 )
@@ -150,9 +160,13 @@ def test_lines_without_a_header_are_not_taken() -> None:
         list(parse_rows([line()], "a file"))
 
 
+def test_lines_of_schema_1_are_still_read() -> None:
+    assert len(list(parse_rows([HEADER.replace(str(SCHEMA), "1"), line()], "a file"))) == 1
+
+
 def test_a_newer_schema_is_refused() -> None:
-    with pytest.raises(NewerFileError, match=r"a file is of schema 2.*upgrade") as caught:
-        list(parse_rows(['{"kind": "header", "schema": 2}'], "a file"))
+    with pytest.raises(NewerFileError, match=r"a file is of schema 3.*upgrade") as caught:
+        list(parse_rows(['{"kind": "header", "schema": 3}'], "a file"))
     assert caught.value.exit_code == 5
 
 
@@ -170,6 +184,10 @@ def test_shipped_measurements_lie_under_the_users_own(tmp_path: Path, system: Sy
         assert cache.measurements(HERE, PROBLEM, "forward") == [measurement(2), measurement(4)]
         assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
         assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "8*1 B") is None
+        assert cache.enumerations(HERE, PROBLEM, "forward") == {4: RUNNABLE}
+        cache.add_enumeration(HERE, PROBLEM, "forward", 4, RUNNABLE[1:])
+        cache.add_enumeration(HERE, PROBLEM, "forward", 2, [])
+        assert cache.enumerations(HERE, PROBLEM, "forward") == {4: RUNNABLE[1:], 2: []}
         cache.add(HERE, PROBLEM, "forward", measurement(2, median=9.0))
         cache.add(HERE, PROBLEM, "forward", measurement(2, algorithm="A"))
         cache.add_comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B", Comparison(*[9.0] * 7))

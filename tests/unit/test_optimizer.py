@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fake_engine import FakeAlgorithm, FakeEngine
+from fake_engine import ALLOC_FAILED, FakeAlgorithm, FakeEngine, FakeMemory
 
 from mucudnn._native import Engine, EngineError, parse_descriptor
 from mucudnn.buffers import measuring_extent
 from mucudnn.cache import Cache
 from mucudnn.decide import Limits
 from mucudnn.errors import MucudnnError, UsageError
-from mucudnn.kernels import Kernel
+from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import Result, optimize, replay
@@ -62,6 +62,37 @@ def test_everything_is_measured_once_and_then_kept(path: Path) -> None:
     assert second.new_measurements == 0
     assert (engine.calls["measure"], engine.calls["compare"]) == (measured, 2)
     assert to_json(second) == {**to_json(first), "new_measurements": 0}
+
+
+def test_what_can_run_is_asked_for_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeMemory, "fill_random", lambda *_: None)  # of gigabytes
+    kernels = read_network("resnet50", Flags(batch=256), PASSES)
+    engine = FakeEngine()
+    run(path, engine, kernels=kernels, limits=Limits(workspace=512 * MiB), run=False)
+    assert engine.calls["enumerate"] >= len(kernels) * 9
+    engine.calls.clear()
+    for limits in (Limits(workspace=512 * MiB), Limits(workspace=64 * MiB), Limits(total=1024 * MiB)):
+        run(path, engine, kernels=kernels, limits=limits, run=False)
+    assert not engine.calls
+
+
+def test_what_failed_for_a_moment_is_used_without_and_asked_for_again(path: Path) -> None:
+    engine = FakeEngine()
+    failing = FakeEngine({**engine.algorithms, "HUNGRY": FakeAlgorithm(lambda n: 0.0, status=ALLOC_FAILED)})
+    decisions = run(path, failing, run=False).decisions
+    assert {part.algorithm for decision in decisions for part in decision.divided.parts} == {"LEAN"}
+    with Cache.read_only(path) as cache:
+        rows = [row for kind, row in cache.rows()]
+    assert {(row["algorithm"], row["status"]) for row in rows} == {
+        ("LEAN", "CUDNN_STATUS_SUCCESS"),
+        ("NONE", "CUDNN_STATUS_NOT_SUPPORTED"),
+    }
+    again = run(path, engine, run=False)
+    assert again.new_measurements == 2 * 4
+    assert all(part.algorithm == "HUNGRY" for decision in again.decisions for part in decision.divided.parts)
+    engine.calls.clear()
+    run(path, engine, run=False)
+    assert not engine.calls
 
 
 def test_another_number_of_threads_is_measured_anew(path: Path) -> None:
@@ -296,14 +327,20 @@ def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
         measuring_extent(problem, sample, "host")
 
 
-def test_a_cache_of_version_1_is_still_read() -> None:
-    """The file was written by FakeEngine and mucudnn 0.1.0; it stays as it is when the format goes on."""
-    old = Path(__file__).parent.parent / "data" / "cache-1.sqlite"
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_cache_of_each_version_is_still_read(version: int) -> None:
+    """The files were written by FakeEngine and mucudnn 0.1.0; they stay when the format goes on."""
+    old = Path(__file__).parent.parent / "data" / f"cache-{version}.sqlite"
     whole = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
     gradient = Kernel(parse_descriptor("f16:mb16_ic4ih5_oc4_kh3")[0], "backward_filter")
     before = old.read_bytes()
     with Cache.read_only(old) as cache:
-        first, second = replay(cache, [whole, gradient], "power_of_two", LIMIT).decisions
+        result = replay(cache, [whole, gradient], "power_of_two", LIMIT)
+        first, second = result.decisions
+        runnable = cache.enumerations(result.machine, whole.problem, "forward")
+    assert {size: [one.algorithm for one in listed] for size, listed in runnable.items()} == (
+        {} if version == 1 else {size: ["LEAN", "HUNGRY"] for size in (1, 2, 4, 8)}
+    )
     assert [(p.micro_batch, p.algorithm) for p in first.divided.parts] == [(2, "HUNGRY")] * 4
     # Sixteen slices of one sample: two of two samples and the accumulator would exceed the limit.
     assert {(p.micro_batch, p.algorithm) for p in second.divided.parts} == {(1, "HUNGRY")}

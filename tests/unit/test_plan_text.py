@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn._native import NewerVersionError, Problem, format_plan, parse_journal, parse_plan
+from mucudnn._native import (
+    NewerVersionError,
+    Problem,
+    format_candidates,
+    format_plan,
+    parse_candidates,
+    parse_journal,
+    parse_plan,
+)
 
 PROBLEM = Problem(mini_batch=64, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
 WHOLE = [(64, "IMPLICIT_GEMM", 25.5, 0)]
@@ -167,15 +175,26 @@ end 2
 def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
     header, kernels = parse_plan(JOURNAL)
     assert [kernel[3] for kernel in kernels] == [[(64, "GEMM", 2.5, 4096)], []]
-    [(same, measured)] = parse_journal(JOURNAL)
+    [(same, measured, candidates)] = parse_journal(JOURNAL)
     assert same == header
     assert measured == [(PROBLEM, "forward", "GEMM", 2.5, 4096, "deterministic")]
+    lean = "GEMM:4096:deterministic"
+    assert candidates == [
+        (PROBLEM, "forward", "graph", f"{lean} eng7:900:deterministic,winograd eng9:0:"),
+        (PROBLEM, "forward", "legacy", lean),
+        (PROBLEM, "backward_data", "graph", ""),
+    ]
+    assert parse_candidates(candidates[0][3])[1:] == [
+        ("eng7", 900, "deterministic winograd"),
+        ("eng9", 0, ""),
+    ]
+    assert all(format_candidates(parse_candidates(text)) == text for *_, text in candidates)
 
 
 def test_of_a_journal_every_whole_document_is_read() -> None:
     newer = JOURNAL.replace("plan 2", "plan 3")
     text = JOURNAL + JOURNAL[:-20] + newer + "noise\n" + TEXT
-    assert [header for header, _ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]
+    assert [header for header, *_ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,9 @@ def compared(cache: Cache) -> int:
 
 def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine: Engine) -> None:
     largest = max(c.workspace for c in engine.enumerate(PROBLEM, "forward"))
-    assert tiles.are_worth_a_try(engine, PROBLEM, "forward", largest - 1)
-    assert not tiles.are_worth_a_try(engine, PROBLEM, "forward", largest)
+    with Cache.in_memory(Path("none")) as cache:
+        assert tiles.are_worth_a_try(engine, cache, PROBLEM, "forward", largest - 1)
+        assert not tiles.are_worth_a_try(engine, cache, PROBLEM, "forward", largest)
 
 
 @pytest.mark.parametrize("pass_", PASSES)

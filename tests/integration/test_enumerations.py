@@ -1,0 +1,107 @@
+"""A library is asked once what it has for a kernel, unless it failed for a moment: then it is asked again.
+
+The library is the host engine, on CUDA's memory and streams for the commands, so that both of its APIs are
+asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cudnn_engine import mucudnn, on_stand_in
+from wrapped_library import build_wrapper, calls_in
+
+from mucudnn._native import Engine, Enumeration, host_library, parse_descriptor
+from mucudnn.cache import Cache
+from mucudnn.kernels import PASSES
+
+KERNEL = "mb4_ic8ih14_oc8_kh3_ph1"
+ASKED = {"legacy": "cudnnGetConvolutionForwardAlgorithm_v7", "graph": "ENGINEHEUR"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wrapper(tmp_path_factory.mktemp("counting"))
+
+
+def optimize(library: Path, folder: Path, *arguments: str, **environment: str) -> tuple[Any, Counter[str]]:
+    """What the command decided, and what it called."""
+    calls = folder / "calls"
+    calls.write_text("")
+    env = on_stand_in(
+        MUCUDNN_CACHE=str(folder / "cache.sqlite"), MUCUDNN_LIBRARY=str(library),
+        HOST_ENGINE=host_library(), CALLS=str(calls), **environment,
+    )  # fmt: skip
+    ran = mucudnn("optimize", KERNEL, "--engine", "cudnn", "--json", *arguments, env=env)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout), calls_in(calls)
+
+
+def about_convolutions(calls: Counter[str]) -> set[str]:
+    """Functions of the legacy API, and descriptors of the graph API."""
+    return {name for name in calls if "Convolution" in name or name.isupper()}
+
+
+def test_a_warm_command_asks_for_nothing_not_even_what_did_not_fit_the_limit(
+    library: Path, tmp_path: Path
+) -> None:
+    arguments = ("--passes", "all", "--policy", "all")
+    _, cold = optimize(library, tmp_path, *arguments, "--workspace", "64KiB")
+    assert all(cold[name] >= 4 for name in ASKED.values())
+    for more in (("--workspace", "64KiB"), ("--total-workspace", "1MiB", "--no-run")):
+        warm, calls = optimize(library, tmp_path, *arguments, *more)
+        assert (warm["new_measurements"], about_convolutions(calls)) == (0, set())
+
+
+@pytest.mark.parametrize(
+    "refused", ["cudnnGetConvolutionForwardWorkspaceSize", "cudnnGetConvolutionForwardAlgorithm_v7"]
+)
+def test_what_failed_for_a_moment_is_asked_for_again(refused: str, library: Path, tmp_path: Path) -> None:
+    arguments = ("--no-run", "--workspace", "none")
+    failing, _ = optimize(library, tmp_path, *arguments, REFUSED=refused)
+    assert failing["new_measurements"] > 0  # of what did not fail
+    with Cache.read_only(tmp_path / "cache.sqlite") as cache:
+        assert cache.query("SELECT count(*) FROM enumerations") == [(0,)]
+        assert cache.query("SELECT count(*) FROM measurements WHERE status LIKE '%INTERNAL%'") == [(0,)]
+    _, again = optimize(library, tmp_path, *arguments)
+    assert all(again[name] >= 3 for name in ASKED.values())
+    _, warm = optimize(library, tmp_path, *arguments)
+    assert about_convolutions(warm) == set()
+    with Cache.read_only(tmp_path / "cache.sqlite") as cache:
+        legacy = cache.query("SELECT DISTINCT algorithm FROM measurements WHERE median_ms NOTNULL")
+    assert ("WINOGRAD_NONFUSED",) in legacy
+
+
+def described(enumeration: Enumeration) -> list[tuple[str, str, int, str]]:
+    return [(c.algorithm, c.status, c.workspace, c.notes) for c in enumeration]
+
+
+# On the host only fused convolutions are asked of the graph API.
+@pytest.mark.parametrize(
+    ("epilogue", "pass_"), [*(("", pass_) for pass_ in PASSES), ("+bias+relu", "forward")]
+)
+def test_whichever_call_fails_all_is_listed_or_the_list_is_known_to_lack_something(
+    epilogue: str, pass_: str, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_ENGINE", host_library())
+    faults, engine = ctypes.CDLL(str(library)), Engine(str(library))
+    problem = parse_descriptor(KERNEL + epilogue)[0]
+    faults.fail_call(0, 0)
+    whole = engine.enumerate(problem, pass_)
+    assert whole.is_complete
+    incomplete = 0
+    for number in range(1, faults.calls() + 1):
+        faults.fail_call(number, 0)
+        found = engine.enumerate(problem, pass_)
+        assert described(found) == described(whole) or not found.is_complete, number
+        failed = [candidate for candidate in found if candidate.status == "CUDNN_STATUS_INTERNAL_ERROR"]
+        assert not any(candidate.is_lasting for candidate in failed)
+        incomplete += not found.is_complete
+    faults.fail_call(0, 0)
+    assert incomplete > 0
+    assert described(engine.enumerate(problem, pass_)) == described(whole)

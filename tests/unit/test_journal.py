@@ -1,0 +1,49 @@
+"""What drop-ins wrote down becomes rows of the cache."""
+
+import pytest
+
+from mucudnn.exchange import ENUMERATION, MEASUREMENT
+from mucudnn.journal import rows_of
+
+PLAIN = "f32:nchw:default:g1mb4_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
+KEY = PLAIN.replace("mb4", "")
+
+
+def journal(engine: str, problem: str) -> str:
+    return f"""\
+mucudnn plan 2
+device a device
+engine {engine}
+library a library 1.0
+measured_at 1800000000
+threads 1
+kernel forward 1 {problem}
+choose 1*4:GEMM:2.5:4096
+option 1*4:GEMM:2.5:4096
+candidates graph GEMM:4096:deterministic eng7:900:deterministic,winograd
+candidates legacy GEMM:4096:deterministic
+end 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "epilogue", "api"),
+    [("cudnn", "", "graph"), ("cudnn", "+bias", "graph"), ("host", "+bias", "graph"), ("host", "", "legacy")],
+)
+def test_measurements_and_the_candidates_that_an_engine_of_ours_enumerates(
+    engine: str, epilogue: str, api: str
+) -> None:
+    text = journal(engine, PLAIN + epilogue)
+    (one, measured), (other, enumerated) = rows_of(text)
+    assert (one, other) == (MEASUREMENT, ENUMERATION)
+    assert measured.keys() == MEASUREMENT.columns.keys()
+    assert enumerated.keys() == ENUMERATION.columns.keys()
+    assert (measured["algorithm"], measured["median_ms"], measured["notes"]) == ("GEMM", 2.5, "deterministic")
+    assert (enumerated["problem"], enumerated["micro_batch"]) == (KEY + epilogue, 4)
+    assert f"candidates {api} {enumerated['candidates']}\n" in text
+
+
+def test_a_document_whose_header_is_not_of_a_journal_is_left_out() -> None:
+    text = journal("host", PLAIN)
+    assert list(rows_of(text.replace("measured_at", "written_at"))) == []
+    assert len(list(rows_of(text.replace("threads 1", "threads many") + text))) == 2
