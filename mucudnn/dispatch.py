@@ -45,6 +45,7 @@ class Call(NamedTuple):
     groups: int
     workspace: int | str | None  # None: of the environment
     math: str = "default"
+    threads: int | None = None  # of the host engine; None: of the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ _read_plan = cache(read_plan)
 
 def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     problem, shapes = geometry(call)
-    device = device_named(call.device)
+    device = device_named(call.device, call.threads)
     planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
     if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)

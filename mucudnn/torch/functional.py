@@ -63,7 +63,8 @@ def conv2d(
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"; without it
     MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default), or runs as the `plan` says. The first call for a
-    shape measures what fits, which takes seconds and is kept in the cache.
+    shape measures what fits, which takes seconds and is kept in the cache. On the CPU they run on
+    MUCUDNN_THREADS threads, or else on as many as PyTorch's own (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError), ArgumentTypeError (a TypeError), MixedDevicesError, NoEngineError and
     NothingFitsError (RuntimeErrors); all are MucudnnErrors.

@@ -62,8 +62,9 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     `mucudnn.torch.plan`, or the path of one); what the plan does not have, such as a last mini-batch that
     is smaller, runs within `workspace`. Parameters, state_dict, hooks, DistributedDataParallel, pickling
     and copies stay as they were; a pickled model needs mucudnn where it is loaded. Subclasses of these
-    modules are left alone, and parametrised ones are such: convert first. On the CPU convolutions run on
-    MUCUDNN_THREADS threads, 1 by default, whatever `torch.set_num_threads` says.
+    modules are left alone, and parametrised ones are such: convert first. On the CPU convolutions run on as
+    many threads as PyTorch's own (`torch.set_num_threads`), or on MUCUDNN_THREADS where that is set; what
+    was measured on one number of threads says nothing about another, and a new one is measured.
 
     Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
     subclasses of tensors, a device without an engine; under vmap, jvp or the capture of a CUDA graph) runs

@@ -5,9 +5,11 @@ handle under which this process knows it.
 """
 
 import hashlib
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from mucudnn import arrays
+from mucudnn import arrays, settings
 from mucudnn._native import EngineError
 from mucudnn.arrays import View
 from mucudnn.dispatch import Call, PlanOrPath, Prepared, known_plan, prepared
@@ -68,7 +70,15 @@ def call_of(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
         options.workspace, _math(view.data_type) if view.device.startswith("cuda") else "default",
+        _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None,
     )  # fmt: skip
+
+
+@cache  # as asking for a variable at every call takes longer than all else here
+def _wanted_threads() -> int | None:
+    """MUCUDNN_THREADS, where it is set. Raises UsageError."""
+    threads: int | None = settings.THREADS.read() if os.environ.get(settings.THREADS.variable) else None
+    return threads
 
 
 def _math(data_type: str) -> str:

@@ -10,7 +10,7 @@ from mucudnn import settings
 from mucudnn._native import Problem
 from mucudnn.cache import Cache
 from mucudnn.decide import Limits
-from mucudnn.devices import device_named
+from mucudnn.devices import Device, device_named
 from mucudnn.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.kernels import PASSES, Kernel
@@ -49,16 +49,16 @@ def plan(
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
     device, kernels = _kernels(model, example_input)
-    engine, listener = device_named(device).engine, LogListener()
+    engine, listener = device.engine, LogListener()
     with Cache.of_user(listener, needed=False) as cache:
         result = optimize(engine, cache, kernels, settings.BATCH_POLICY.read(), limits, listener)
     return to_plan(result)
 
 
-def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
+def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
     """The device, and the kernels of one run, each with the number of its occurrences."""
     found: Counter[tuple[Problem, str]] = Counter()
-    devices: set[str] = set()
+    devices: dict[str, Call] = {}
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         x = args[0] if args else given["input"]
@@ -69,7 +69,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
         }
         with torch.no_grad():
             call = _call(module, x)
-        devices.add(call.device)
+        devices[call.device] = call
         problem, _ = geometry(call)
         found.update((problem, pass_) for pass_ in PASSES if needed[pass_])
 
@@ -88,7 +88,9 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
         raise UsageError("no convolution of the model ran on the example input: there is nothing to plan")
     if len(devices) > 1:
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
-    return devices.pop(), [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    ((name, call),) = devices.items()
+    kernels = [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    return device_named(name, call.threads), kernels
 
 
 def _call(module: Any, x: Tensor) -> Call:

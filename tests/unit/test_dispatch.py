@@ -162,7 +162,7 @@ def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Mock(kind="cudnn", is_capturing=lambda stream: stream == 7)
-    monkeypatch.setattr(dispatch, "device_named", lambda name: Device(engine))
+    monkeypatch.setattr(dispatch, "device_named", lambda *_: Device(engine))
     with pytest.raises(UsageError, match="a CUDA graph is being captured"):
         prepared(CALL._replace(device="cuda:0"), PLAN, stream=7)
     engine.prepare.assert_not_called()
