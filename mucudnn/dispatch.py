@@ -77,7 +77,11 @@ class Prepared:
         self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
 
 
+# What was used last. When `_MOST` are there they become the older ones, and those that were are forgotten, so
+# that shapes without end take no memory without end; what is used again comes back from the older ones.
+_MOST = 4096  # of 3 KB each
 _prepared: dict[Hashable, Prepared] = {}
+_older: dict[Hashable, Prepared] = {}
 _deciding = Lock()  # one at a time: measurements would disturb each other
 
 
@@ -104,7 +108,11 @@ def prepared(
         found = _prepared.get(key)
     if found is None:
         with _deciding:
-            found = _prepared.get(key) or _prepare(call, plan, only_plan)
+            found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
+            if len(_prepared) >= _MOST:
+                _older.clear()
+                _older.update(_prepared)
+                _prepared.clear()
             _prepared[key] = found
     return found
 

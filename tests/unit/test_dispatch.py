@@ -158,6 +158,31 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
     assert all(one is found[0] for one in found)
 
 
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_MOST", 4)
+    monkeypatch.setattr(dispatch, "_older", {})
+
+
+@pytest.mark.usefixtures("little_room")
+def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> None:
+    in_use = prepared(CALL, PLAN)
+    for limit in range(10_000_000, 10_000_050):
+        assert prepared(CALL._replace(workspace=limit), PLAN).configuration == WHOLE
+        assert prepared(CALL, PLAN) is in_use
+        assert len(dispatch._prepared) + len(dispatch._older) <= 8
+
+
+@pytest.mark.usefixtures("little_room")
+def test_what_was_forgotten_is_decided_again_as_it_was() -> None:
+    limits = [0, 70_000, "none"] * 2
+    calls = [CALL._replace(workspace=limit, x=(size, *X.shape[1:])) for size in (8, 4, 2) for limit in limits]
+    first = [prepared(call).configuration for call in calls]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(10):
+            assert [ready.configuration for ready in pool.map(prepared, calls)] == first
+
+
 def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
