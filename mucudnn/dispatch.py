@@ -24,7 +24,7 @@ from mucudnn.records import slices
 from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration
-from mucudnn.tiles import are_faster, are_worth_a_try, fastest_tiles
+from mucudnn.tiles import better_tiles
 
 PlanOrPath = Plan | str | os.PathLike[str]
 
@@ -166,7 +166,7 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
     if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)
-        configuration, tiles = _within(planned, limit), False
+        configuration, tiles = _within(planned, limit)
     elif plan is not None and only_plan:
         raise _not_in(known_plan(plan), problem, call.pass_)
     else:
@@ -186,30 +186,32 @@ def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> 
     with Cache.of_user(listener, needed=False) as cache:
         benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
         measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
-        if limit is None or not are_worth_a_try(engine, problem, pass_, limit):
-            return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen, False
-        tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)
         try:
             divided = decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
         except NothingFitsError:
+            tiles = better_tiles(engine, cache, kernel, policy, limit, None, listener)
             if tiles is None:
                 raise
             return tiles, True
-        if tiles is not None and are_faster(engine, cache, problem, pass_, tiles, divided):
-            return tiles, True
-        return divided, False
+        tiles = better_tiles(engine, cache, kernel, policy, limit, divided, listener)
+    return (divided, False) if tiles is None else (tiles, True)
 
 
-def _within(planned: PlanKernel, limit: int | None) -> Configuration:
-    """The plan's choice, or within a limit the fastest of its desirable set. Raises NothingFitsError."""
+def _within(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool]:
+    """The plan's choice, or within a limit the fastest that it has, and whether it is of tiles.
+
+    Raises NothingFitsError.
+    """
+    if planned.tiles is not None and (limit is None or planned.tiles.workspace <= limit):
+        return planned.tiles, True
     if limit is None or planned.chosen.workspace <= limit:
-        return planned.chosen
+        return planned.chosen, False
     fitting = [c for c in planned.desirable if c.workspace <= limit]
     if not fitting:
         raise NothingFitsError(
             f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)}"
         )
-    return min(fitting, key=lambda configuration: configuration.time_ms)
+    return min(fitting, key=lambda configuration: configuration.time_ms), False
 
 
 def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:

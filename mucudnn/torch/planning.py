@@ -1,6 +1,7 @@
 """`plan`: what the convolutions of a model are, and how each is best divided."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from mucudnn import settings
 from mucudnn._native import Problem
 from mucudnn.cache import Cache
-from mucudnn.decide import Limits
+from mucudnn.decide import Decision, Limits
 from mucudnn.devices import Device, device_named
 from mucudnn.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.errors import MixedDevicesError, UsageError
@@ -18,6 +19,7 @@ from mucudnn.optimizer import optimize
 from mucudnn.plan import Plan
 from mucudnn.result import to_plan
 from mucudnn.sizes import parse_size
+from mucudnn.tiles import better_tiles
 from mucudnn.torch import ops
 from mucudnn.torch.modules import Choice, convolutions, operands_of
 
@@ -33,7 +35,8 @@ def plan(
 
     The model runs once on `example_input` (a tensor, or a tuple of arguments), and its nn.Conv1d, 2d and 3d
     tell their shapes, forward and, where gradients are enabled and needed, backward. Afterwards buffers
-    and random numbers are as they were. Then every kernel is measured, decided and run whole.
+    and random numbers are as they were. Then every kernel is measured, decided and run whole. Where tiles of
+    each sample are faster still, the plan has them too, beside the choice that `mucudnn run` can follow.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT), or all of them together at most `total_workspace`, divided among them: the
@@ -49,10 +52,24 @@ def plan(
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
     device, kernels = _kernels(model, example_input)
-    engine, listener = device.engine, LogListener()
+    engine, listener, policy = device.engine, LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        result = optimize(engine, cache, kernels, settings.BATCH_POLICY.read(), limits, listener)
-    return to_plan(result)
+        result = optimize(engine, cache, kernels, policy, limits, listener)
+        found = [
+            better_tiles(
+                engine, cache, decision.kernel, policy, _bytes(decision, limits), decision.chosen, listener
+            )
+            for decision in result.decisions
+        ]
+    whole = to_plan(result)
+    return replace(
+        whole, kernels=tuple(replace(k, tiles=tiles) for k, tiles in zip(whole.kernels, found, strict=True))
+    )
+
+
+def _bytes(decision: Decision, limits: Limits) -> int | None:
+    """What a kernel may use: of a total as much as it was given."""
+    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
 def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:

@@ -14,7 +14,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
-from mucudnn import dispatch
+from mucudnn import dispatch, tiles
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.plan import Plan
 from mucudnn.torch import modules
@@ -333,6 +333,27 @@ def test_a_converted_model_follows_its_plan(
         (problem, True) for problem, _ in chosen
     }
     assert all(p.configuration in chosen.values() for p in dispatch._prepared.values())
+
+
+def test_a_plan_has_the_tiles_that_a_call_without_it_would_find(
+    network: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tiles, "are_faster", lambda *_: True)
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    module = nn.Conv2d(16, 16, 3, padding=1)
+    image = torch.randn(1, 16, 48, 48, requires_grad=True)
+    expected = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
+    mucudnn.write_plan(mt.plan(module, image, workspace="512KiB"), tmp_path / "a.plan")
+    plan = mucudnn.read_plan(tmp_path / "a.plan")
+    assert all(k.tiles is not None and k.tiles.workspace <= 2**19 for k in plan.kernels)
+    mt.convert(module, workspace="512KiB")(image).square().sum().backward()
+    assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "benchmark", None)  # nothing is measured
+    mt.convert(module, plan=plan)
+    found = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
+    assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_what_the_plan_does_not_have_runs_within_the_workspace(network: nn.Module) -> None:
