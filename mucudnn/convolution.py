@@ -154,6 +154,7 @@ def _output(out: Any, like: Any, view: View, other: View, shape: Shape, beta: fl
 
 def _returned(result: Any, out: Array | None, like: Array) -> Array:
     if out is not None:
+        arrays.written(out)
         return out
     made: Array = arrays.returned(result, like)
     return made

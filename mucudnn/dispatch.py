@@ -30,14 +30,14 @@ PlanOrPath = Plan | str | os.PathLike[str]
 
 
 class Call(NamedTuple):
-    """What a decision depends on; of x, w and y the one that the pass writes may have no shape yet."""
+    """What a decision depends on; y may have no shape yet where the pass writes it."""
 
     pass_: str
     device: str
     data_type: str
     layout: str
-    x: Shape | None
-    w: Shape | None
+    x: Shape
+    w: Shape
     y: Shape | None
     stride: Sizes
     padding: Sizes
@@ -119,13 +119,18 @@ def prepared(
 
 def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
     """The problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
-    x, w = call.x, call.w
-    assert x is not None
-    assert w is not None
     problem = problem_of(
-        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups, call.math
+        call.data_type,
+        call.layout,
+        call.x,
+        call.w,
+        call.stride,
+        call.padding,
+        call.dilation,
+        call.groups,
+        call.math,
     )
-    shapes = shapes_of(problem, len(x) - 2)
+    shapes = shapes_of(problem, len(call.x) - 2)
     if call.y is not None and tuple(call.y) != shapes["y"]:
         raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
     return problem, shapes

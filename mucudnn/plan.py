@@ -1,7 +1,9 @@
 """Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
 
+import hashlib
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
@@ -36,6 +38,11 @@ class Plan:
     def find(self, problem: Problem, pass_: str) -> PlanKernel | None:
         """The kernel, or None where the plan does not have it."""
         return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for equal plans alone."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:32]
 
     def __str__(self) -> str:
         return format_plan(

@@ -93,7 +93,10 @@ def conv3d(
 def run(given: Operands) -> Tensor:
     """The convolution, without the batch axis where the input had none."""
     tensors = given.x, given.w, given.bias
-    y = (ops.forward if ops.is_watched(*tensors) else ops.run_forward)(*tensors, *given.options)
+    watched = ops.is_watched(*tensors)
+    if watched:
+        ops.check_tangents(*tensors)
+    y = (ops.forward if watched else ops.run_forward)(*tensors, *given.options)
     return y if given.batched else y.squeeze(0)
 
 
@@ -159,9 +162,7 @@ def spelled(workspace: int | str | None) -> str | None:
 
 
 def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * dims
-    sizes = tuple(value)
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     if len(sizes) == 1:
         return sizes * dims
     if len(sizes) != dims:

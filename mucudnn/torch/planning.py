@@ -1,6 +1,7 @@
 """`plan`: what the convolutions of a model are, and how each is best divided."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from mucudnn.result import to_plan
 from mucudnn.sizes import parse_size
 from mucudnn.tiles import better_tiles
 from mucudnn.torch import ops
-from mucudnn.torch.modules import Choice, convolutions, operands_of
+from mucudnn.torch.modules import Choice, can_divide, convolutions, operands_of
 
 
 def plan(
@@ -79,6 +80,8 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         x = args[0] if args else given["input"]
+        if not can_divide(x, module.weight):
+            return
         needed = {
             "forward": True,
             "backward_data": torch.is_grad_enabled() and x.requires_grad,
@@ -93,7 +96,10 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}):
+        with (
+            torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}),
+            _uncompiled(),
+        ):
             model(*(example_input if isinstance(example_input, tuple) else (example_input,)))
     finally:
         for hook in hooks:
@@ -102,12 +108,21 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
             for buffer, before in buffers:
                 buffer.copy_(before)
     if not found:
-        raise UsageError("no convolution of the model ran on the example input: there is nothing to plan")
+        raise UsageError(
+            "no convolution of the model ran on the example input that could be divided: "
+            "there is nothing to plan"
+        )
     if len(devices) > 1:
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
     ((name, call),) = devices.items()
     kernels = [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
     return device_named(name, call.threads), kernels
+
+
+def _uncompiled() -> Any:
+    """A compiled model does not see hooks that are new."""
+    set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
+    return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 def _call(module: Any, x: Tensor) -> Call:

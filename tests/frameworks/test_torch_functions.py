@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from needs_torch import mt, torch
 
@@ -96,6 +97,7 @@ def test_every_data_type(dtype: torch.dtype) -> None:
 def test_each_axis_has_its_own_sizes() -> None:
     assert_same_with_gradients(2, tensors(2), stride=(2, 1), padding=[0, 2], dilation=(1, 2))
     assert_same_with_gradients(2, tensors(2), stride=(2,))
+    assert_same_with_gradients(2, tensors(2), stride=np.int64(2), padding=[np.int64(1), 0])
 
 
 def test_an_input_without_batch() -> None:
@@ -226,6 +228,18 @@ def test_the_array_functions_take_and_give_tensors() -> None:
         assert_close(result, F.conv2d(x.to(dtype), w.to(dtype), padding=1))
     out = torch.empty(4, 4, 5, 4)
     assert mucudnn.convolution_forward(x, w, out=out) is out
+
+
+def test_a_gradient_that_needs_what_an_array_function_has_overwritten_is_refused() -> None:
+    x, w, _ = (tensor.detach() for tensor in tensors(2))
+    out = torch.ones(4, 4, 5, 4, requires_grad=True) * 2
+    squared = out * out
+    with torch.no_grad():
+        mucudnn.convolution_forward(x, w, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+    with torch.inference_mode():
+        mucudnn.convolution_forward(x, w, out=torch.empty(4, 4, 5, 4))
 
 
 def test_the_array_functions_lose_no_gradient_silently() -> None:

@@ -135,6 +135,13 @@ def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
         np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, padding=padding), expected)
 
 
+@pytest.mark.parametrize("shape", [None, 8, "8888"])
+def test_a_shape_that_is_none_is_named(shape: object) -> None:
+    with pytest.raises(TypeError, match=f"the shape of x is {shape!r}") as caught:
+        mucudnn.convolution_backward_data(X, W, shape, padding=1)
+    assert isinstance(caught.value, MucudnnError)
+
+
 def test_calls_at_the_same_time_do_not_disturb_each_other() -> None:
     inputs = [X + step for step in range(16)]
     expected = [mucudnn.convolution_forward(x, W, padding=1, workspace="none") for x in inputs]

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_equal_plans_are_equal_bytes_in_whatever_order_they_were_made() -> None:
     one, other = kernel(), kernel(pass_="backward_data")
     assert str(Plan({"a": "1", "b": "2"}, (one, other))) == str(Plan({"b": "2", "a": "1"}, (other, one)))
+
+
+def test_equal_plans_alone_have_equal_digests() -> None:
+    again = Plan.parse(str(PLAN))
+    assert again.digest == PLAN.digest
+    assert replace(again, header={**PLAN.header, "device": "another"}).digest != PLAN.digest
 
 
 def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
