@@ -83,10 +83,13 @@ def read_tensor(tensor: Any, name: str) -> View:
         )
     if not tensor.is_contiguous():
         raise _not_packed(name, "contiguous()")
+    address = tensor.data_ptr()
+    if address == 0 and tensor.numel() > 0 and not tensor.is_meta:
+        raise UsageError(f"{name} has no memory: it is fake, or its storage was freed")
     if tensor.is_cpu:
-        return View(tensor.data_ptr(), tensor.shape, data_type, "cpu", True, tensor)
+        return View(address, tensor.shape, data_type, "cpu", True, tensor)
     stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
-    return View(tensor.data_ptr(), tensor.shape, data_type, str(tensor.device), True, tensor, stream)
+    return View(address, tensor.shape, data_type, str(tensor.device), True, tensor, stream)
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:

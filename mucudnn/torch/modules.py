@@ -109,7 +109,7 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
         all(
             ops.is_plain(tensor)
             and tensor.layout is torch.strided
-            and tensor.device.type in ("cpu", "cuda")
+            and (tensor.is_cpu or tensor.is_cuda)
             and tensor.dtype in _TYPES
             and tensor.numel() > 0
             for tensor in (input, weight)

@@ -298,6 +298,14 @@ def test_tensors_on_different_devices() -> None:
     assert isinstance(caught.value, MucudnnError)
 
 
+def test_a_tensor_whose_memory_was_freed_is_refused() -> None:
+    x = X.clone()
+    x.untyped_storage().resize_(0)
+    for function in (mt.conv2d, mucudnn.convolution_forward):
+        with pytest.raises(ValueError, match="x has no memory"):
+            function(x, W)
+
+
 def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
     address, owner = arrays.scratch(X, 100)
     assert (address, owner.nbytes, owner.device) == (owner.data_ptr(), 100, X.device)
