@@ -111,7 +111,7 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
             and tensor.layout is torch.strided
             and (tensor.is_cpu or tensor.is_cuda)
             and tensor.dtype in _TYPES
-            and tensor.numel() > 0
+            and (torch.compiler.is_compiling() or tensor.numel() > 0)  # unknown there, maybe
             for tensor in (input, weight)
         )
         and weight.dim() - input.dim() in (0, 1)  # without the batch

@@ -34,10 +34,11 @@ def plan(
 ) -> Plan:
     """Decide how each convolution of a model is divided, for `convert(model, plan=...)`.
 
-    The model runs once on `example_input` (a tensor, or a tuple of arguments), and its nn.Conv1d, 2d and 3d
-    tell their shapes, forward and, where gradients are enabled and needed, backward. Afterwards buffers
-    and random numbers are as they were. Then every kernel is measured, decided and run whole. Where tiles of
-    each sample are faster still, the plan has them too, beside the choice that `mucudnn run` can follow.
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled, and those of its
+    nn.Conv1d, 2d and 3d that can be divided tell their shapes, forward and, where gradients are enabled and
+    needed, backward. Afterwards buffers and random numbers are as they were. Then every kernel is measured,
+    decided and run whole. Where tiles of each sample are faster still, the plan has them too, beside the
+    choice that `mucudnn run` can follow.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT), or all of them together at most `total_workspace`, divided among them: the

@@ -120,6 +120,18 @@ def test_compiling_a_converted_model_breaks_no_graph(network: nn.Module) -> None
     torch.testing.assert_close({n: p.grad for n, p in network.named_parameters()}, wanted)
 
 
+def test_compiling_for_a_size_that_is_known_when_it_runs() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    mask = torch.tensor([True, False, True, True])
+    expected = module(X[mask])
+    mt.convert(module)
+    compiled = torch.compile(lambda x, mask: module(x[mask]), backend="aot_eager", fullgraph=True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        torch.testing.assert_close(compiled(X, mask), expected)
+        with pytest.warns(RuntimeWarning, match="leaves a convolution to PyTorch: the mini-batch .* is 0"):
+            assert compiled(X, mask & False).shape == (0, 4, 6, 6)
+
+
 def test_distributed_training_goes_on(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=_train_distributed, args=(tmp_path,))
     process.start()
