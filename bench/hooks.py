@@ -49,7 +49,7 @@ def run() -> list[Record]:
 def _plan() -> str:
     """Each sample by itself, by the algorithm of the loop."""
     parts = [(1, "IMPLICIT_GEMM", 1.0, 0)] * SLICES
-    return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [])])
+    return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [], [])])
 
 
 def _journal() -> str:
@@ -61,7 +61,7 @@ def _journal() -> str:
         if found.status == "CUDNN_STATUS_SUCCESS"
     ]
     header = {**_identity(engine), "threads": "1"}
-    return format_plan(header, [(problem, "forward", 1, options[0], options)])
+    return format_plan(header, [(problem, "forward", 1, options[0], options, [])])
 
 
 def _engine() -> Engine:

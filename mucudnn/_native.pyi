@@ -101,8 +101,8 @@ def parse_descriptor(
 
 # A part is (micro_batch, algorithm, time_ms, workspace); a configuration is a list of parts.
 _Part = tuple[int, str, float, int]
-# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations).
-_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]]]
+# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or []).
+_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Part]]
 
 class NewerVersionError(ValueError):
     """A plan was written by a newer version of mucudnn."""

@@ -53,7 +53,7 @@ def read(array: Any, name: str) -> View:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        if array.requires_grad and torch.is_grad_enabled():
+        if (array.requires_grad and torch.is_grad_enabled()) or _has_tangent(torch, array):
             raise NotDifferentiableError(
                 f"{name} requires a gradient, which this function does not give: use mucudnn.torch, "
                 "torch.no_grad() or detach()"
@@ -63,6 +63,12 @@ def read(array: Any, name: str) -> View:
     if interface is not None:
         return _read_interface(array, interface, name, "cpu")
     return _read_other(array, name)
+
+
+def _has_tangent(torch: Any, tensor: Any) -> bool:
+    """Of the differentiation in forward mode, which no_grad() does not switch off."""
+    forward_ad = torch.autograd.forward_ad
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def read_tensor(tensor: Any, name: str) -> View:
@@ -77,10 +83,13 @@ def read_tensor(tensor: Any, name: str) -> View:
         )
     if not tensor.is_contiguous():
         raise _not_packed(name, "contiguous()")
+    address = tensor.data_ptr()
+    if address == 0 and tensor.numel() > 0 and not tensor.is_meta:
+        raise UsageError(f"{name} has no memory: it is fake, or its storage was freed")
     if tensor.is_cpu:
-        return View(tensor.data_ptr(), tensor.shape, data_type, "cpu", True, tensor)
+        return View(address, tensor.shape, data_type, "cpu", True, tensor)
     stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
-    return View(tensor.data_ptr(), tensor.shape, data_type, str(tensor.device), True, tensor, stream)
+    return View(address, tensor.shape, data_type, str(tensor.device), True, tensor, stream)
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
@@ -115,6 +124,13 @@ def scratch(like: Any, size: int) -> tuple[int, object] | None:
         array = cupy.empty(size, np.uint8)
         return array.data.ptr, array
     return None
+
+
+def written(array: Any) -> None:
+    """Tell PyTorch that its tensor has other values now: gradients may need the old ones."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
+        torch.autograd.graph.increment_version(array)
 
 
 def returned(result: Any, like: Any) -> Any:

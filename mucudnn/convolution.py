@@ -45,7 +45,7 @@ def convolution_forward(
     The first call for a shape measures the algorithms that fit, which takes seconds and is kept in the
     cache; a `plan` (a Plan, or the path of one, which is read once) spares that, and names exactly what
     runs; given both, the plan's fastest choice within `workspace` is taken. Safe to call from several
-    threads; on the CPU each call runs on MUCUDNN_THREADS threads, 1 by default.
+    threads; on the CPU each call runs on MUCUDNN_THREADS threads, 1 by default, also for tensors.
 
     Raises UsageError (a ValueError) for arguments that make no convolution, among them a plan for other
     shapes; ArgumentTypeError (a TypeError); MixedDevicesError, NotDifferentiableError, NothingFitsError,
@@ -154,6 +154,7 @@ def _output(out: Any, like: Any, view: View, other: View, shape: Shape, beta: fl
 
 def _returned(result: Any, out: Array | None, like: Array) -> Array:
     if out is not None:
+        arrays.written(out)
         return out
     made: Array = arrays.returned(result, like)
     return made

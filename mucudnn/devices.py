@@ -85,11 +85,24 @@ def _no_memory(size: int) -> NothingFitsError:
     return NothingFitsError(f"there is no memory for a workspace of {format_size(size)}")
 
 
+def device_named(name: str, threads: int | None = None) -> Device:
+    """`cpu` is the host engine, `cuda:0` cuDNN on the current CUDA device.
+
+    The host engine has that many threads, without a number MUCUDNN_THREADS. Raises NoEngineError; UsageError
+    where that cannot be read.
+    """
+    if name != "cpu":
+        return _cuda_device(name)
+    return _host_device(settings.THREADS.read() if threads is None else threads)
+
+
 @cache
-def device_named(name: str) -> Device:
-    """`cpu` is the host engine, `cuda:0` cuDNN on the current CUDA device. Raises NoEngineError."""
-    if name == "cpu":
-        return Device(open_engine("host", settings.THREADS.read()))
+def _host_device(threads: int) -> Device:
+    return Device(open_engine("host", threads))
+
+
+@cache
+def _cuda_device(name: str) -> Device:
     if not name.startswith("cuda:"):
         raise NoEngineError(f"there is no engine for arrays on {name}")
     try:

@@ -24,20 +24,20 @@ from mucudnn.records import slices
 from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration
-from mucudnn.tiles import are_faster, are_worth_a_try, fastest_tiles
+from mucudnn.tiles import better_tiles
 
 PlanOrPath = Plan | str | os.PathLike[str]
 
 
 class Call(NamedTuple):
-    """What a decision depends on; of x, w and y the one that the pass writes may have no shape yet."""
+    """What a decision depends on; y may have no shape yet where the pass writes it."""
 
     pass_: str
     device: str
     data_type: str
     layout: str
-    x: Shape | None
-    w: Shape | None
+    x: Shape
+    w: Shape
     y: Shape | None
     stride: Sizes
     padding: Sizes
@@ -45,6 +45,7 @@ class Call(NamedTuple):
     groups: int
     workspace: int | str | None  # None: of the environment
     math: str = "default"
+    threads: int | None = None  # of the host engine; None: of the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,11 @@ class Prepared:
         self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
 
 
+# What was used last. When `_MOST` are there they become the older ones, and those that were are forgotten, so
+# that shapes without end take no memory without end; what is used again comes back from the older ones.
+_MOST = 4096  # of 3 KB each
 _prepared: dict[Hashable, Prepared] = {}
+_older: dict[Hashable, Prepared] = {}
 _deciding = Lock()  # one at a time: measurements would disturb each other
 
 
@@ -103,20 +108,29 @@ def prepared(
         found = _prepared.get(key)
     if found is None:
         with _deciding:
-            found = _prepared.get(key) or _prepare(call, plan, only_plan)
+            found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
+            if len(_prepared) >= _MOST:
+                _older.clear()
+                _older.update(_prepared)
+                _prepared.clear()
             _prepared[key] = found
     return found
 
 
 def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
     """The problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
-    x, w = call.x, call.w
-    assert x is not None
-    assert w is not None
     problem = problem_of(
-        call.data_type, call.layout, x, w, call.stride, call.padding, call.dilation, call.groups, call.math
+        call.data_type,
+        call.layout,
+        call.x,
+        call.w,
+        call.stride,
+        call.padding,
+        call.dilation,
+        call.groups,
+        call.math,
     )
-    shapes = shapes_of(problem, len(x) - 2)
+    shapes = shapes_of(problem, len(call.x) - 2)
     if call.y is not None and tuple(call.y) != shapes["y"]:
         raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
     return problem, shapes
@@ -153,11 +167,11 @@ _read_plan = cache(read_plan)
 
 def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     problem, shapes = geometry(call)
-    device = device_named(call.device)
+    device = device_named(call.device, call.threads)
     planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
     if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)
-        configuration, tiles = _within(planned, limit), False
+        configuration, tiles = _within(planned, limit)
     elif plan is not None and only_plan:
         raise _not_in(known_plan(plan), problem, call.pass_)
     else:
@@ -177,30 +191,32 @@ def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> 
     with Cache.of_user(listener, needed=False) as cache:
         benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
         measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
-        if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
-            return decide(measured, policy, Limits(workspace=limit), listener)[0].chosen, False
-        tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)
         try:
             divided = decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
         except NothingFitsError:
+            tiles = better_tiles(engine, cache, kernel, policy, limit, None, listener)
             if tiles is None:
                 raise
             return tiles, True
-        if tiles is not None and are_faster(engine, cache, problem, pass_, tiles, divided):
-            return tiles, True
-        return divided, False
+        tiles = better_tiles(engine, cache, kernel, policy, limit, divided, listener)
+    return (divided, False) if tiles is None else (tiles, True)
 
 
-def _within(planned: PlanKernel, limit: int | None) -> Configuration:
-    """The plan's choice, or within a limit the fastest of its desirable set. Raises NothingFitsError."""
+def _within(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool]:
+    """The plan's choice, or within a limit the fastest that it has, and whether it is of tiles.
+
+    Raises NothingFitsError.
+    """
+    if planned.tiles is not None and (limit is None or planned.tiles.workspace <= limit):
+        return planned.tiles, True
     if limit is None or planned.chosen.workspace <= limit:
-        return planned.chosen
+        return planned.chosen, False
     fitting = [c for c in planned.desirable if c.workspace <= limit]
     if not fitting:
         raise NothingFitsError(
             f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)}"
         )
-    return min(fitting, key=lambda configuration: configuration.time_ms)
+    return min(fitting, key=lambda configuration: configuration.time_ms), False
 
 
 def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:

@@ -1,6 +1,8 @@
 """Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
@@ -11,13 +13,19 @@ from mucudnn.solver import Configuration, MicroConfiguration
 
 @dataclass(frozen=True)
 class PlanKernel:
-    """One kernel's choice, and the desirable set that it was chosen from."""
+    """One kernel's choice, and the desirable set that it was chosen from.
+
+    `tiles` divide each sample along its height or depth, where that is faster within the limit; then the
+    functions for Python run them instead; `mucudnn run` follows the choice, and `mucudnn optimize`, which
+    decides for it, plans none. Their `micro_batch` are steps, the times those of one sample.
+    """
 
     problem: Problem
     pass_: str
     count: int
     chosen: Configuration
     desirable: tuple[Configuration, ...]
+    tiles: Configuration | None = None
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,23 @@ class Plan:
         """The kernel, or None where the plan does not have it."""
         return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
 
+    @cached_property
+    def digest(self) -> str:
+        """The same for equal plans alone."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:32]
+
     def __str__(self) -> str:
         return format_plan(
             self.header,
             [
-                (k.problem, k.pass_, k.count, _parts(k.chosen), [_parts(option) for option in k.desirable])
+                (
+                    k.problem,
+                    k.pass_,
+                    k.count,
+                    _parts(k.chosen),
+                    [_parts(option) for option in k.desirable],
+                    [] if k.tiles is None else _parts(k.tiles),
+                )
                 for k in self.kernels
             ],
         )
@@ -48,9 +68,14 @@ class Plan:
             header,
             tuple(
                 PlanKernel(
-                    problem, pass_, count, _configuration(chosen), tuple(map(_configuration, desirable))
+                    problem,
+                    pass_,
+                    count,
+                    _configuration(chosen),
+                    tuple(map(_configuration, desirable)),
+                    _configuration(tiles) if tiles else None,
                 )
-                for problem, pass_, count, chosen, desirable in kernels
+                for problem, pass_, count, chosen, desirable, tiles in kernels
                 if chosen  # a journal's may have candidates alone
             ),
         )

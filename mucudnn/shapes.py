@@ -1,7 +1,7 @@
 """From the shapes of arrays to a problem, and back."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mucudnn._native import Problem
 from mucudnn.errors import ArgumentTypeError, UsageError
@@ -25,6 +25,9 @@ def problem_of(
 
     Raises UsageError, naming the argument; ArgumentTypeError where a size is no integer.
     """
+    for name, shape in (("x", x), ("w", w)):
+        if isinstance(shape, str) or not isinstance(shape, Iterable):
+            raise ArgumentTypeError(f"the shape of {name} is {shape!r}, not a size for each axis")
     dims = len(x) - 2
     if layout not in ("nchw", "nhwc"):
         raise UsageError(f"layout is {layout!r}: there are 'nchw' and 'nhwc'")

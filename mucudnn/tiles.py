@@ -64,6 +64,25 @@ def fastest_tiles(
         return None
 
 
+def better_tiles(
+    engine: Engine,
+    cache: Cache,
+    kernel: Kernel,
+    policy: str,
+    limit: int | None,
+    rival: Configuration | None,
+    listener: Listener,
+) -> Configuration | None:
+    """The fastest tiles within `limit` bytes, where they beat a division of the mini-batch, if any."""
+    problem, pass_ = kernel.problem, kernel.pass_
+    if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
+        return None
+    tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)
+    if tiles is None or rival is None or are_faster(engine, cache, problem, pass_, tiles, rival):
+        return tiles
+    return None
+
+
 def are_faster(
     engine: Engine, cache: Cache, problem: Problem, pass_: str, tiles: Configuration, rival: Configuration
 ) -> bool:

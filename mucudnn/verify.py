@@ -4,13 +4,14 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, Problem, tile_copies, tile_problem
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.plan import Plan, PlanKernel
 from mucudnn.records import SUCCESS, slices
 from mucudnn.sizes import format_size
+from mucudnn.solver import MicroConfiguration
 
 _SLOWER = 1.25
 _ROUNDS = 5
@@ -43,7 +44,7 @@ def foreign(plan: Plan, engine: Engine) -> list[str]:
 
 
 def verify(plan: Plan, engine: Engine, cap: int, listener: Listener, *, run: bool) -> list[Finding]:
-    """Look each kernel's choice up in the library, and where all is there, `run` it whole.
+    """Look each kernel's choice and tiles up in the library, and where all is there, `run` the choice whole.
 
     `cap` bounds the bytes that are allocated; MucudnnError where a kernel's tensors take more.
     """
@@ -56,23 +57,43 @@ def verify(plan: Plan, engine: Engine, cap: int, listener: Listener, *, run: boo
 
 
 def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
-    parts = kernel.chosen.parts
-    accumulator = engine.accumulator_size(kernel.problem, kernel.pass_, len(parts))
+    problem, pass_, parts = kernel.problem, kernel.pass_, kernel.chosen.parts
+    accumulator = engine.accumulator_size(problem, pass_, len(parts))
     if accumulator is None:
         yield f"{len(parts)} micro-batches of 16 bit cannot be summed on this device"
+    else:
+        for part in dict.fromkeys(parts):
+            one = problem.replace(mini_batch=part.micro_batch)
+            yield from _changes(engine, one, pass_, part, accumulator, kernel.chosen.workspace)
+    if kernel.tiles is None:
+        return
+    parts = kernel.tiles.parts
+    accumulator = engine.accumulator_size(problem, pass_, len(parts) * problem.mini_batch)
+    if accumulator is None:
+        yield f"{len(parts) * problem.mini_batch} tiles of 16 bit cannot be summed on this device"
         return
     for part in dict.fromkeys(parts):
-        found = engine.enumerate(kernel.problem.replace(mini_batch=part.micro_batch), kernel.pass_)
-        now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
-        if now is None:
-            yield f"{part.algorithm} is not there any more"
-        elif now.status != SUCCESS:
-            yield f"{part.algorithm} at {part.micro_batch} answers {now.status}"
-        elif now.workspace + accumulator > kernel.chosen.workspace:
-            yield (
-                f"{part.algorithm} at {part.micro_batch} needs {format_size(now.workspace + accumulator)} of "
-                f"workspace, the plan allows {format_size(kernel.chosen.workspace)}"
-            )
+        tile = tile_problem(problem, pass_, part.micro_batch)
+        beside = accumulator + tile_copies(problem, pass_, part.micro_batch)
+        for change in _changes(engine, tile, pass_, part, beside, kernel.tiles.workspace):
+            yield f"tiles: {change}"
+
+
+def _changes(
+    engine: Engine, problem: Problem, pass_: str, part: MicroConfiguration, beside: int, allowed: int
+) -> Iterator[str]:
+    """What is not as planned of one part, which needs `beside` bytes beside its algorithm's workspace."""
+    found = engine.enumerate(problem, pass_)
+    now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
+    if now is None:
+        yield f"{part.algorithm} is not there any more"
+    elif now.status != SUCCESS:
+        yield f"{part.algorithm} at {part.micro_batch} answers {now.status}"
+    elif now.workspace + beside > allowed:
+        yield (
+            f"{part.algorithm} at {part.micro_batch} needs {format_size(now.workspace + beside)} of "
+            f"workspace, the plan allows {format_size(allowed)}"
+        )
 
 
 def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:

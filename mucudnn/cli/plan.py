@@ -72,6 +72,14 @@ def _show(arguments: argparse.Namespace) -> None:
             format_size(kernel.chosen.workspace),
             str(others),
         )
+        if kernel.tiles is not None:
+            rows.add_row(
+                "  in tiles of a sample",
+                micro_batches(kernel.tiles),
+                milliseconds(kernel.tiles.time_ms * kernel.problem.mini_batch),
+                format_size(kernel.tiles.workspace),
+                "",
+            )
     show(
         *(f"{key}: {value}" for key, value in plan.header.items()),
         "",
@@ -131,7 +139,7 @@ def _diff(arguments: argparse.Namespace) -> None:
     changed = 0
     for key in dict.fromkeys([*before, *after]):
         was, is_ = before.get(key), after.get(key)
-        if (was and (was.chosen, was.count)) != (is_ and (is_.chosen, is_.count)):
+        if _said(was) != _said(is_):
             changed += 1
             rows.add_row(_name(was or is_), _choice(was), _choice(is_))
     if not headers and not changed:
@@ -155,8 +163,17 @@ def _name(kernel: PlanKernel | None) -> str:
     return f"{kernel.pass_} {short_text(kernel.problem)}" + (f" ×{kernel.count}" if kernel.count > 1 else "")
 
 
+def _said(kernel: PlanKernel | None) -> object:
+    return kernel and (kernel.chosen, kernel.tiles, kernel.count)
+
+
 def _choice(kernel: PlanKernel | None) -> str:
     if kernel is None:
         return "–"
-    chosen = kernel.chosen
-    return f"{micro_batches(chosen)}\n{milliseconds(chosen.time_ms)} ms, {format_size(chosen.workspace)}"
+    lines = [
+        micro_batches(kernel.chosen),
+        f"{milliseconds(kernel.chosen.time_ms)} ms, {format_size(kernel.chosen.workspace)}",
+    ]
+    if kernel.tiles is not None:
+        lines.append(f"in tiles of a sample {micro_batches(kernel.tiles, ' + ')}")
+    return "\n".join(lines)

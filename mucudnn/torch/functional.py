@@ -63,7 +63,8 @@ def conv2d(
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"; without it
     MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default), or runs as the `plan` says. The first call for a
-    shape measures what fits, which takes seconds and is kept in the cache.
+    shape measures what fits, which takes seconds and is kept in the cache. On the CPU they run on
+    MUCUDNN_THREADS threads, or else on as many as PyTorch's own (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError), ArgumentTypeError (a TypeError), MixedDevicesError, NoEngineError and
     NothingFitsError (RuntimeErrors); all are MucudnnErrors.
@@ -92,7 +93,10 @@ def conv3d(
 def run(given: Operands) -> Tensor:
     """The convolution, without the batch axis where the input had none."""
     tensors = given.x, given.w, given.bias
-    y = (ops.forward if ops.is_watched(*tensors) else ops.run_forward)(*tensors, *given.options)
+    watched = ops.is_watched(*tensors)
+    if watched:
+        ops.check_tangents(*tensors)
+    y = (ops.forward if watched else ops.run_forward)(*tensors, *given.options)
     return y if given.batched else y.squeeze(0)
 
 
@@ -158,9 +162,7 @@ def spelled(workspace: int | str | None) -> str | None:
 
 
 def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * dims
-    sizes = tuple(value)
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     if len(sizes) == 1:
         return sizes * dims
     if len(sizes) != dims:

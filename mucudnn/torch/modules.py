@@ -29,11 +29,12 @@ class Choice:
 class _Divided:
     """In front of a module of PyTorch: its convolution runs divided, all else is the module's own."""
 
-    _mucudnn: Choice
+    _mucudnn: Choice | None = None  # as it is again where a module was parametrized, and then restored
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if _can_divide(input, weight):
-            return functional.run(operands_of(self, input, weight, bias, self._mucudnn))
+        choice = self._mucudnn
+        if choice is not None and can_divide(input, weight):
+            return functional.run(operands_of(self, input, weight, bias, choice))
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # of the module
         return result
 
@@ -62,8 +63,12 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     `mucudnn.torch.plan`, or the path of one); what the plan does not have, such as a last mini-batch that
     is smaller, runs within `workspace`. Parameters, state_dict, hooks, DistributedDataParallel, pickling
     and copies stay as they were; a pickled model needs mucudnn where it is loaded. Subclasses of these
-    modules are left alone, and parametrised ones are such: convert first. On the CPU convolutions run on
-    MUCUDNN_THREADS threads, 1 by default, whatever `torch.set_num_threads` says.
+    modules are left alone; parametrised ones are such, so convert first, and lazy ones until they have run.
+    What looks for these very classes, such as `torch.jit.script` and quantization, is for the model restored.
+
+    On the CPU convolutions run on as many threads as PyTorch's own (`torch.set_num_threads`), or on
+    MUCUDNN_THREADS where that is set. What was measured on one number of threads says nothing about another:
+    a new one is measured.
 
     Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
     subclasses of tensors, a device without an engine; under vmap, jvp or the capture of a CUDA graph) runs
@@ -84,31 +89,36 @@ def restore(model: Model) -> Model:
     """Undo `convert`, in place, and return the model."""
     modules: Any = model
     for module in modules.modules():
-        if type(module) in _STOCK:
-            module.__class__ = _STOCK[type(module)]
-            del module._mucudnn
+        if isinstance(module, _Divided):
+            module.__class__ = _STOCK.get(type(module), type(module))
+            module.__dict__.pop("_mucudnn", None)
     return model
 
 
 def convolutions(model: Any) -> list[Any]:
     """The modules that can be, or are, converted. Raises UsageError where there is none."""
-    found = [module for module in model.modules() if type(module) in _DIVIDED or type(module) in _STOCK]
+    found = [module for module in model.modules() if type(module) in _DIVIDED or isinstance(module, _Divided)]
     if not found:
         raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")
     return found
 
 
-def _can_divide(*tensors: Tensor) -> bool:
+def can_divide(input: Tensor, weight: Tensor) -> bool:
     """Whether it looks so. What a CUDA graph captures cannot: its memory is not ours to hold."""
-    return all(
-        ops.is_plain(tensor)
-        and tensor.device.type in ("cpu", "cuda")
-        and tensor.dtype in _TYPES
-        and tensor.numel() > 0
-        for tensor in tensors
-    ) and (
-        torch.compiler.is_compiling()
-        or not (ops.is_transformed() or (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()))
+    return (
+        all(
+            ops.is_plain(tensor)
+            and tensor.layout is torch.strided
+            and (tensor.is_cpu or tensor.is_cuda)
+            and tensor.dtype in _TYPES
+            and (torch.compiler.is_compiling() or tensor.numel() > 0)  # unknown there, maybe
+            for tensor in (input, weight)
+        )
+        and weight.dim() - input.dim() in (0, 1)  # without the batch
+        and not ops.is_transformed()
+        and (
+            torch.compiler.is_compiling() or not (input.is_cuda and torch.cuda.is_current_stream_capturing())
+        )
     )
 
 

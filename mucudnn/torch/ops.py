@@ -4,10 +4,11 @@ Their arguments are plain values, so that compilers see through them: a plan goe
 handle under which this process knows it.
 """
 
-import hashlib
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from mucudnn import arrays
+from mucudnn import arrays, settings
 from mucudnn._native import EngineError
 from mucudnn.arrays import View
 from mucudnn.dispatch import Call, PlanOrPath, Prepared, known_plan, prepared
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.errors import MucudnnError, NotDifferentiableError, UsageError
 from mucudnn.plan import Plan
 
 Ints = Sequence[int]
@@ -29,7 +30,7 @@ _SCHEMA = (
 )
 _PLAIN = (Tensor, torch.nn.Parameter)
 _FAILURES = (MucudnnError, EngineError, MemoryError)  # after which PyTorch's own operator may still run
-_plans: dict[str, Plan] = {}
+_plans: dict[str, Plan] = {}  # by their handles, which compiled functions keep
 
 
 class Options(NamedTuple):
@@ -50,7 +51,7 @@ def handle_of(plan: PlanOrPath | None) -> str | None:
     if plan is None or isinstance(plan, str):
         return plan
     known = known_plan(plan)
-    handle = "plan:" + hashlib.sha256(str(known).encode()).hexdigest()[:32]
+    handle = f"plan:{known.digest}"
     _plans.setdefault(handle, known)
     return handle
 
@@ -58,8 +59,8 @@ def handle_of(plan: PlanOrPath | None) -> str | None:
 def call_of(
     pass_: str,
     view: View,
-    x: tuple[int, ...] | None,
-    w: tuple[int, ...] | None,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
     y: tuple[int, ...] | None,
     options: Options,
 ) -> Call:
@@ -68,7 +69,15 @@ def call_of(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
         options.workspace, _math(view.data_type) if view.device.startswith("cuda") else "default",
+        _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None,
     )  # fmt: skip
+
+
+@cache  # as asking for a variable at every call takes longer than all else here
+def _wanted_threads() -> int | None:
+    """MUCUDNN_THREADS, where it is set. Raises UsageError."""
+    threads: int | None = settings.THREADS.read() if os.environ.get(settings.THREADS.variable) else None
+    return threads
 
 
 def _math(data_type: str) -> str:
@@ -97,9 +106,21 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) in _PLAIN and not tensor.is_meta
 
 
+@torch.compiler.assume_constant_result  # which a compiler asks for where it traces the transform
 def is_transformed() -> bool:
     """Whether a transform of functions (vmap, jvp) or forward-mode differentiation looks on."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def check_tangents(*tensors: Tensor | None) -> None:
+    """Raise NotDifferentiableError where one has a tangent of forward mode, which PyTorch would drop."""
+    if not is_transformed():
+        return
+    for tensor in tensors:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotDifferentiableError(
+                "mucudnn.torch has no derivatives of forward mode (jvp, duals): use torch.nn.functional"
+            )
 
 
 def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:

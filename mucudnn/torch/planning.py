@@ -1,6 +1,8 @@
 """`plan`: what the convolutions of a model are, and how each is best divided."""
 
 from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,8 +11,8 @@ from torch import Tensor
 from mucudnn import settings
 from mucudnn._native import Problem
 from mucudnn.cache import Cache
-from mucudnn.decide import Limits
-from mucudnn.devices import device_named
+from mucudnn.decide import Decision, Limits
+from mucudnn.devices import Device, device_named
 from mucudnn.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.kernels import PASSES, Kernel
@@ -18,8 +20,9 @@ from mucudnn.optimizer import optimize
 from mucudnn.plan import Plan
 from mucudnn.result import to_plan
 from mucudnn.sizes import parse_size
+from mucudnn.tiles import better_tiles
 from mucudnn.torch import ops
-from mucudnn.torch.modules import Choice, convolutions, operands_of
+from mucudnn.torch.modules import Choice, can_divide, convolutions, operands_of
 
 
 def plan(
@@ -31,9 +34,11 @@ def plan(
 ) -> Plan:
     """Decide how each convolution of a model is divided, for `convert(model, plan=...)`.
 
-    The model runs once on `example_input` (a tensor, or a tuple of arguments), and its nn.Conv1d, 2d and 3d
-    tell their shapes, forward and, where gradients are enabled and needed, backward. Afterwards buffers
-    and random numbers are as they were. Then every kernel is measured, decided and run whole.
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled, and those of its
+    nn.Conv1d, 2d and 3d that can be divided tell their shapes, forward and, where gradients are enabled and
+    needed, backward. Afterwards buffers and random numbers are as they were. Then every kernel is measured,
+    decided and run whole. Where tiles of each sample are faster still, the plan has them too, beside the
+    choice that `mucudnn run` can follow.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT), or all of them together at most `total_workspace`, divided among them: the
@@ -49,19 +54,35 @@ def plan(
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
     device, kernels = _kernels(model, example_input)
-    engine, listener = device_named(device).engine, LogListener()
+    engine, listener, policy = device.engine, LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        result = optimize(engine, cache, kernels, settings.BATCH_POLICY.read(), limits, listener)
-    return to_plan(result)
+        result = optimize(engine, cache, kernels, policy, limits, listener)
+        found = [
+            better_tiles(
+                engine, cache, decision.kernel, policy, _bytes(decision, limits), decision.chosen, listener
+            )
+            for decision in result.decisions
+        ]
+    whole = to_plan(result)
+    return replace(
+        whole, kernels=tuple(replace(k, tiles=tiles) for k, tiles in zip(whole.kernels, found, strict=True))
+    )
 
 
-def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
+def _bytes(decision: Decision, limits: Limits) -> int | None:
+    """What a kernel may use: of a total as much as it was given."""
+    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
+
+
+def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
     """The device, and the kernels of one run, each with the number of its occurrences."""
     found: Counter[tuple[Problem, str]] = Counter()
-    devices: set[str] = set()
+    devices: dict[str, Call] = {}
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         x = args[0] if args else given["input"]
+        if not can_divide(x, module.weight):
+            return
         needed = {
             "forward": True,
             "backward_data": torch.is_grad_enabled() and x.requires_grad,
@@ -69,14 +90,17 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
         }
         with torch.no_grad():
             call = _call(module, x)
-        devices.add(call.device)
+        devices[call.device] = call
         problem, _ = geometry(call)
         found.update((problem, pass_) for pass_ in PASSES if needed[pass_])
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}):
+        with (
+            torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}),
+            _uncompiled(),
+        ):
             model(*(example_input if isinstance(example_input, tuple) else (example_input,)))
     finally:
         for hook in hooks:
@@ -85,10 +109,21 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, list[Kernel]]:
             for buffer, before in buffers:
                 buffer.copy_(before)
     if not found:
-        raise UsageError("no convolution of the model ran on the example input: there is nothing to plan")
+        raise UsageError(
+            "no convolution of the model ran on the example input that could be divided: "
+            "there is nothing to plan"
+        )
     if len(devices) > 1:
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
-    return devices.pop(), [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    ((name, call),) = devices.items()
+    kernels = [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    return device_named(name, call.threads), kernels
+
+
+def _uncompiled() -> Any:
+    """A compiled model does not see hooks that are new."""
+    set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
+    return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 def _call(module: Any, x: Tensor) -> Call:

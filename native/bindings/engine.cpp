@@ -193,7 +193,7 @@ class PyEngine {
     return std::make_unique<Division>(*engine_, *device_, problem, pass_named(pass), to_slices(parts));
   }
 
-  // The count belongs to the process; each engine sets its own before it runs.
+  // The count belongs to the calling thread; each engine sets its own before it runs.
   void use_threads() const {
     if (library_->is_host()) library_->set_host_threads(threads_);
   }

@@ -17,7 +17,7 @@ namespace {
 // What Python sees: _Part and _PlanKernel in _native.pyi.
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
-using Kernel = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>>;
+using Kernel = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts>;
 using Header = std::map<std::string, std::string>;
 
 Configuration to_configuration(const Parts& parts) {
@@ -38,8 +38,9 @@ Parts to_parts(const Configuration& configuration) {
 
 std::string format(const Header& header, const std::vector<Kernel>& kernels) {
   Plan plan{header, {}};
-  for (const auto& [problem, pass, count, chosen, desirable] : kernels) {
+  for (const auto& [problem, pass, count, chosen, desirable, tiles] : kernels) {
     PlanKernel kernel{problem, pass_named(pass), count, to_configuration(chosen), {}};
+    kernel.tiles = to_configuration(tiles);
     for (const Parts& parts : desirable) kernel.desirable.push_back(to_configuration(parts));
     plan.kernels.push_back(std::move(kernel));
   }
@@ -53,7 +54,7 @@ std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
     std::vector<Parts> desirable;
     for (const Configuration& configuration : kernel.desirable) desirable.push_back(to_parts(configuration));
     kernels.emplace_back(kernel.problem, name_of(kernel.pass), kernel.count, to_parts(kernel.chosen),
-                         std::move(desirable));
+                         std::move(desirable), to_parts(kernel.tiles));
   }
   return {plan.header, std::move(kernels)};
 }

@@ -10,7 +10,8 @@ namespace mucudnn {
 namespace {
 
 constexpr std::string_view kMagic = "mucudnn plan ";
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
+constexpr int kVersionOfCandidates = 2;
 constexpr std::int64_t kMostParts = 1 << 16;  // a file must not make the reader take unbounded memory
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
@@ -40,20 +41,37 @@ std::string_view cut(std::string_view& text, char separator) {
   return head;
 }
 
-void check(const Configuration& configuration, std::int64_t mini_batch) {
+// What the parts of a configuration add to.
+struct Whole {
+  const char* parts;
+  std::int64_t size;
+  std::string name;
+};
+
+Whole mini_batch_of(const PlanKernel& kernel) {
+  const std::int64_t size = kernel.problem.mini_batch;
+  return {"micro-batches", size, "the mini-batch of " + std::to_string(size)};
+}
+
+Whole steps_of(const PlanKernel& kernel) {
+  if (kernel.problem.is_fused()) fail("a fused convolution is not divided into tiles");
+  const std::int64_t size = tile_steps(kernel.problem, kernel.pass);
+  return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
+}
+
+void check(const Configuration& configuration, const Whole& whole) {
   std::int64_t sum = 0;
   for (const MicroConfiguration& part : configuration) {
-    if (part.micro_batch < 1 || part.micro_batch > mini_batch - sum) {
-      fail("the micro-batches do not add to the mini-batch of " + std::to_string(mini_batch));
+    if (part.micro_batch < 1 || part.micro_batch > whole.size - sum) {
+      fail(std::string("the ") + whole.parts + " do not add to " + whole.name);
     }
     sum += part.micro_batch;
     if (!is_word(part.algorithm)) fail(quoted(part.algorithm) + " is no name of an algorithm");
     if (!std::isfinite(part.time_ms) || part.time_ms < 0) fail("a time is not a number of at least 0");
     if (part.workspace < 0) fail("a workspace is below 0");
   }
-  if (sum != mini_batch) {
-    fail("the micro-batches add to " + std::to_string(sum) + ", not to the mini-batch of " +
-         std::to_string(mini_batch));
+  if (sum != whole.size) {
+    fail(std::string("the ") + whole.parts + " add to " + std::to_string(sum) + ", not to " + whole.name);
   }
 }
 
@@ -84,15 +102,14 @@ void check_pass(const PlanKernel& kernel) {
     fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
 }
 
-Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
+Configuration configuration_in(std::string_view text, const Whole& whole) {
   Configuration configuration;
   while (!text.empty()) {
     std::string_view item = cut(text, ' ');
     const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
     const auto parts = static_cast<std::int64_t>(configuration.size());
-    if (repeat < 1 || repeat > std::min(mini_batch, kMostParts) - parts) {
-      fail(std::to_string(repeat) + " repeats of a part are not possible in a mini-batch of " +
-           std::to_string(mini_batch));
+    if (repeat < 1 || repeat > std::min(whole.size, kMostParts) - parts) {
+      fail(std::to_string(repeat) + " repeats of a part are not possible in " + whole.name);
     }
     MicroConfiguration part;
     part.micro_batch = number_in<std::int64_t>(cut(item, ':'), "micro-batch");
@@ -101,7 +118,7 @@ Configuration configuration_in(std::string_view text, std::int64_t mini_batch) {
     part.workspace = number_in<std::int64_t>(item, "workspace");
     configuration.insert(configuration.end(), static_cast<std::size_t>(repeat), part);
   }
-  check(configuration, mini_batch);
+  check(configuration, whole);
   return configuration;
 }
 
@@ -153,21 +170,21 @@ class Reader {
     if (key == "kernel") {
       finish_kernel();
       read_kernel(line);
-    } else if (key == "choose" || key == "option") {
-      if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
-      PlanKernel& kernel = plan_.kernels.back();
-      Configuration configuration = configuration_in(line, kernel.problem.mini_batch);
-      if (key == "option") {
-        kernel.desirable.push_back(std::move(configuration));
-      } else if (kernel.chosen.empty()) {
-        kernel.chosen = std::move(configuration);
-      } else {
-        fail("a second choice for the same kernel");
-      }
+    } else if (key == "choose") {
+      PlanKernel& kernel = kernel_above(key);
+      if (!kernel.chosen.empty()) fail("a second choice for the same kernel");
+      kernel.chosen = configuration_in(line, mini_batch_of(kernel));
+    } else if (key == "tiles") {
+      PlanKernel& kernel = kernel_above(key);
+      if (!kernel.tiles.empty()) fail("tiles a second time for the same kernel");
+      kernel.tiles = configuration_in(line, steps_of(kernel));
+    } else if (key == "option") {
+      PlanKernel& kernel = kernel_above(key);
+      kernel.desirable.push_back(configuration_in(line, mini_batch_of(kernel)));
     } else if (key == "candidates") {
-      if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
+      PlanKernel& kernel = kernel_above(key);
       const std::string api{cut(line, ' ')};
-      if (!plan_.kernels.back().candidates.emplace(api, candidates_in(line)).second)
+      if (!kernel.candidates.emplace(api, candidates_in(line)).second)
         fail("a second list of candidates of " + quoted(api) + " for the same kernel");
     } else if (key == "end") {
       finish_kernel();
@@ -182,6 +199,11 @@ class Reader {
     } else {
       fail(quoted(key) + " is no entry of a plan");
     }
+  }
+
+  PlanKernel& kernel_above(std::string_view key) {
+    if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
+    return plan_.kernels.back();
   }
 
   void read_kernel(std::string_view line) {
@@ -199,7 +221,8 @@ class Reader {
   void finish_kernel() const {
     if (plan_.kernels.empty()) return;
     const PlanKernel& kernel = plan_.kernels.back();
-    if (kernel.chosen.empty() && kernel.candidates.empty()) fail("the kernel above has no choice");
+    if (kernel.chosen.empty() && (kernel.candidates.empty() || !kernel.tiles.empty()))
+      fail("the kernel above has no choice");
   }
 
   std::string_view rest_;
@@ -233,13 +256,16 @@ std::string describe(const Configuration& configuration) {
 }
 
 std::string to_text(const Plan& plan) {
-  const bool is_journal = std::any_of(plan.kernels.begin(), plan.kernels.end(),
-                                      [](const PlanKernel& kernel) { return !kernel.candidates.empty(); });
-  // What version 1 can say, its readers understand.
-  std::string text = std::string(kMagic) + std::to_string(is_journal ? kVersion : 1) + "\n";
+  // What an older version can say, its readers understand.
+  int version = 1;
+  for (const PlanKernel& kernel : plan.kernels) {
+    if (!kernel.candidates.empty()) version = std::max(version, kVersionOfCandidates);
+    if (!kernel.tiles.empty()) version = kVersion;
+  }
+  std::string text = std::string(kMagic) + std::to_string(version) + "\n";
   for (const auto& [key, value] : plan.header) {
-    const bool reserved =
-        key == "kernel" || key == "choose" || key == "option" || key == "candidates" || key == "end";
+    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "option" ||
+                          key == "candidates" || key == "end";
     if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
@@ -252,13 +278,17 @@ std::string to_text(const Plan& plan) {
     }
   }
   for (const auto& [key, kernel] : kernels) {
-    const std::int64_t mini_batch = kernel->problem.mini_batch;
+    const Whole mini_batch = mini_batch_of(*kernel);
     check_pass(*kernel);
     text += std::string("kernel ") + name_of(kernel->pass) + " " + std::to_string(kernel->count) + " " +
             std::get<0>(key) + "\n";
     if (kernel->candidates.empty() || !kernel->chosen.empty()) {
       check(kernel->chosen, mini_batch);
       text += "choose" + text_of(kernel->chosen) + "\n";
+    }
+    if (!kernel->tiles.empty()) {
+      check(kernel->tiles, steps_of(*kernel));
+      text += "tiles" + text_of(kernel->tiles) + "\n";
     }
     std::vector<Configuration> options = kernel->desirable;
     std::stable_sort(options.begin(), options.end(),

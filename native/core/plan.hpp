@@ -12,6 +12,13 @@
 // A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels, so that a
 // truncated file is known as such. Writing sorts, so equal plans are equal bytes.
 //
+// Version 3 has `tiles` for some kernels, beside the choice: one sample divided along its height or depth,
+// where that is faster within the limit, for those who can divide a sample. The others follow the choice.
+// Parts are tiles of so many steps, their times those of one sample, and a workspace holds the copies of a
+// tile too.
+//
+//   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
+//
 // Version 2 is the drop-in's journal (journal.hpp), where a kernel may have candidates in place of a choice:
 // all algorithms that can run, those that were too large to be measured among them, by the API that was asked
 // for them. A candidate is algorithm:bytes:note,note.
@@ -64,6 +71,7 @@ struct PlanKernel {
   Configuration chosen;
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
+  Configuration tiles{};  // of one sample, where they are faster than the choice
 };
 
 struct Plan {

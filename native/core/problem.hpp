@@ -68,6 +68,10 @@ struct Problem {
 // The output size that input, kernel, stride, padding and dilation give.
 Problem::Sizes output_of(const Problem& problem);
 
+// What a sample can be divided into along its first spatial axis (depth in 3-D, height in 2-D): rows of y; in
+// backward_data steps of x, which are as many rows as the stride.
+std::int64_t tile_steps(const Problem& problem, Pass pass);
+
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide
 // the channels, the output agrees with the rest, no tensor reaches 2^63 bytes, and the epilogue is no longer
 // than it may be.

@@ -96,11 +96,6 @@ struct Copies {
 
 }  // namespace
 
-std::int64_t tile_steps(const Problem& problem, Pass pass) {
-  const Axis axis(problem);
-  return pass == Pass::backward_data ? ceil_div(axis.input, axis.stride) : axis.output;
-}
-
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps) {
   if (problem.is_fused()) throw std::invalid_argument("a fused convolution is not divided into tiles");
   const Axis axis(problem);

@@ -17,11 +17,8 @@
 
 namespace mucudnn {
 
-// What tiles add to: rows of y; in backward_data steps of x, which are as many rows as the stride, so that
-// equal tiles are equal problems.
-std::int64_t tile_steps(const Problem& problem, Pass pass);
-
-// The problem, of one sample, that a tile of so many steps is. Throws std::invalid_argument for fused
+// The problem, of one sample, that a tile of so many of tile_steps() is: equal tiles are equal problems, also
+// in backward_data, whose steps are as many rows as the stride. Throws std::invalid_argument for fused
 // problems.
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps);
 

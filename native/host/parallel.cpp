@@ -84,7 +84,7 @@ class Pool {
 
 // The state of the process.
 struct State {
-  std::atomic<int> threads{1};
+  std::atomic<int> threads{1};  // of calls from threads that asked for no number of their own
   std::atomic<Pool*> pool{nullptr};
 
   // Only the process that started the threads has them to join: in a fork the pool is abandoned.
@@ -95,6 +95,7 @@ struct State {
 } state;
 
 thread_local bool inside = false;
+thread_local int own_threads = 0;  // 0: the process's
 
 void Pool::run_part(int part) {
   inside = true;
@@ -121,8 +122,9 @@ Pool& pool_of_this_process() {
 
 }  // namespace
 
-void set_threads(int count) { state.threads = std::max(1, count); }
-int threads() { return state.threads; }
+void set_default_threads(int count) { state.threads = std::max(1, count); }
+void set_threads(int count) { own_threads = std::max(1, count); }
+int threads() { return own_threads == 0 ? state.threads.load() : own_threads; }
 
 void parallel_for(std::int64_t count, const Body& body) {
   if (count <= 0) return;

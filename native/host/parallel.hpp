@@ -6,8 +6,10 @@
 
 namespace mucudnn::host {
 
-// Threads that each parallel_for uses from now on; at least 1.
+// Threads that each parallel_for uses from now on, at least 1: those that the calling thread makes, and by
+// default those of all others. So callers who want different numbers do not disturb each other.
 void set_threads(int count);
+void set_default_threads(int count);
 int threads();
 
 // Calls body(begin, end) over disjoint ranges that cover [0, count), on up to threads() threads,

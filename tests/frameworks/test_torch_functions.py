@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from needs_torch import mt, torch
 
@@ -96,6 +97,7 @@ def test_every_data_type(dtype: torch.dtype) -> None:
 def test_each_axis_has_its_own_sizes() -> None:
     assert_same_with_gradients(2, tensors(2), stride=(2, 1), padding=[0, 2], dilation=(1, 2))
     assert_same_with_gradients(2, tensors(2), stride=(2,))
+    assert_same_with_gradients(2, tensors(2), stride=np.int64(2), padding=[np.int64(1), 0])
 
 
 def test_an_input_without_batch() -> None:
@@ -228,6 +230,18 @@ def test_the_array_functions_take_and_give_tensors() -> None:
     assert mucudnn.convolution_forward(x, w, out=out) is out
 
 
+def test_a_gradient_that_needs_what_an_array_function_has_overwritten_is_refused() -> None:
+    x, w, _ = (tensor.detach() for tensor in tensors(2))
+    out = torch.ones(4, 4, 5, 4, requires_grad=True) * 2
+    squared = out * out
+    with torch.no_grad():
+        mucudnn.convolution_forward(x, w, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+    with torch.inference_mode():
+        mucudnn.convolution_forward(x, w, out=torch.empty(4, 4, 5, 4))
+
+
 def test_the_array_functions_lose_no_gradient_silently() -> None:
     x, w, _ = tensors(2)
     with pytest.raises(RuntimeError, match=r"x requires a gradient.*use mucudnn\.torch") as caught:
@@ -282,6 +296,14 @@ def test_tensors_on_different_devices() -> None:
     with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
         ops.run_forward(X, W.to("meta"), None, (1, 1), (0, 0), (1, 1), 1, False, None, None, False)
     assert isinstance(caught.value, MucudnnError)
+
+
+def test_a_tensor_whose_memory_was_freed_is_refused() -> None:
+    x = X.clone()
+    x.untyped_storage().resize_(0)
+    for function in (mt.conv2d, mucudnn.convolution_forward):
+        with pytest.raises(ValueError, match="x has no memory"):
+            function(x, W)
 
 
 def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:

@@ -12,44 +12,13 @@ from pathlib import Path
 
 import pytest
 from needs_torch import mt, torch
+from small_network import Network, X
 
-import mucudnn
 from mucudnn import dispatch
 from mucudnn.errors import MucudnnError, NothingFitsError
-from mucudnn.plan import Plan
 from mucudnn.torch import modules
 
 nn = torch.nn
-
-
-class Network(nn.Module):
-    """Convolutions of every kind that differs, and what modules usually stand beside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding="same"),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False),
-            nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
-            nn.Dropout(0.5),
-        )
-        self.signal = nn.Conv1d(8, 4, 3, stride=2)
-        self.volume = nn.Conv3d(1, 2, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.features(x)
-        return self.signal(x.flatten(2)).mean() + self.volume(x[:, None]).square().mean()
-
-
-@pytest.fixture
-def network() -> nn.Module:
-    torch.manual_seed(1)
-    return Network().eval()
-
-
-X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -62,12 +31,12 @@ def types(model: nn.Module) -> list[type]:
     return [type(module) for module in model.modules()]
 
 
-def runs_divided(model: nn.Module) -> bool:
+def runs_divided(model: nn.Module, x: torch.Tensor = X) -> bool:
     """Whether a call comes by here."""
     before = dict(dispatch._prepared)
     dispatch._prepared.clear()
     try:
-        model(X)
+        model(x)
         return bool(dispatch._prepared)
     finally:
         dispatch._prepared.update(before)
@@ -149,6 +118,18 @@ def test_compiling_a_converted_model_breaks_no_graph(network: nn.Module) -> None
     network.zero_grad()
     compiled(X).backward()
     torch.testing.assert_close({n: p.grad for n, p in network.named_parameters()}, wanted)
+
+
+def test_compiling_for_a_size_that_is_known_when_it_runs() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    mask = torch.tensor([True, False, True, True])
+    expected = module(X[mask])
+    mt.convert(module)
+    compiled = torch.compile(lambda x, mask: module(x[mask]), backend="aot_eager", fullgraph=True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        torch.testing.assert_close(compiled(X, mask), expected)
+        with pytest.warns(RuntimeWarning, match="leaves a convolution to PyTorch: the mini-batch .* is 0"):
+            assert compiled(X, mask & False).shape == (0, 4, 6, 6)
 
 
 def test_distributed_training_goes_on(tmp_path: Path) -> None:
@@ -261,6 +242,37 @@ def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.Mon
     torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize("x", [X[0, 0], X.to_sparse(), [1.0]], ids=["too few axes", "sparse", "no tensor"])
+def test_what_pytorch_refuses_it_refuses_in_its_own_words(x: object) -> None:
+    module = nn.Conv2d(3, 4, 3)
+    with pytest.raises((RuntimeError, TypeError)) as expected:
+        module(x)
+    with pytest.raises(expected.type) as found:
+        mt.convert(module)(x)
+    assert str(found.value) == str(expected.value)
+
+
+def test_a_tensor_in_the_layout_of_mkldnn_runs_as_before() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    expected = module(X.to_mkldnn()).to_dense()
+    torch.testing.assert_close(mt.convert(module)(X.to_mkldnn()).to_dense(), expected)
+
+
+def test_what_is_parametrized_after_converting_stays_divided_and_can_be_restored(network: nn.Module) -> None:
+    mt.convert(network, workspace="1MiB")
+    nn.utils.parametrizations.weight_norm(network.signal)
+    expected = network(X)
+    mt.convert(network, workspace="2MiB")
+    assert network.signal._mucudnn.workspace == "2MiB"
+    assert runs_divided(network.signal, torch.ones(1, 8, 9))
+    mt.restore(network)
+    assert not runs_divided(network)
+    torch.testing.assert_close(network(X), expected)
+    nn.utils.parametrize.remove_parametrizations(network.signal, "weight")
+    assert not runs_divided(network)
+    assert type(mt.restore(network).signal) is nn.Conv1d
+
+
 def test_subclasses_are_left_alone() -> None:
     class Special(nn.Conv2d):
         pass
@@ -292,103 +304,3 @@ def test_what_convert_cannot_understand_it_says_at_once(
 def test_a_model_without_convolutions() -> None:
     with pytest.raises(ValueError, match=r"no nn\.Conv1d, nn\.Conv2d or nn\.Conv3d"):
         mt.convert(nn.Linear(2, 2))
-
-
-def test_a_plan_has_every_convolution_that_ran_with_its_passes(network: nn.Module) -> None:
-    plan = mt.plan(network, X, workspace="1MiB")
-    counted = {(kernel.problem.dims, kernel.pass_) for kernel in plan.kernels}
-    assert {pass_ for _, pass_ in counted} == {"forward", "backward_data", "backward_filter"}
-    first = [k for k in plan.kernels if k.problem.in_channels == 3]
-    assert {k.pass_ for k in first} == {"forward", "backward_filter"}  # nobody asks for the input's gradient
-    assert all(k.chosen.workspace <= 2**20 for k in plan.kernels)
-    with torch.no_grad():
-        assert {k.pass_ for k in mt.plan(network, X).kernels} == {"forward"}
-
-
-def test_equal_convolutions_are_counted(network: nn.Module) -> None:
-    convolution = nn.Conv2d(3, 3, 3, padding=1)
-    plan = mt.plan(nn.Sequential(convolution, convolution, nn.Conv2d(3, 3, 3, padding=1)), X)
-    assert {(k.pass_, k.count) for k in plan.kernels} == {
-        ("forward", 3), ("backward_data", 2), ("backward_filter", 3),
-    }  # fmt: skip
-
-
-def test_a_total_is_divided_among_all(network: nn.Module) -> None:
-    plan = mt.plan(network, X, total_workspace="300KiB")
-    assert plan.header["mode"] == "wd"
-    assert sum(k.count * k.chosen.workspace for k in plan.kernels) <= 300 * 2**10
-
-
-def test_a_converted_model_follows_its_plan(
-    network: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    plan = mt.plan(network, X)
-    mucudnn.write_plan(plan, tmp_path / "a.plan")
-    monkeypatch.setattr(dispatch, "_prepared", {})
-    monkeypatch.setattr(dispatch, "benchmark", None)  # nothing is measured
-    for given in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
-        mt.convert(network, plan=given)(X).backward()
-    chosen = {(k.problem, k.pass_): k.chosen for k in plan.kernels}
-    assert {(p.problem, p.plan is not None) for p in dispatch._prepared.values()} == {
-        (problem, True) for problem, _ in chosen
-    }
-    assert all(p.configuration in chosen.values() for p in dispatch._prepared.values())
-
-
-def test_what_the_plan_does_not_have_runs_within_the_workspace(network: nn.Module) -> None:
-    plan = mt.plan(network, X)
-    expected = network(X[:3])
-    torch.testing.assert_close(mt.convert(network, plan=plan, workspace="1MiB")(X[:3]), expected)
-
-
-def test_planning_leaves_the_model_and_the_random_numbers_as_they_were() -> None:
-    model = Network().train()
-    before = copy.deepcopy(model.state_dict())
-    torch.manual_seed(7)
-    wanted = torch.rand(3)
-    torch.manual_seed(7)
-    mt.plan(model, X)
-    assert torch.equal(torch.rand(3), wanted)
-    torch.testing.assert_close(model.state_dict(), before)
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_a_model_that_takes_several_arguments_or_names() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution = nn.Conv2d(3, 2, 3)
-
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return self.convolution(input=x + y)
-
-    assert len(mt.plan(Two(), (X, X)).kernels) == 2
-
-
-def test_both_limits_are_one_too_many(network: nn.Module) -> None:
-    with pytest.raises(ValueError, match="one limit is enough"):
-        mt.plan(network, X, workspace=1, total_workspace=1)
-
-
-def test_a_model_on_a_device_without_an_engine_cannot_be_planned() -> None:
-    module = nn.Conv2d(3, 2, 3, device="meta")
-    with pytest.raises(RuntimeError, match="no engine for arrays on meta"):
-        mt.plan(module, X.to("meta"))
-
-
-def test_a_plan_of_nothing_that_ran() -> None:
-    class Idle(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution = nn.Conv2d(3, 2, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    with pytest.raises(ValueError, match="no convolution of the model ran"):
-        mt.plan(Idle(), X)
-
-
-def test_an_empty_plan_is_a_plan(network: nn.Module) -> None:
-    expected = network(X)
-    torch.testing.assert_close(mt.convert(network, plan=Plan())(X), expected)

@@ -143,7 +143,7 @@ def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
     assert fails(capsys, "optimize", GOOD)[0] == 5
     assert fails(capsys, "cache", "info")[0] == 5
     plan = tmp_path / "new.plan"
-    plan.write_text("mucudnn plan 3\n")
+    plan.write_text("mucudnn plan 99\n")
     assert fails(capsys, "plan", "show", str(plan))[0] == 5
 
 

@@ -94,3 +94,37 @@ def test_a_kernel_that_one_plan_lacks_is_a_difference(
     write_plan(replace(read_plan(plan_path), kernels=()), other)
     assert main(["plan", "diff", str(other), str(plan_path)]) == 1
     assert "differ in 1 kernel and 0 lines of the header" in capsys.readouterr().err
+
+
+def with_tiles(plan: Plan, *parts: MicroConfiguration) -> Plan:
+    (kernel,) = plan.kernels
+    return replace(plan, kernels=(replace(kernel, tiles=Configuration(parts)),))
+
+
+def test_tiles_of_a_plan_are_shown_held_against_the_machine_and_compared(
+    plan_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    plan, other = read_plan(plan_path), tmp_path / "other.plan"
+    write_plan(with_tiles(plan, *[MicroConfiguration(7, "IMPLICIT_GEMM", 0.25, 2**16)] * 2), other)
+    assert main(["plan", "show", str(other)]) == 0
+    tiled = next(line for line in capsys.readouterr().out.splitlines() if "in tiles of a sample" in line)
+    assert "2×7 IMPLICIT_GEMM" in tiled
+    assert "2.00" in tiled  # ms, of four samples
+    assert main(["plan", "verify", "--no-run", str(other)]) == 0
+    assert main(["plan", "diff", str(plan_path), str(other)]) == 1
+    assert "in tiles of a sample 2×7 IMPLICIT_GEMM" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("part", "complaint"),
+    [
+        (MicroConfiguration(14, "GUESSING", 1.0, 2**20), "tiles: GUESSING is not there any more"),
+        (MicroConfiguration(14, "IMPLICIT_GEMM", 1.0, 10), "tiles: IMPLICIT_GEMM at 14 needs"),
+    ],
+)
+def test_tiles_that_cannot_run_as_planned_do_not_hold(
+    plan_path: Path, part: MicroConfiguration, complaint: str, capsys: Capture
+) -> None:
+    write_plan(with_tiles(read_plan(plan_path), part), plan_path)
+    assert main(["plan", "verify", "--no-run", str(plan_path)]) == 1
+    assert complaint in capsys.readouterr().out

@@ -12,20 +12,24 @@ from programs import SHIM, preload
 from reference import OUTPUT, PASSES
 from test_clients import PROBLEMS, check
 
-from mucudnn._native import Engine, format_plan, parse_descriptor
+from mucudnn._native import Engine, format_plan, parse_descriptor, tile_steps
 
 KINDS = ("odd mini-batch", "groups", "stride", "3-D", "3-D, channels last", "fp64")
 
 
-def planned(engine: Engine, case: Case, folder: Path) -> dict[str, str]:
-    """The environment in which the case is divided into single samples, by the GEMMs in turns."""
+def planned(engine: Engine, case: Case, folder: Path, *, tiles: bool = False) -> dict[str, str]:
+    """The environment in which the case is divided into single samples, by the GEMMs in turns.
+
+    Its plan has `tiles` too, which no library could run.
+    """
     names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
     if case.problem.data_type == "f64":
         names = (names[0],) * 2  # explicit GEMM is not there
     parts = [(1, names[sample % 2], 1.0, 0) for sample in range(case.problem.mini_batch)]
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     plan = folder / "single.plan"
-    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [])]))
+    cut = [(tile_steps(case.problem, case.pass_), "NO_SUCH", 0.5, 0)] if tiles else []
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], cut)]))
     return {
         "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",
@@ -53,6 +57,18 @@ def test_a_client_of_each_habit_is_divided(
     ran = programs.run(habit, case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
     check(case, ran.output)
     assert len(all_divided(ran)) == 1
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_where_a_plan_has_tiles_beside_its_choice_the_choice_is_followed(
+    pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_)
+    ran = programs.run(
+        "caffe", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path, tiles=True)}
+    )
+    check(case, ran.output)
+    assert all_divided(ran) == [1]
 
 
 @pytest.mark.parametrize("kind", ["odd mini-batch", "channels last", "3-D"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 from collections.abc import Callable
 
 import host_abi as abi
@@ -11,6 +13,7 @@ import pytest
 from host_abi import ALLOC_FAILED, BAD_PARAM, NOT_SUPPORTED, SUCCESS, Kernel, cudnn, ints
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import run
 
 PASSES = {"Forward": abi.FORWARD, "BackwardData": abi.BACKWARD_DATA, "BackwardFilter": abi.BACKWARD_FILTER}
 COUNTS = {"Forward": 8, "BackwardData": 6, "BackwardFilter": 7}
@@ -353,6 +356,34 @@ def test_any_number_of_threads_gives_the_same_result() -> None:
     cudnn.mucudnnHostSetThreads(1)
     for output in outputs:
         np.testing.assert_allclose(output, outputs[0], rtol=1e-5, atol=1e-5)
+
+
+A_NUMBER_OF_ITS_OWN = """
+import os
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from host_abi import Kernel, cudnn
+from test_host_abi_convolutions import data, forward
+
+def run():
+    forward(Kernel(), data(1, 2, 4, 8, 8), data(2, 6, 4, 3, 3), np.zeros((2, 6, 8, 8), np.float32))
+
+def there():
+    return len(os.listdir("/proc/self/task"))
+
+with ThreadPoolExecutor(1) as other:
+    other.submit(cudnn.mucudnnHostSetThreads, 2).result()
+    before = there()
+    run()
+    print(there() - before)
+    other.submit(run).result()
+    print(there() - before)
+"""
+
+
+def test_a_thread_that_asks_for_a_number_changes_no_other_threads_number() -> None:
+    result = run(sys.executable, "-c", A_NUMBER_OF_ITS_OWN, PYTHONPATH=os.pathsep.join(sys.path))
+    assert (result.stdout, result.stderr) == ("0\n1\n", "")
 
 
 def test_the_description_names_processor_instruction_set_and_blas_kernel_and_stays_the_same() -> None:

@@ -141,6 +141,13 @@ def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
         np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, padding=padding), expected)
 
 
+@pytest.mark.parametrize("shape", [None, 8, "8888"])
+def test_a_shape_that_is_none_is_named(shape: object) -> None:
+    with pytest.raises(TypeError, match=f"the shape of x is {shape!r}") as caught:
+        mucudnn.convolution_backward_data(X, W, shape, padding=1)
+    assert isinstance(caught.value, MucudnnError)
+
+
 def test_calls_at_the_same_time_do_not_disturb_each_other() -> None:
     inputs = [X + step for step in range(16)]
     expected = [mucudnn.convolution_forward(x, W, padding=1, workspace="none") for x in inputs]
@@ -164,11 +171,36 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
     assert all(one is found[0] for one in found)
 
 
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_MOST", 4)
+    monkeypatch.setattr(dispatch, "_older", {})
+
+
+@pytest.mark.usefixtures("little_room")
+def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> None:
+    in_use = prepared(CALL, PLAN)
+    for limit in range(10_000_000, 10_000_050):
+        assert prepared(CALL._replace(workspace=limit), PLAN).configuration == WHOLE
+        assert prepared(CALL, PLAN) is in_use
+        assert len(dispatch._prepared) + len(dispatch._older) <= 8
+
+
+@pytest.mark.usefixtures("little_room")
+def test_what_was_forgotten_is_decided_again_as_it_was() -> None:
+    limits = [0, 70_000, "none"] * 2
+    calls = [CALL._replace(workspace=limit, x=(size, *X.shape[1:])) for size in (8, 4, 2) for limit in limits]
+    first = [prepared(call).configuration for call in calls]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(10):
+            assert [ready.configuration for ready in pool.map(prepared, calls)] == first
+
+
 def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Mock(kind="cudnn", is_capturing=lambda stream: stream == 7)
-    monkeypatch.setattr(dispatch, "device_named", lambda name: Device(engine))
+    monkeypatch.setattr(dispatch, "device_named", lambda *_: Device(engine))
     with pytest.raises(UsageError, match="a CUDA graph is being captured"):
         prepared(CALL._replace(device="cuda:0"), PLAN, stream=7)
     engine.prepare.assert_not_called()

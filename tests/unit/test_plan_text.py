@@ -16,6 +16,7 @@ from mucudnn._native import (
     parse_candidates,
     parse_journal,
     parse_plan,
+    tile_steps,
 )
 
 PROBLEM = Problem(mini_batch=64, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
@@ -54,18 +55,19 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         )
         option = [(total, "GEMM", draw(st.floats(0, 1e9)), draw(st.integers(0, 2**62)))]
         pass_ = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
-        kernels.append((problem, pass_, draw(st.integers(1, 9)), chosen, [option]))
+        tiles = draw(st.sampled_from([[], [(tile_steps(problem, pass_), "GEMM", 1.5, 64)]]))
+        kernels.append((problem, pass_, draw(st.integers(1, 9)), chosen, [option], tiles))
     return draw(
         st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))
     ), kernels
 
 
 def test_a_plan_reads_like_this() -> None:
-    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE])]) == TEXT
+    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [])]) == TEXT
 
 
 def test_it_reads_back_with_the_desirable_set_by_workspace() -> None:
-    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS])])
+    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [])])
 
 
 @given(plans())
@@ -97,8 +99,8 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
 
 
 def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NewerVersionError, match="of version 3, this mucudnn reads up to version 2"):
-        parse_plan(TEXT.replace("plan 1", "plan 3"))
+    with pytest.raises(NewerVersionError, match="of version 4, this mucudnn reads up to version 3"):
+        parse_plan(TEXT.replace("plan 1", "plan 4"))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_fused_convolution_has_a_forward_pass_only() -> None:
 
 
 def test_a_kernel_stands_in_a_plan_once() -> None:
-    kernel = (PROBLEM, "forward", 1, WHOLE, [])
+    kernel = (PROBLEM, "forward", 1, WHOLE, [], [])
     with pytest.raises(ValueError, match="twice"):
         format_plan({}, [kernel, kernel])
     block = TEXT[TEXT.index("kernel") : TEXT.index("end")]
@@ -154,7 +156,49 @@ def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
     with pytest.raises(ValueError, match="'device' cannot stand"):
         format_plan({"device": "two\nlines"}, [])
     with pytest.raises(ValueError, match="'has space' is no name of an algorithm"):
-        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [])])
+        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [])])
+
+
+IN_TILES = f"""\
+mucudnn plan 3
+{TEXT.splitlines()[4]}
+choose 4*16:WINOGRAD_NONFUSED:3.25:14155776
+tiles 3*16:WINOGRAD_NONFUSED:0.5:4096 1*8:IMPLICIT_GEMM:0.25:2048
+option 1*64:IMPLICIT_GEMM:25.5:0
+end 1
+"""
+TILES = [(16, "WINOGRAD_NONFUSED", 0.5, 4096)] * 3 + [(8, "IMPLICIT_GEMM", 0.25, 2048)]
+
+
+def test_a_kernel_may_have_tiles_beside_its_choice() -> None:
+    kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES)
+    assert format_plan({}, [kernel]) == IN_TILES
+    assert parse_plan(IN_TILES) == ({}, [kernel])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("1*8", "1*7", "line 4: the tiles add to 55, not to the 56 steps of a sample"),
+        ("3*16", "4*16", "line 4: the tiles do not add to the 56 steps of a sample"),
+        ("3*16", "57*1", "line 4: 57 repeats of a part are not possible in the 56 steps of a sample"),
+        ("option 1*64:IMPLICIT_GEMM:25.5:0", "tiles 1*56:GEMM:1:0", "line 5: tiles a second time"),
+        ("choose 4*16:WINOGRAD_NONFUSED:3.25:14155776\n", "", "line 5: the kernel above has no choice"),
+        ("dw0", "dw0+relu", "line 4: a fused convolution is not divided into tiles"),
+    ],
+)
+def test_tiles_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_plan(IN_TILES.replace(old, new, 1))
+
+
+def test_tiles_of_a_gradient_add_to_its_steps_which_are_as_many_rows_as_the_stride() -> None:
+    strided = Problem(mini_batch=1, in_channels=4, out_channels=4, input=(9, 9), kernel=(3, 3), stride=2)
+    whole, tiles = [(1, "ALGO_1", 1.0, 0)], [(5, "ALGO_1", 1.0, 0)]
+    kernel = (strided, "backward_data", 1, whole, [], tiles)
+    assert parse_plan(format_plan({}, [kernel])) == ({}, [kernel])
+    with pytest.raises(ValueError, match="the tiles do not add to the 4 steps of a sample"):
+        format_plan({}, [(strided, "forward", 1, whole, [], tiles)])
 
 
 KERNEL = TEXT.splitlines()[4]
@@ -192,7 +236,7 @@ def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
 
 
 def test_of_a_journal_every_whole_document_is_read() -> None:
-    newer = JOURNAL.replace("plan 2", "plan 3")
+    newer = JOURNAL.replace("plan 2", "plan 4")
     text = JOURNAL + JOURNAL[:-20] + newer + "noise\n" + TEXT
     assert [header for header, *_ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]
 

@@ -11,14 +11,17 @@ import mucudnn
 from mucudnn import dispatch, tiles
 from mucudnn._native import Engine, parse_descriptor, tile_copies, tile_steps
 from mucudnn.cache import Cache
+from mucudnn.dispatch import Call
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
+from mucudnn.plan import Plan, PlanKernel, write_plan
 from mucudnn.sizes import parse_limit
 from mucudnn.solver import Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
 PROBLEM = parse_descriptor("ic16ih48_oc16_kh3_ph1")[0]
+BATCH = PROBLEM.replace(mini_batch=2)
 PASSES = ("forward", "backward_data", "backward_filter")
 
 
@@ -93,7 +96,7 @@ def test_an_array_convolved_in_tiles_gives_what_it_gives_whole(
         ),
     }
     whole = calls[pass_]("none")
-    monkeypatch.setattr(dispatch, "are_faster", lambda *_: True)
+    monkeypatch.setattr(tiles, "are_faster", lambda *_: True)
     in_tiles = calls[pass_](512 * 1024)
     ready = list(dispatch._prepared.values())[-1]
     assert sum(part.micro_batch for part in ready.configuration.parts) >= 48  # of rows, not of samples
@@ -110,3 +113,41 @@ def test_tiles_are_the_rescue_where_no_division_fits(monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(y[0, :, 1:-1, 1:-1], 144, rtol=1e-5)
     with pytest.raises(NothingFitsError):
         mucudnn.convolution_forward(x, w, padding=1, workspace=0)
+
+
+def planned(pass_: str) -> Plan:
+    """Whole, and in three tiles of different algorithms."""
+    names = ("IMPLICIT_GEMM", "WINOGRAD_NONFUSED") if pass_ == "forward" else ("ALGO_1", "WINOGRAD_NONFUSED")
+    whole = Configuration((MicroConfiguration(2, names[0], 1.0, 0),))
+    cut = [MicroConfiguration(steps, names[steps % 2], 1.0, 2**20) for steps in (19, 19, 10)]
+    return Plan({}, (PlanKernel(BATCH, pass_, 1, whole, (whole,), Configuration(tuple(cut))),))
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_tiles_of_a_plan_are_run_and_nothing_is_measured(
+    pass_: str, tmp_path: Path, cache_file: Path
+) -> None:
+    path = tmp_path / "a.plan"
+    write_plan(planned(pass_), path)
+    call = Call(pass_, "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, None)
+    ready = dispatch.prepared(call, path)
+    assert ready.configuration == planned(pass_).kernels[0].tiles
+    assert not cache_file.exists()
+    generator = np.random.default_rng(1)
+    x = generator.random((2, 16, 48, 48), np.float32)
+    w = generator.random((16, 16, 3, 3), np.float32)
+    function, operands = {
+        "forward": (mucudnn.convolution_forward, (x, w)),
+        "backward_data": (mucudnn.convolution_backward_data, (x, w, x.shape)),
+        "backward_filter": (mucudnn.convolution_backward_filter, (x, x, w.shape)),
+    }[pass_]
+    in_tiles, whole = (function(*operands, padding=1, plan=path, workspace=w) for w in ("none", 0))
+    np.testing.assert_allclose(in_tiles, whole, rtol=1e-4)
+
+
+def test_tiles_of_a_plan_that_do_not_fit_the_workspace_give_way_to_its_choice() -> None:
+    call = Call("forward", "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, 2**20 - 1)
+    (kernel,) = planned("forward").kernels
+    assert dispatch.prepared(call, planned("forward")).configuration == kernel.chosen
+    roomy = call._replace(workspace=2**20)
+    assert dispatch.prepared(roomy, planned("forward")).configuration == kernel.tiles

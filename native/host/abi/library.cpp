@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kVersion[] = {9, 19, 0};  // of the cuDNN whose behaviour this follows
 
-// MUCUDNN_THREADS counts until the program asks for another number; what cannot be read counts as 1. The
-// loops around the products are what is divided over threads, so each product has one.
+// MUCUDNN_THREADS counts where a thread asks for no other number; what cannot be read counts as 1. The loops
+// around the products are what is divided over threads, so each product has one.
 void start_threads() {
   static std::once_flag started;
   std::call_once(started, [] {
@@ -23,7 +23,7 @@ void start_threads() {
     char* end = nullptr;
     const long count = text == nullptr ? 1 : std::strtol(text, &end, 10);
     const bool readable = text != nullptr && end != text && *end == '\0' && count >= 1 && count <= 4096;
-    set_threads(readable ? static_cast<int>(count) : 1);
+    set_default_threads(readable ? static_cast<int>(count) : 1);
   });
 }
 
@@ -97,8 +97,9 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
   });
 }
 
-// Two functions of our own: threads that every later call uses (1 for less), and the CPU model, the
-// instruction set and the OpenBLAS kernels in use, in one line that stays the same in this process.
+// Two functions of our own: threads that later calls of the calling thread use (1 for less), and the CPU
+// model, the instruction set and the OpenBLAS kernels in use, in one line that stays the same in this
+// process.
 #pragma GCC visibility push(default)
 
 void mucudnnHostSetThreads(int count) {

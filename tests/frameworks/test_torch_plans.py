@@ -1,0 +1,163 @@
+"""`plan` decides for a whole model beforehand, and a converted model follows it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+from needs_torch import mt, torch
+from small_network import Network, X
+
+import mucudnn
+from mucudnn import dispatch, tiles
+from mucudnn.plan import Plan
+
+nn = torch.nn
+
+
+def test_a_plan_has_every_convolution_that_ran_with_its_passes(network: nn.Module) -> None:
+    plan = mt.plan(network, X, workspace="1MiB")
+    counted = {(kernel.problem.dims, kernel.pass_) for kernel in plan.kernels}
+    assert {pass_ for _, pass_ in counted} == {"forward", "backward_data", "backward_filter"}
+    first = [k for k in plan.kernels if k.problem.in_channels == 3]
+    assert {k.pass_ for k in first} == {"forward", "backward_filter"}  # nobody asks for the input's gradient
+    assert all(k.chosen.workspace <= 2**20 for k in plan.kernels)
+    with torch.no_grad():
+        assert {k.pass_ for k in mt.plan(network, X).kernels} == {"forward"}
+
+
+def test_equal_convolutions_are_counted(network: nn.Module) -> None:
+    convolution = nn.Conv2d(3, 3, 3, padding=1)
+    plan = mt.plan(nn.Sequential(convolution, convolution, nn.Conv2d(3, 3, 3, padding=1)), X)
+    assert {(k.pass_, k.count) for k in plan.kernels} == {
+        ("forward", 3), ("backward_data", 2), ("backward_filter", 3),
+    }  # fmt: skip
+
+
+def test_a_total_is_divided_among_all(network: nn.Module) -> None:
+    plan = mt.plan(network, X, total_workspace="300KiB")
+    assert plan.header["mode"] == "wd"
+    assert sum(k.count * k.chosen.workspace for k in plan.kernels) <= 300 * 2**10
+
+
+def test_a_converted_model_follows_its_plan(
+    network: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = mt.plan(network, X)
+    mucudnn.write_plan(plan, tmp_path / "a.plan")
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "benchmark", None)  # nothing is measured
+    for given in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
+        mt.convert(network, plan=given)(X).backward()
+    chosen = {(k.problem, k.pass_): k.chosen for k in plan.kernels}
+    assert {(p.problem, p.plan is not None) for p in dispatch._prepared.values()} == {
+        (problem, True) for problem, _ in chosen
+    }
+    assert all(p.configuration in chosen.values() for p in dispatch._prepared.values())
+
+
+def test_a_plan_has_the_tiles_that_a_call_without_it_would_find(
+    network: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tiles, "are_faster", lambda *_: True)
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    module = nn.Conv2d(16, 16, 3, padding=1)
+    image = torch.randn(1, 16, 48, 48, requires_grad=True)
+    expected = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
+    mucudnn.write_plan(mt.plan(module, image, workspace="512KiB"), tmp_path / "a.plan")
+    plan = mucudnn.read_plan(tmp_path / "a.plan")
+    assert all(k.tiles is not None and k.tiles.workspace <= 2**19 for k in plan.kernels)
+    mt.convert(module, workspace="512KiB")(image).square().sum().backward()
+    assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "benchmark", None)  # nothing is measured
+    mt.convert(module, plan=plan)
+    found = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
+    assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_what_the_plan_does_not_have_runs_within_the_workspace(network: nn.Module) -> None:
+    plan = mt.plan(network, X)
+    expected = network(X[:3])
+    torch.testing.assert_close(mt.convert(network, plan=plan, workspace="1MiB")(X[:3]), expected)
+
+
+def test_planning_leaves_the_model_and_the_random_numbers_as_they_were() -> None:
+    model = Network().train()
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    torch.manual_seed(7)
+    mt.plan(model, X)
+    assert torch.equal(torch.rand(3), wanted)
+    torch.testing.assert_close(model.state_dict(), before)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_model_that_takes_several_arguments_or_names() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 2, 3)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.convolution(input=x + y)
+
+    assert len(mt.plan(Two(), (X, X)).kernels) == 2
+
+
+def test_both_limits_are_one_too_many(network: nn.Module) -> None:
+    with pytest.raises(ValueError, match="one limit is enough"):
+        mt.plan(network, X, workspace=1, total_workspace=1)
+
+
+def test_a_model_on_a_device_without_an_engine_cannot_be_planned() -> None:
+    module = nn.Conv2d(3, 2, 3, device="meta")
+    with pytest.raises(ValueError, match=r"no convolution of the model ran .* that could be divided"):
+        mt.plan(module, X.to("meta"))
+
+
+def test_what_cannot_be_divided_is_left_out() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain = nn.Conv2d(3, 4, 3)
+            self.mapped = nn.Conv2d(4, 4, 1)
+            self.complex = nn.Conv2d(4, 4, 1, dtype=torch.complex64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.func.vmap(self.mapped)(self.plain(x)[None])[0]
+            self.plain(x[:0])
+            return self.complex(y.to(torch.complex64))
+
+    assert {str(k.problem) for k in mt.plan(Mixed(), X).kernels} == {
+        "f32:nchw:default:g1mb4_ic3ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
+    }
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_compiled_model_is_planned_as_it_is(has_run: bool) -> None:
+    model = torch.compile(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)), backend="aot_eager")
+    if has_run:
+        model(X)
+    assert len(mt.plan(model, X).kernels) == 5
+
+
+def test_a_plan_of_nothing_that_ran() -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 2, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with pytest.raises(ValueError, match="no convolution of the model ran"):
+        mt.plan(Idle(), X)
+
+
+def test_an_empty_plan_is_a_plan(network: nn.Module) -> None:
+    expected = network(X)
+    torch.testing.assert_close(mt.convert(network, plan=Plan())(X), expected)
