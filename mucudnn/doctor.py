@@ -1,11 +1,13 @@
 """Does interposition work, on this machine and for a given program? If not, why not."""
 
+import mmap
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -201,10 +203,19 @@ def _loader_choice(path: Path, elf: Elf, environment: dict[str, str]) -> str | N
     return listed[1] if listed else None
 
 
+def _mentions(data: mmap.mmap | bytes) -> Iterator[str]:
+    """Names and paths of a libcudnn.so: found by their end, so that a large file is gone through once."""
+    for found in re.finditer(rb"libcudnn\.so[.\d]*", data):
+        before = data[max(0, found.start() - 4096) : found.start()][::-1]
+        folder = re.match(rb"[\w./+-]*", before)
+        assert folder  # which may be empty
+        yield (folder[0][::-1] + found[0]).decode()
+
+
 def _examine_opened(subject: str, path: Path) -> Finding:
     """By the names that it holds: a guess, so it says what it saw."""
     with mapped(path) as data:
-        names = {name.decode() for name in re.findall(rb"[\w./+-]*libcudnn\.so[.\d]*", data)}
+        names = set(_mentions(data))
         calls = data.find(b"cudnnGetVersion") >= 0 or data.find(b"cudnnCreate") >= 0
     paths = sorted(name for name in names if name.startswith("/"))
     if paths:

@@ -7,18 +7,24 @@
 namespace mucudnn {
 namespace {
 
-// Never closed: CUDA is not made to be unloaded.
-void* open_runtime(const std::string& installed) {
-  constexpr const char* kNames[] = {"libcudart.so.13", "libcudart.so.12"};
-  constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
-  for (const int mode : {kMode | RTLD_NOLOAD, kMode}) {
-    for (const char* name : kNames) {
-      if (void* const library = dlopen(name, mode)) return library;
-    }
+constexpr const char* kNames[] = {"libcudart.so.13", "libcudart.so.12"};
+
+void* open_any(int mode) {
+  for (const char* name : kNames) {
+    if (void* const library = dlopen(name, mode)) return library;
   }
+  return nullptr;
+}
+
+// That of the process, else that of the environment, else the system's, which may be older than the others'
+// libraries need. Never closed: CUDA is not made to be unloaded.
+void* open_runtime(const std::string& installed) {
+  constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
+  if (void* const library = open_any(kMode | RTLD_NOLOAD)) return library;
   if (!installed.empty()) {
     if (void* const library = dlopen(installed.c_str(), kMode)) return library;
   }
+  if (void* const library = open_any(kMode)) return library;
   throw EngineError(std::string("there is no CUDA runtime: cannot load ") + kNames[0] + " or " + kNames[1]);
 }
 

@@ -1,9 +1,9 @@
-"""Runs with `pytest -m gpu tests/gpu` alone; with TEST_GPU_ENGINE=host without a GPU (gpu_engine.py)."""
+"""Runs with `pytest -m gpu tests/gpu` alone; without a GPU on what TEST_GPU_ENGINE names (gpu_engine.py)."""
 
 from __future__ import annotations
 
 import pytest
-from gpu_engine import ON_GPU, open_gpu_engine
+from gpu_engine import HAS_CUDA, ON_GPU, open_gpu_engine
 
 from mucudnn._native import Engine
 
@@ -15,16 +15,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if ON_GPU:
-        return
-    left_out = [item for item in items if "only_on_gpu" in getattr(item, "fixturenames", ())]
+    absent = {"only_on_gpu": not ON_GPU, "only_with_cuda": not HAS_CUDA}
+    out = {name for name, is_absent in absent.items() if is_absent}
+    left_out = [item for item in items if out & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
 def only_on_gpu() -> None:
-    """Of tests that are left out on the stand-in."""
+    """Of tests that need a GPU itself, or code that is compiled for one."""
+
+
+@pytest.fixture
+def only_with_cuda() -> None:
+    """Of tests that need tensors of PyTorch on a CUDA device."""
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""The engine of these tests: cuDNN on the GPU, or with TEST_GPU_ENGINE=host a stand-in for both.
+"""The engine of these tests: cuDNN on the GPU, or what TEST_GPU_ENGINE names in its place.
 
-The stand-in is the host engine with our CUDA runtime on the CPU. The tests run on it too, but for those that
-are about a GPU itself, so that they can be tried out where there is none.
+`host` is the host engine with our CUDA runtime on the CPU, where PyTorch computes on the CPU too; `pytorch`
+the same under PyTorch's CUDA build, whose convolutions then go the way that they go on a GPU
+(stand_in/build.py). The tests run on both, but for those that are about what is not there.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from reference import Array, Bench
 from mucudnn._native import Candidate, Engine, EngineError, Problem, cudart_library, host_library
 from mucudnn.engines import open_engine
 
-ON_GPU = os.environ.get("TEST_GPU_ENGINE") != "host"
-DEVICE = "cuda" if ON_GPU else "cpu"  # of PyTorch, which computes there
+_CHOICE = os.environ.get("TEST_GPU_ENGINE", "cudnn")
+ON_GPU = _CHOICE == "cudnn"
+HAS_CUDA = _CHOICE != "host"
+DEVICE = "cuda" if HAS_CUDA else "cpu"  # of PyTorch, which computes there
 
 
 def open_gpu_engine() -> Engine:
     """Raises NoEngineError where there is none."""
-    if ON_GPU:
+    if HAS_CUDA:
         return open_engine("cudnn", 1)
     ctypes.CDLL(cudart_library())  # before the loader finds another one of this name
     return Engine(host_library(), cuda=True)
@@ -31,7 +34,7 @@ def open_gpu_engine() -> Engine:
 
 def engine_environment() -> dict[str, str]:
     """What makes `--engine cudnn` the same engine in another process."""
-    if ON_GPU:
+    if HAS_CUDA:
         return {}
     folder = Path(cudart_library()).parent
     path = f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_engine import ON_GPU, engine_environment
+from gpu_engine import HAS_CUDA, engine_environment
 from programs import environment
 
 from mucudnn.planner import bundled_devices, read_properties
@@ -77,7 +77,7 @@ def test_a_plan_is_written_shown_and_verified(tmp_path: Path) -> None:
 
 
 def test_the_doctor_finds_that_it_works_here() -> None:
-    said = mucudnn("doctor", *(["torch"] if ON_GPU else []))
+    said = mucudnn("doctor", *(["torch"] if HAS_CUDA else []))
     assert "does not work" not in said
     assert "works: a child process under mucudnn run" in said
 

@@ -9,15 +9,26 @@ from pathlib import Path
 
 import needs_torch  # noqa: F401  (the program is one of PyTorch's)
 import pytest
-from gpu_engine import ON_GPU
+import shim_cases
+from gpu_engine import HAS_CUDA
 from programs import environment
 from torch_convolutions import CASES
 from torch_runs import LIMIT, PROGRAM, Run, alone, assert_within_contract, under
 
+from mucudnn._native import Engine
+from mucudnn.kernels import PASSES, Flags, read_network
+from mucudnn.records import SUCCESS
+
 pytestmark = pytest.mark.gpu
 
 LEGACY = {"TORCH_CUDNN_V8_API_DISABLED": "1"}
-IN_LEGACY = ("bf16", "tf32", "strict", "bf16 volume", "bf16 channels_last")
+IN_LEGACY = (
+    "f16",
+    "tf32",
+    "strict",
+    "f16 volume channels_last",
+    "f16 odd mini-batch",
+)  # bf16 is not cuDNN's there
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +78,39 @@ def test_the_programs_end_as_they_do_alone(pytorch: Run, divided: Run, legacy: t
 def test_the_second_process_measures_nothing(divided: Run) -> None:
     again = under("bf16", "strict", "bf16 volume")
     assert again.measured == 0
-    assert (divided.measured > 0) == ON_GPU
+    assert (divided.measured > 0) == HAS_CUDA
     for case in ("bf16", "strict", "bf16 volume"):
         assert_within_contract(again.of(case), divided.of(case))
+
+
+def mucudnn(*arguments: str, **variables: str) -> None:
+    command = [sys.executable, "-m", "mucudnn", *arguments]
+    ran = subprocess.run(
+        command, env=environment(**variables), capture_output=True, text=True, check=False, timeout=170
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("variables", [{}, LEGACY], ids=["graph API", "legacy API"])
+def test_every_call_is_divided_where_a_plan_says_so(
+    only_with_cuda: None, tmp_path: Path, engine: Engine, pytorch: Run, variables: dict[str, str]
+) -> None:
+    cases = ("f16", "strict", "f16 volume channels_last", "f16 odd mini-batch")
+    network = tmp_path / "net.txt"
+    program = ("--", sys.executable, str(PROGRAM), "cuda", *cases)
+    mucudnn("record", "--output", str(network), *program, **variables)
+    halves: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
+    for kernel in read_network(str(network), Flags(), PASSES):
+        problem, pass_ = kernel.problem, kernel.pass_
+        sizes = problem.mini_batch // 2, (problem.mini_batch + 1) // 2
+        found = engine.enumerate(problem.replace(mini_batch=max(sizes)), pass_)
+        least = min((c for c in found if c.status == SUCCESS), key=lambda candidate: candidate.workspace)
+        halves[str(problem), pass_] = [[(size, least.algorithm) for size in sizes]]
+    plan = shim_cases.write_plan(engine, tmp_path / "halves.plan", halves)
+    followed = under(*cases, flags=("--plan", str(plan)), **variables)
+    assert followed.divided == followed.calls > 0, followed.stderr[-3000:]
+    for case in cases:
+        assert_within_contract(followed.of(case), pytorch.of(case))
 
 
 def test_a_plan_is_made_of_what_was_recorded_and_followed(
@@ -77,17 +118,9 @@ def test_a_plan_is_made_of_what_was_recorded_and_followed(
 ) -> None:
     network, plan = str(tmp_path / "net.txt"), str(tmp_path / "net.plan")
     program = [sys.executable, str(PROGRAM), "cuda", "bf16"]
-
-    def mucudnn(*arguments: str) -> None:
-        command = [sys.executable, "-m", "mucudnn", *arguments]
-        ran = subprocess.run(
-            command, env=environment(), capture_output=True, text=True, check=False, timeout=170
-        )
-        assert ran.returncode == 0, ran.stderr
-
     mucudnn("record", "--output", network, "--", *program)
     limit = ("--workspace", str(LIMIT))
-    mucudnn("optimize", network, "--engine", "cudnn", *limit, "--no-run", "--output", plan)
+    mucudnn("optimize", network, *limit, "--engine", "cudnn", "--passes", "all", "--no-run", "--output", plan)
     followed = under("bf16", flags=("--plan", plan))
     assert (followed.measured, followed.divided > 0) == (0, True), followed.stderr[-3000:]
     assert_within_contract(followed.of("bf16"), pytorch.of("bf16"))
@@ -127,7 +160,7 @@ def test_switched_off_it_only_passes_calls_on(pytorch: Run) -> None:
         assert_within_contract(off.of(case), pytorch.of(case))
 
 
-def test_the_drop_in_is_what_pytorch_gets(only_on_gpu: None) -> None:
+def test_the_drop_in_is_what_pytorch_gets(only_with_cuda: None) -> None:
     script = (
         "import torch\n"
         "torch.nn.functional.conv2d(torch.randn(1, 8, 8, 8, device='cuda'), torch.randn(8, 8, 3, 3).cuda())\n"

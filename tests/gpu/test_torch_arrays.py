@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from gpu_engine import DEVICE
+from gpu_engine import DEVICE, ON_GPU
 from needs_torch import mt, torch
 
 import mucudnn
@@ -46,12 +46,12 @@ def tensors(dtype: Any = torch.float32, dims: int = 2) -> tuple[Any, Any, Any]:
 
 
 def in_fp64(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
-    """y, dx and dw without cuDNN."""
+    """y, dx and dw, on the CPU."""
     function = torch.nn.functional.conv2d if x.dim() == 4 else torch.nn.functional.conv3d
-    x, w = (tensor.detach().double().contiguous().requires_grad_() for tensor in (x, w))
-    with torch.backends.cudnn.flags(enabled=False):
-        y = function(x, w, padding=1)
-        return y.detach(), *torch.autograd.grad(y, (x, w), dy.double())
+    x, w, dy = (tensor.detach().cpu().double().contiguous() for tensor in (x, w, dy))
+    x, w = x.requires_grad_(), w.requires_grad_()
+    y = function(x, w, padding=1)
+    return y.detach(), *torch.autograd.grad(y, (x, w), dy)
 
 
 def assert_close(results: tuple[Any, ...], given: tuple[Any, Any, Any], epsilon: float | None = None) -> None:
@@ -59,7 +59,7 @@ def assert_close(results: tuple[Any, ...], given: tuple[Any, Any, Any], epsilon:
     scales = in_fp64(*(tensor.abs() for tensor in given))
     for result, exact, scale in zip(results, in_fp64(*given), scales, strict=True):
         bound = 2 * (epsilon or EPSILON[result.dtype]) * float(scale.norm())
-        assert float((result.double() - exact).norm()) <= bound
+        assert float((result.cpu().double() - exact).norm()) <= bound
 
 
 def by_functions(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
@@ -104,7 +104,7 @@ def test_tf32_is_taken_where_pytorch_would() -> None:
     assert_close(results, given, 2.0**-10)
 
 
-def test_calls_on_other_streams_come_after_what_is_there(only_on_gpu: None) -> None:
+def test_calls_on_other_streams_come_after_what_is_there(only_with_cuda: None) -> None:
     stream = torch.cuda.Stream()
     x, w, dy = tensors()
     by_functions(x, w, dy)
@@ -163,7 +163,7 @@ def test_a_plan_for_a_model_is_followed_and_leaves_random_numbers_as_they_were(n
 
 def test_under_the_compiler(no_giving_way: None) -> None:
     x, w, dy = tensors()
-    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
+    backend = "inductor" if ON_GPU else "aot_eager"
     compiled = torch.compile(lambda x, w: mt.conv2d(x, w, padding=1, workspace=LIMIT) * 1, backend=backend)
     x, w = x.requires_grad_(), w.requires_grad_()
     y = compiled(x, w)

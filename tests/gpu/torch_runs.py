@@ -30,8 +30,17 @@ class Run:
     @property
     def divided(self) -> int:
         """Calls that were divided, as the drop-in says at the end."""
-        found = re.findall(r"^mucudnn: (\d+) of \d+ convolutions divided", self.stderr, re.MULTILINE)
-        return int(found[-1]) if found else 0
+        return self._summary[0]
+
+    @property
+    def calls(self) -> int:
+        """All that could have been."""
+        return self._summary[1]
+
+    @property
+    def _summary(self) -> tuple[int, int]:
+        found = re.findall(r"^mucudnn: (\d+) of (\d+) convolutions divided", self.stderr, re.MULTILINE)
+        return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
 
     @property
     def measured(self) -> int:

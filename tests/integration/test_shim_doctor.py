@@ -102,6 +102,11 @@ def test_a_program_that_opens_libraries_is_judged_by_the_names_in_it(
     assert text in finding.text
 
 
+def test_a_large_program_is_gone_through_once(tmp_path: Path) -> None:
+    letters = "const char letters[(1 << 23) + 1] = {[0 ...(1 << 23) - 1] = 'a'};\n"
+    assert examine(program(tmp_path, letters + OPEN.replace("NAME", "libcudnn.so.9"))).works
+
+
 def test_a_statically_linked_program_has_no_loader(tmp_path: Path) -> None:
     finding = examine(program(tmp_path, NOTHING, "-static"))
     assert (finding.works, "linked statically" in finding.text) == (False, True)

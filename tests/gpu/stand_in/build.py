@@ -1,0 +1,137 @@
+"""`python tests/gpu/stand_in/build.py FOLDER`: PyTorch's CUDA build finds stand-ins in place of CUDA.
+
+FOLDER is what `pip install --no-deps --target FOLDER torch==2.11.0` has filled with PyTorch alone. Beside it
+come, where NVIDIA's packages would be, our host engine as libcudnn.so.9 and one library under all the other
+names: a CUDA runtime whose device's memory is the host's, and functions that answer that they are not
+supported. With FOLDER in PYTHONPATH, PyTorch then has a CUDA device. Its convolutions go through its own code
+into cuDNN's functions, unmodified; its other operators are computed on the CPU (operators.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from importlib.util import find_spec
+from pathlib import Path
+
+import scipy_openblas32
+
+from mucudnn._native import host_library
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parents[2] / "native"
+CUDART, CUDNN = "libcudart.so.13", "libcudnn.so.9"
+# By which the drop-in tells the host engine from a cuDNN that computes on a device.
+DESCRIBE = b"mucudnnHostDescribe"
+OF_CUDA = re.compile(r"(nccl|nvshmem|cu[A-Z]|cu(File|rand|sparse|fft|blas))\w+$")
+# Whatever the arguments: CUDA_ERROR_NOT_SUPPORTED, and an error of every other library.
+REFUSAL = "int {0}(void); int {0}(void) {{ return 801; }}\n"
+# What PyTorch asks the driver for.
+DRIVER = """
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) { return *is_active = 1, 0; }
+"""
+
+Functions = dict[str, set[str]]  # by the version that they have, or ''
+
+
+def build(folder: Path) -> None:
+    """Put the stand-ins beside the PyTorch in `folder`."""
+    libraries = sorted((folder / "torch" / "lib").glob("*.so*"))
+    wanted = {
+        name for file in libraries for name in re.findall(r"NEEDED.*\[(.*)\]", _ask("readelf", "-d", file))
+    }
+    absent = {name for name in wanted if name.startswith(("libcu", "libnccl", "libnv"))}
+    if CUDNN not in absent:
+        sys.exit(f"{folder} holds no PyTorch for CUDA")
+
+    cudnn = folder / "nvidia" / "cudnn" / "lib" / CUDNN
+    cudnn.parent.mkdir(parents=True, exist_ok=True)
+    cudnn.write_bytes(Path(host_library()).read_bytes().replace(DESCRIBE, DESCRIBE[::-1]))
+    openblas = cudnn.parents[1] / "scipy_openblas32"  # where the host engine looks for it
+    openblas.mkdir(exist_ok=True)
+    _link(openblas / "lib", Path(scipy_openblas32.get_lib_dir()))
+
+    others = folder / "nvidia" / "cu13" / "lib"
+    others.mkdir(parents=True, exist_ok=True)
+    functions = _called(libraries)
+    functions[CUDNN] -= set(re.findall(r" T (\w+)", _ask("nm", "-D", cudnn)))
+    _compile(functions, others / CUDART)
+    for name in absent - {CUDART, CUDNN}:
+        _link(others / name, others / CUDART)
+    _link(folder / "torch" / "lib" / "libcuda.so.1", others / CUDART)  # which it opens by name
+
+    shutil.copy(HERE / "operators.py", folder / "stand_in_operators.py")
+    package = folder / "stand_in-0.dist-info"  # PyTorch calls such an entry point when it is imported
+    package.mkdir(exist_ok=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 0\n")
+    (package / "entry_points.txt").write_text("[torch.backends]\nstand_in = stand_in_operators:install\n")
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _called(libraries: list[Path]) -> Functions:
+    """Those of CUDA's libraries that PyTorch's call."""
+    found: Functions = defaultdict(set)
+    for library in libraries:
+        for symbol in re.findall(r" [Uw] (\S+)", _ask("nm", "-D", "--undefined-only", library)):
+            name, _, version = symbol.partition("@")
+            if re.match(r"libcu|libnv|NVSHMEM", version) or (not version and OF_CUDA.match(name)):
+                found[version].add(name)
+    return found
+
+
+def _compile(functions: Functions, output: Path) -> None:
+    """Our CUDA runtime, what cudart.cpp adds to it, and refusals for the rest, in one library."""
+    with tempfile.TemporaryDirectory() as scratch:
+        base, own, rest, source, script = (
+            Path(scratch) / name for name in ("base.o", "own.o", "rest.o", "rest.c", "versions.map")
+        )
+        flags = ("-std=c++17", "-O1", "-fPIC", "-c")
+        _run("c++", *flags, f"-I{NATIVE}", NATIVE / "cudart" / "runtime.cpp", "-o", base)
+        _run("objcopy", "--weaken", base)
+        _run("c++", *flags, f"-I{_headers()}", HERE / "cudart.cpp", "-o", own)
+        defined = _ask("nm", base, own) + re.sub(r"int (cu\w+)", r" T \1", DRIVER)
+        left = set().union(*functions.values()) - set(re.findall(r" [TW] (\w+)", defined))
+        source.write_text(DRIVER + "".join(map(REFUSAL.format, sorted(left))))
+        _run("cc", "-w", "-O1", "-fPIC", "-c", source, "-o", rest)
+        script.write_text("".join(map(_version, functions, functions.values())))
+        _run("c++", "-shared", base, own, rest, f"-Wl,--version-script={script}", "-o", output)
+
+
+def _version(name: str, functions: set[str]) -> str:
+    """A line of a version script. What has no version is exported without one."""
+    if not name:
+        return ""
+    listed = (
+        "cuda*; __cuda*;" if name == CUDART else "".join(f"{function};" for function in sorted(functions))
+    )
+    return f"{name} {{ global: {listed} }};\n"
+
+
+def _headers() -> Path:
+    spec = find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (include := Path(folder) / "cu13" / "include").is_dir():
+            return include
+    sys.exit("needs the headers of CUDA: pip install --no-deps nvidia-cuda-runtime nvidia-cuda-crt")
+
+
+def _ask(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]).resolve())

@@ -1,0 +1,125 @@
+"""PyTorch's operators for CUDA, but for cuDNN's convolutions, computed on the CPU in the device's memory.
+
+That memory is the host's (build.py), so that a CPU tensor can lie in it too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+# Which give memory, or change what a tensor says of it: PyTorch's own can do these.
+_OWN = ("empty", "resize", "set_", "record_stream", "cudnn_", "_cudnn")
+_library = torch.library.Library("aten", "IMPL")
+
+
+def install() -> None:
+    """For the rest of the process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of kernels that are replaced, which is meant
+        for name in torch._C._dispatch_get_all_op_names():
+            namespace, _, operator = name.partition("::")
+            if namespace == "aten" and _is_replaced(name, operator):
+                packet, _, overload = operator.partition(".")
+                function = getattr(getattr(torch.ops.aten, packet), overload or "default")
+                if not any(_is_view(argument) for argument in function._schema.arguments):
+                    _library.impl(operator, _on_cpu(function), "CUDA")
+        _library.impl("copy_", _copy, "CUDA")
+        _library.impl("_copy_from", lambda source, to, non_blocking=False: _copy(to, source), "CUDA")
+        _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
+        _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
+
+
+def _is_replaced(name: str, operator: str) -> bool:
+    def has(key: str) -> bool:
+        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+        return found
+
+    return has("CUDA") and (has("CPU") or operator.startswith("_foreach")) and not operator.startswith(_OWN)
+
+
+def _is_view(argument: Any) -> bool:
+    return argument.alias_info is not None and not argument.alias_info.is_write
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same operator on CPU tensors in the same memory; what is new is copied to the device."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        pairs: list[tuple[Tensor, Tensor]] = []
+
+        def in_place(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.is_cuda:
+                pairs.append((value, _alias(value)))
+                return pairs[-1][1]
+            if isinstance(value, torch.device):
+                return torch.device("cpu")
+            return None if isinstance(value, torch.Generator) else value
+
+        def back(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            for own, alias in pairs:
+                if alias is value:
+                    return own
+            return _given(value)
+
+        arguments, options = tree_map(in_place, (arguments, options))
+        result = function(*arguments, **options)
+        for own, alias in pairs:  # an output that was resized
+            if alias.shape != own.shape or alias.data_ptr() != own.data_ptr():
+                _alias(own.resize_(alias.shape)).copy_(alias)
+        return tree_map(back, result)
+
+    return call
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    storage = tensor.untyped_storage()
+    if storage.nbytes() == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
+    flat = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=tensor.dtype).set_(
+        flat, tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+
+
+def _given(tensor: Tensor) -> Tensor:
+    given = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+    _alias(given).copy_(tensor)
+    return given
+
+
+def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    there, here = (_alias(tensor) if tensor.is_cuda else tensor for tensor in (to, source))
+    there.copy_(here)
+    return to
+
+
+def _batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *options: Any
+) -> tuple[Tensor, ...]:
+    """Of 16 bits with parameters in fp32, as cuDNN has it and the CPU does not."""
+    tensors = [_alias(tensor) for tensor in (x, weight, bias, mean, variance)]
+    tensors[0] = tensors[0].to(weight.dtype)
+    y, *saved = torch.ops.aten.native_batch_norm(*tensors, *options)
+    return _given(y.to(x.dtype)), *map(_given, saved), torch.empty(0, dtype=torch.uint8, device="cuda")
+
+
+def _batch_norm_backward(
+    x: Tensor, dy: Tensor, weight: Tensor, mean: Tensor, variance: Tensor,
+    saved_mean: Tensor, saved_factor: Tensor, epsilon: float, reserve: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    wide = [_alias(tensor).to(weight.dtype) for tensor in (dy, x)]
+    saved = [_alias(tensor) for tensor in (saved_mean, saved_factor)]
+    dx, *others = torch.ops.aten.native_batch_norm_backward(
+        *wide, _alias(weight), None, None, *saved, True, epsilon, [True] * 3
+    )
+    return _given(dx.to(x.dtype)), *map(_given, others)
