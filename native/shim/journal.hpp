@@ -43,8 +43,8 @@ class Journal {
   // Where the one or the other is not complete, neither is afterwards.
   void add(Kernel& kernel, Sizes& news);
 
-  // Keeps for later processes what is new, but for candidates that are not complete. A warning where it cannot
-  // be written.
+  // Keeps for later processes what is new, but for candidates that are not complete. A warning where it
+  // cannot be written.
   void append(const Problem& problem, Pass pass, const Sizes& news) const;
 
   void lock() { mutex_.lock(); }

@@ -16,11 +16,10 @@ X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
 
 
 @pytest.fixture(autouse=True)
-def cache_file(fresh_decisions: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.delenv("MUCUDNN_THREADS", raising=False)
+def _default_threads(cache_path: Path) -> Iterator[None]:
     ops._wanted_threads.cache_clear()
     before = torch.get_num_threads()
-    yield fresh_decisions
+    yield
     torch.set_num_threads(before)
     ops._wanted_threads.cache_clear()
 
@@ -32,34 +31,34 @@ def measured_on(path: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_machine_of_a_decision_has_pytorchs_number_of_threads(threads: int, cache_file: Path) -> None:
+def test_the_machine_of_a_decision_has_pytorchs_number_of_threads(threads: int, cache_path: Path) -> None:
     torch.set_num_threads(threads)
     w = W.clone().requires_grad_()
     mt.conv2d(X, w, padding=1).sum().backward()
-    assert measured_on(cache_file) == {threads}
+    assert measured_on(cache_path) == {threads}
 
 
-def test_a_number_that_changes_between_two_calls_is_followed(cache_file: Path) -> None:
+def test_a_number_that_changes_between_two_calls_is_followed(cache_path: Path) -> None:
     model, results = mt.convert(torch.nn.Conv2d(3, 4, 3)), []
     for threads in (1, 3, 1):
         torch.set_num_threads(threads)
         results.append(model(X))
-    assert measured_on(cache_file) == {1, 3}
+    assert measured_on(cache_path) == {1, 3}
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(results[2], results[0])
 
 
-def test_mucudnn_threads_comes_first(cache_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mucudnn_threads_comes_first(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(3)
     monkeypatch.setenv("MUCUDNN_THREADS", "2")
     mt.conv2d(X, W)
-    assert measured_on(cache_file) == {2}
+    assert measured_on(cache_path) == {2}
 
 
-def test_the_array_functions_ask_mucudnn_threads_alone(cache_file: Path) -> None:
+def test_the_array_functions_ask_mucudnn_threads_alone(cache_path: Path) -> None:
     torch.set_num_threads(3)
     mucudnn.convolution_forward(X, W)
-    assert measured_on(cache_file) == {1}
+    assert measured_on(cache_path) == {1}
 
 
 def test_a_plan_is_made_for_that_number() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_engine import FakeAlgorithm, FakeCandidate, FakeEngine
+from fake_engine import FakeAlgorithm, FakeEngine, FakeEnumeration
 
 from bench.gpu import checks, cliff, training
 from bench.gpu.part import PARTS
@@ -76,10 +76,10 @@ class Gpu(FakeEngine):
             raise MemoryError("cudaMalloc: out of memory")
         return Memory(size)
 
-    def enumerate(self, problem: Problem, pass_: str) -> list[FakeCandidate]:
+    def enumerate(self, problem: Problem, pass_: str) -> FakeEnumeration:
         notes = {"eng28_k2=1": "tensor_op"}
         found = super().enumerate(problem, pass_)
-        return [replace(candidate, notes=notes.get(candidate.algorithm, "")) for candidate in found]
+        return FakeEnumeration(replace(one, notes=notes.get(one.algorithm, "")) for one in found)
 
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> Any:
         needed = super().accumulator_size(problem, pass_, parts)
@@ -88,9 +88,6 @@ class Gpu(FakeEngine):
     def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> Any:
         needed = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
         return SimpleNamespace(workspace=needed, parts=parts)
-
-    def compare(self, divisions: Sequence, *tensors: Any, **options: Any) -> list[list[float]]:
-        return super().compare([division.parts for division in divisions], *tensors, **options)
 
 
 def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:

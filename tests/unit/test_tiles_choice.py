@@ -125,14 +125,14 @@ def planned(pass_: str) -> Plan:
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_tiles_of_a_plan_are_run_and_nothing_is_measured(
-    pass_: str, tmp_path: Path, cache_file: Path
+    pass_: str, tmp_path: Path, cache_path: Path
 ) -> None:
     path = tmp_path / "a.plan"
     write_plan(planned(pass_), path)
     call = Call(pass_, "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, None)
     ready = dispatch.prepared(call, path)
     assert ready.configuration == planned(pass_).kernels[0].tiles
-    assert not cache_file.exists()
+    assert not cache_path.exists()
     generator = np.random.default_rng(1)
     x = generator.random((2, 16, 48, 48), np.float32)
     w = generator.random((16, 16, 3, 3), np.float32)
