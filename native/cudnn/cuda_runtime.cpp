@@ -7,25 +7,19 @@
 namespace mucudnn {
 namespace {
 
-constexpr const char* kNames[] = {"libcudart.so.13", "libcudart.so.12"};
+constexpr const char *kNew = "libcudart.so.13", *kOld = "libcudart.so.12";
 
-void* open_any(int mode) {
-  for (const char* name : kNames) {
-    if (void* const library = dlopen(name, mode)) return library;
-  }
-  return nullptr;
-}
-
-// That of the process, else that of the environment, else the system's, which may be older than the others'
-// libraries need. Never closed: CUDA is not made to be unloaded.
+// One that the process has, else the first that is found: a system may have an old one beside the new one that
+// the installed libraries come with. Never closed: CUDA is not made to be unloaded.
 void* open_runtime(const std::string& installed) {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
-  if (void* const library = open_any(kMode | RTLD_NOLOAD)) return library;
-  if (!installed.empty()) {
-    if (void* const library = dlopen(installed.c_str(), kMode)) return library;
+  for (const char* name : {kNew, kOld}) {
+    if (void* const library = dlopen(name, kMode | RTLD_NOLOAD)) return library;
   }
-  if (void* const library = open_any(kMode)) return library;
-  throw EngineError(std::string("there is no CUDA runtime: cannot load ") + kNames[0] + " or " + kNames[1]);
+  for (const char* name : {kNew, installed.empty() ? kOld : installed.c_str(), kOld}) {
+    if (void* const library = dlopen(name, kMode)) return library;
+  }
+  throw EngineError(std::string("there is no CUDA runtime: cannot load ") + kNew + " or " + kOld);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ CUDART = Header(
     "cuda_runtime_api.h",
     r"cuda(?:Success|Error[A-Z]\w+|Memcpy[A-Z]\w+To\w+|MemcpyDefault|DevAttr\w+|StreamCapture(?:Status|Mode)[A-Z]\w+"
     r"|Stream(?:Default|NonBlocking)|Event(?:Default|BlockingSync|DisableTiming|Interprocess))",
-    (25, 33, 4, 1, 2),
+    (25, 33, 5, 1, 2),
 )
 
 
