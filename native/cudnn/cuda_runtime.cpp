@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char *kNew = "libcudart.so.13", *kOld = "libcudart.so.12";
 
-// One that the process has, else the first that is found: a system may have an old one beside the new one that
-// the installed libraries come with. Never closed: CUDA is not made to be unloaded.
+// One that the process has, else the first that is found: a system may have an old one beside the new one
+// that the installed libraries come with. Never closed: CUDA is not made to be unloaded.
 void* open_runtime(const std::string& installed) {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
   for (const char* name : {kNew, kOld}) {
