@@ -1,3 +1,4 @@
+#include <deque>
 #include <new>
 
 #include "cudnn/cuda_runtime.hpp"
@@ -122,12 +123,17 @@ class CudaDevice final : public Device {
     work();
   }
 
-  double time_ms(const std::function<void()>& work) override {
-    const Event start(runtime_), end(runtime_);
-    start.record(stream_);
-    work();
-    end.record(stream_);
-    return start.ms_until(end);
+  std::vector<double> times_ms(const std::function<void()>& work, int runs) override {
+    std::deque<Event> ends;
+    for (int run = -1; run < runs; ++run) ends.emplace_back(runtime_);
+    ends[0].record(stream_);
+    for (int run = 1; run <= runs; ++run) {
+      work();
+      ends[run].record(stream_);
+    }
+    std::vector<double> times;
+    for (int run = 1; run <= runs; ++run) times.push_back(ends[run - 1].ms_until(ends[run]));
+    return times;
   }
 
  private:

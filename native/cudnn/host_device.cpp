@@ -70,10 +70,15 @@ class HostDevice final : public Device, private Accumulator {
 
   void wait(CUstream_st*) override {}  // every call ends when its work is done
 
-  double time_ms(const std::function<void()>& work) override {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  std::vector<double> times_ms(const std::function<void()>& work, int runs) override {
+    std::vector<double> times;
+    for (int run = 0; run < runs; ++run) {
+      const auto start = std::chrono::steady_clock::now();
+      work();
+      const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+      times.push_back(time.count());
+    }
+    return times;
   }
 
  private:

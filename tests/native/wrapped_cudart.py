@@ -17,6 +17,7 @@ SOURCE = f"""
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -54,6 +55,15 @@ static void meet(void) {{
 }}
 
 static void* find(const char* name) {{ return dlsym(dlopen("{cudart_library()}", RTLD_NOW), name); }}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {{
+  if (is_set("TRACE")) fputs("record\\n", stderr);
+  return ((cudaError_t(*)(cudaEvent_t, cudaStream_t))find("cudaEventRecord"))(event, stream);
+}}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {{
+  if (is_set("TRACE")) fputs("wait\\n", stderr);
+  return cudaSuccess;
+}}
 
 cudaError_t cudaGetDeviceCount(int* count) {{ *count = 2; return cudaSuccess; }}
 cudaError_t cudaGetDevice(int* device) {{ *device = current; return cudaSuccess; }}
@@ -106,7 +116,7 @@ def build_cudart(folder: Path) -> Path:
     set_others_capturing(on).
 
     With ONE_NAME set both devices have the first one's name; with MEET set, two threads measure at once, or
-    the process ends.
+    the process ends; with TRACE set, stderr says which events are recorded and waited for.
     """
     own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
     others = []
