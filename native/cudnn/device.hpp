@@ -45,6 +45,8 @@ class Device {
   // Null where the device cannot.
   virtual Accumulator* accumulator() { return nullptr; }
 
+  // Bytes that no cache holds.
+  virtual std::size_t uncached() const { return std::size_t{64} << 20; }
   // Bytes that can be allocated now.
   virtual std::size_t available() const = 0;
   // Bytes aligned to kAlignment. Throws std::bad_alloc.

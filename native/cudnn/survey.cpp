@@ -12,10 +12,9 @@
 namespace mucudnn {
 namespace {
 
-constexpr int kRuns = 3;
+constexpr int kRuns = 5;  // of which a GPU begins two from rest, later than the others
 constexpr double kBudgetMs = 50;
-constexpr double kHopeless = 2;                           // times the fastest of a micro-batch size
-constexpr std::size_t kRotation = std::size_t{64} << 20;  // bytes of x and y that no cache holds
+constexpr double kHopeless = 2;  // times the fastest of a micro-batch size
 
 class Memory {
  public:
@@ -28,8 +27,12 @@ class Memory {
   void fill(DataType type) {
     std::vector<char> block(std::min(size_, std::size_t{1} << 20));
     fill_random(type, block.data(), block.size() / size_of(type), 1);
-    for (std::size_t at = 0; at < size_; at += block.size()) {
-      device_.copy_from_host(data() + at, block.data(), std::min(block.size(), size_ - at));
+    device_.copy_from_host(data(), block.data(), block.size());
+    for (std::size_t done = block.size(); done < size_;) {
+      const std::size_t width = std::min(block.size(), size_ - done);
+      const std::size_t count = std::min(done, size_ - done) / width;
+      device_.copy_pieces(data() + done, width, data(), width, width, count, device_.stream());
+      done += count * width;
     }
   }
 
@@ -43,9 +46,9 @@ class Memory {
 };
 
 // Of the mini-batch, or of as many samples more as keep slices out of the caches.
-Extent measuring_extent(const Problem& problem, std::size_t cap) {
+Extent measuring_extent(const Device& device, const Problem& problem, std::size_t cap) {
   const Extent one = extent_of(problem.with_mini_batch(1));
-  const auto enough = static_cast<std::int64_t>(kRotation / (one.x + one.y) + 1);
+  const auto enough = static_cast<std::int64_t>(device.uncached() / (one.x + one.y) + 1);
   const Extent wide = extent_of(problem.with_mini_batch(std::max(problem.mini_batch, enough)));
   return wide.total() <= cap ? wide : extent_of(problem);
 }
@@ -58,7 +61,7 @@ struct Needs {
 // Within half of what is free; a task that needs more is left out. Throws std::bad_alloc where nothing fits.
 Needs needs_of(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
   const std::size_t cap = device.available() / 2;
-  Needs needs{measuring_extent(problem, cap), 0};
+  Needs needs{measuring_extent(device, problem, cap), 0};
   if (needs.tensors.total() > cap) throw std::bad_alloc();
   for (const Task& task : tasks) {
     if (task.workspace <= cap - needs.tensors.total())
@@ -76,7 +79,7 @@ std::size_t memory_to_measure(Device& device, const Problem& problem, const std:
 
 bool any_fits_memory(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
   const std::size_t cap = device.available() / 2;
-  const std::size_t tensors = measuring_extent(problem, cap).total();
+  const std::size_t tensors = measuring_extent(device, problem, cap).total();
   return std::any_of(tasks.begin(), tasks.end(),
                      [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
 }
