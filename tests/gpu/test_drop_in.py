@@ -135,7 +135,7 @@ def test_a_program_that_leaves_no_memory_to_measure_in_runs_as_it_does_alone(
         assert_within_contract(ours.of("bf16 full"), own.of("bf16 full"))
 
 
-def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_on_gpu: None) -> None:
+def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) -> None:
     script = (
         "import torch\n"
         "x, w = (torch.ones(shape, device='cuda').half() for shape in ((16, 64, 28, 28), (64, 64, 3, 3)))\n"

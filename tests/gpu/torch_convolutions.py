@@ -194,17 +194,20 @@ def _captured(convolve: Convolve, tensors: Tensors) -> Tensors:
 
 def _beside_a_capture(convolve: Convolve, tensors: Tensors) -> Tensors:
     """For the first time while another thread captures, whose graph is as it would be otherwise."""
-    if not tensors[0].is_cuda:
+    if IS_SMALL:
         return convolve(*tensors)
     begun, over = Event(), Event()
     graph, captured = torch.cuda.CUDAGraph(), torch.zeros(1000, device="cuda")
 
     def capture() -> None:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            captured.add_(1)
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                captured.add_(1)
+                begun.set()
+                over.wait()
+                captured.add_(1)
+        finally:
             begun.set()
-            over.wait()
-            captured.add_(1)
 
     thread = Thread(target=capture)
     thread.start()

@@ -57,6 +57,8 @@ def build(folder: Path) -> None:
     openblas.mkdir(exist_ok=True)
     _link(openblas / "lib", Path(scipy_openblas32.get_lib_dir()))
 
+    (folder / "nvidia" / "__init__.py").touch()  # nothing of another folder's package of this name
+
     others = folder / "nvidia" / "cu13" / "lib"
     others.mkdir(parents=True, exist_ok=True)
     functions = _called(libraries)
