@@ -3,8 +3,9 @@
 FOLDER is what `pip install --no-deps --target FOLDER torch==2.11.0` has filled with PyTorch alone. Beside it
 come, where NVIDIA's packages would be, our host engine as libcudnn.so.9 and one library under all the other
 names: a CUDA runtime whose device's memory is the host's, and functions that answer that they are not
-supported. With FOLDER in PYTHONPATH, PyTorch then has a CUDA device. Its convolutions go through its own code
-into cuDNN's functions, unmodified; its other operators are computed on the CPU (operators.py).
+supported. With FOLDER in PYTHONPATH, and FOLDER/nvidia/cu13/lib in LD_LIBRARY_PATH for what does not import
+PyTorch, there is a CUDA device. PyTorch's convolutions go through its own code into cuDNN's functions,
+unmodified; its other operators are computed on the CPU (operators.py).
 """
 
 from __future__ import annotations
