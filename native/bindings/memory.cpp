@@ -55,6 +55,7 @@ Values read(const Memory& memory, const std::string& type_name, std::size_t coun
   const std::size_t before = bytes_for(memory, type, first);
   const std::size_t bytes = bytes_for(memory, type, first + count) - before;
   Values values(static_cast<py::ssize_t>(count));
+  if (count == 0) return values;  // there is no place to copy to
   double* out = values.mutable_data();
   const py::gil_scoped_release release;
   std::vector<char> staging(bytes);
