@@ -7,9 +7,6 @@ from mucudnn.descriptor import short_text
 from mucudnn.errors import MucudnnError
 from mucudnn.sizes import format_size
 
-# Slices rotate through this much of x and y, so that no slice is found in a cache; an H200's has 60 MiB.
-ROTATION = {"host": 64 * 2**20, "cudnn": 256 * 2**20}
-
 
 def memory_cap(engine: Engine) -> int:
     """Half of the device's memory that is available now, in bytes."""
@@ -42,8 +39,8 @@ def extent(problem: Problem, at_least: int = 0) -> Extent:
     return Extent(wide.mini_batch, x, w, y, operands)
 
 
-def measuring_extent(problem: Problem, cap: int, kind: str) -> Extent:
-    """What the slices of a problem rotate through on a kind of engine.
+def measuring_extent(problem: Problem, cap: int, uncached: int) -> Extent:
+    """What the slices of a problem rotate through, where no cache holds as many as `uncached` bytes.
 
     Raises MucudnnError where the mini-batch does not fit.
     """
@@ -59,7 +56,7 @@ def measuring_extent(problem: Problem, cap: int, kind: str) -> Extent:
             f"{short_text(problem)}: its tensors take {format_size(whole.total)}, and half of the memory "
             f"available is {format_size(cap)}: {advice}"
         )
-    wide = extent(problem, ROTATION[kind])
+    wide = extent(problem, uncached)
     return wide if wide.total <= cap else whole
 
 

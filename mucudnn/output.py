@@ -20,6 +20,6 @@ def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
             written.replace(path)
     except OSError as error:
         if not in_place:
-            with suppress(OSError):
+            with suppress(OSError):  # it may not even have been made; the first error is the one to tell
                 written.unlink()
         raise MucudnnError(f"{what} {path} cannot be written: {error.strerror}".lstrip()) from None

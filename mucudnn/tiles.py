@@ -100,7 +100,7 @@ def are_faster(
 def _compare(
     engine: Engine, problem: Problem, pass_: str, tiles: Configuration, rival: Configuration
 ) -> Comparison:
-    measuring_extent(problem, memory_cap(engine), engine.kind)
+    measuring_extent(problem, memory_cap(engine), engine.uncached)
     tensors = Tensors.random(engine, problem, extent(problem))
     divisions = [
         engine.prepare(problem, pass_, slices(configuration), tiles=configuration is tiles)

@@ -98,7 +98,7 @@ def _changes(
 
 def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     problem = kernel.problem
-    measuring_extent(problem, cap, engine.kind)
+    measuring_extent(problem, cap, engine.uncached)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
     divisions = [engine.prepare(problem, kernel.pass_, slices(kernel.chosen))]

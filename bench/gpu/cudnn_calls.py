@@ -87,7 +87,7 @@ class Library:
         """Of the first configuration that the heuristics name and that can be planned."""
         for mode in (INSTANT, FALLBACK):
             for config in self._configs(graph, mode):
-                with suppress(RuntimeError):
+                with suppress(RuntimeError):  # one that cannot be planned here: the next is tried
                     return self._finalized(PLAN, (400, HANDLE, [self.handle]), (401, DESCRIPTOR, [config]))
         raise RuntimeError("no engine of the graph API")
 

@@ -139,6 +139,7 @@ class PyEngine {
     return device_->is_capturing(reinterpret_cast<cudaStream_t>(stream));
   }
   std::size_t available_memory() const { return device_->available(); }
+  std::size_t uncached() const { return device_->uncached(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
   std::shared_ptr<Memory> borrow(std::uintptr_t address, std::size_t size) const {
     return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
@@ -294,6 +295,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
+      .def_property_readonly("uncached", &PyEngine::uncached)
       .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))

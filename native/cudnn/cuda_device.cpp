@@ -77,7 +77,7 @@ class CudaDevice final : public Device {
     return true;  // the default stream does not say while another one is captured: it must be left alone
   }
 
-  std::size_t uncached() const override { return std::size_t{256} << 20; }
+  std::size_t uncached() const override { return std::size_t{256} << 20; }  // an H200's cache holds 60 MiB
   std::size_t available() const override {
     std::size_t available = 0, total = 0;
     runtime_.check(runtime_.cudaMemGetInfo(&available, &total), "cudaMemGetInfo");

@@ -45,7 +45,7 @@ class Device {
   // Null where the device cannot.
   virtual Accumulator* accumulator() { return nullptr; }
 
-  // Bytes that no cache holds.
+  // Bytes of tensors that no cache holds.
   virtual std::size_t uncached() const { return std::size_t{64} << 20; }
   // Bytes that can be allocated now.
   virtual std::size_t available() const = 0;

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-import needs_torch  # noqa: F401
+import needs_torch  # noqa: F401  (which they import)
 import pytest
 import torch
 

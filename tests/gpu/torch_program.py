@@ -124,7 +124,7 @@ def main() -> None:
         worker = Worker(arguments.device, scratch)
         results = Program(GROUPS, worker, arguments.seconds, arguments.output).run()
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)  # the results are written, and more interesting
     print("\n".join(map(_row, results)))
     sys.exit(any(result["verdict"] in ("different", "failed") for result in results))
 

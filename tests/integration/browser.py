@@ -1,6 +1,5 @@
 """Chromium without a window, driven through its DevTools protocol over two pipes."""
 
-import base64
 import json
 import os
 import select
@@ -78,11 +77,6 @@ class Browser:
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def screenshot(self, file: Path) -> None:
-        """The whole page as a PNG."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(picture["data"]))
 
     def call(self, method: str, **parameters: Any) -> Any:
         """The result of a method of the protocol; events that come before it are looked at."""

@@ -1,9 +1,9 @@
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browser import Browser, find_chromium
+from programs import is_missing
 
 from mucudnn.cache import Cache
 from mucudnn.cli import main
@@ -50,8 +50,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
-        assert "CI" not in os.environ, "Chromium is not installed, and CI needs it"
-        pytest.skip("needs Chromium, to look at the page: Debian's chromium")
+        is_missing("needs Chromium, to look at the page: Debian's chromium")
     with Browser(chromium, tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 

@@ -7,10 +7,9 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from programs import SHIM, compile_c, run, run_under_mucudnn
+from programs import SHIM, compile_c, is_missing, run, run_under_mucudnn
 from shim_clients import HABITS, HERE, Habit, build_answers, build_symbols
 
 from mucudnn.elf import read_elf
@@ -21,12 +20,6 @@ STUBS = HERE.parent / "native" / "cuda_stubs.c"
 FOLDERS_VARIABLE = "TEST_CUDNN_FOLDERS"
 
 habits = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
-
-
-def is_missing(reason: str) -> NoReturn:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def package_folder(name: str) -> Path | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
 import pytest
 import shim_cases
 from frontend_programs import Case, kernel, run_program
+from programs import is_missing
 from reference import PASSES
 from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
 
@@ -29,10 +29,7 @@ def explicit_gemm(operation: str) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def _module() -> None:
     if importlib.util.find_spec("cudnn") is None:
-        reason = "needs the module cudnn: pip install --no-deps nvidia-cudnn-frontend"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        is_missing("needs the module cudnn: pip install --no-deps nvidia-cudnn-frontend")
 
 
 @each_operation
