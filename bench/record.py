@@ -134,8 +134,13 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    """The commit in use, and whether anything but results differs from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    named = [*git, "rev-parse", "--short", "HEAD"]
+    changed = [*git, "diff", "--quiet", "HEAD", "--", ":(top,exclude)bench/results"]
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+        commit = subprocess.run(named, capture_output=True, text=True, check=False).stdout.strip()
+        is_dirty = subprocess.run(changed, capture_output=True, check=False).returncode == 1
     except OSError:  # no git
         return ""
+    return commit + ("-dirty" if is_dirty else "")
