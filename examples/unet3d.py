@@ -1,7 +1,8 @@
 """A 3-D U-Net on one volume, within 8 MiB of workspace for each convolution.
 
-Unrolled into matrices (im2col), its convolutions would take many times as much, and one volume leaves
-nothing to divide: an algorithm is chosen that fits, and the result is that of PyTorch.
+Unrolled into matrices (im2col), its convolutions would take many times as much. An algorithm is chosen that
+fits, or the volume, which is one sample, is divided along its depth into tiles for which a faster one does; the
+result is that of PyTorch.
 `python examples/unet3d.py`.
 """
 
@@ -58,11 +59,11 @@ def main() -> None:
     plan = mucudnn.torch.plan(model, volume, workspace=LIMIT)
     print("channels      im2col        chosen")
     for kernel in plan.kernels:
-        problem, chosen = kernel.problem, kernel.chosen
+        problem, chosen = kernel.problem, kernel.tiles or kernel.chosen
         unrolled = problem.in_channels * math.prod(problem.kernel) * math.prod(problem.output) * 4
         print(
             f"{problem.in_channels:3} to {problem.out_channels:2} {unrolled / 2**20:7.1f} MiB "
-            f"{chosen.workspace / 2**20:7.1f} MiB  {chosen.parts[0].algorithm}"
+            f"{chosen.workspace / 2**20:7.1f} MiB  {len(chosen.parts)} × {chosen.parts[0].algorithm}"
         )
     result = mucudnn.torch.convert(model, workspace=LIMIT, plan=plan)(volume)
     worst = (result - expected).abs().max().item()

@@ -19,8 +19,8 @@ struct Method {
   std::int64_t real_planes, complex_planes;
 };
 
-// Nothing unless the problem is 2-D, fp32 and ungrouped, with stride and dilation 1 and a padding that
-// its kernel covers where the pass is backward_data. The kernel must be smaller than the tile.
+// Nothing unless the problem is fp32 and ungrouped, with stride and dilation 1 and a padding that its kernel
+// covers where the pass is backward_data. The kernel must be smaller than the tile, except in depth.
 std::optional<std::size_t> workspace_size(const Method& method, Pass pass, const Problem& problem);
 
 void convolve(const Method& method, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,

@@ -1,4 +1,5 @@
-// Non-fused Winograd F(4x4, 3x3): 36 multiplications for 16 outputs of 9 taps.
+// Non-fused Winograd F(4x4, 3x3): 36 multiplications for 16 outputs of 9 taps. cuDNN's is of images alone;
+// here volumes have it too, with any depth of the filter.
 #include "host/algorithms.hpp"
 #include "host/spectral.hpp"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EPSILON, PASSES, Bench, divisions, problems
 
-from mucudnn._native import Engine, EngineError, Problem
+from mucudnn._native import Engine, EngineError, Problem, host_library
 
 ALL_TYPES = ("f32", "f64", "f16", "bf16")
 
@@ -32,21 +32,23 @@ def test_every_algorithm_agrees_with_the_definition(
     assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
 
 
-@settings(max_examples=80)
-@given(problem=problems(kernel=(3, 3), plain=True), pass_=passes, alpha=scales, beta=betas)
+def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
+    """Of images and of volumes, with kernels of these heights and widths."""
+    planes = st.tuples(sizes, sizes)
+    volumes = st.tuples(st.integers(1, 4), sizes, sizes)
+    return st.one_of(planes, volumes).flatmap(lambda kernel: problems(kernel=kernel, plain=True))
+
+
+@settings(max_examples=120)
+@given(problem=plain_problems(st.just(3)), pass_=passes, alpha=scales, beta=betas)
 def test_winograd_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
     assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
 
 
-@settings(max_examples=80)
-@given(
-    problem=st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(lambda k: problems(kernel=k, plain=True)),
-    pass_=passes,
-    alpha=scales,
-    beta=betas,
-)
+@settings(max_examples=120)
+@given(problem=plain_problems(st.integers(1, 9)), pass_=passes, alpha=scales, beta=betas)
 def test_fft_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
@@ -56,7 +58,7 @@ def test_fft_agrees_with_the_definition(
 @settings(max_examples=150)
 @given(
     data=st.data(),
-    problem=st.one_of(problems(data_types=ALL_TYPES), problems(kernel=(3, 3), plain=True)),
+    problem=st.one_of(problems(data_types=ALL_TYPES), plain_problems(st.just(3))),
     pass_=passes,
     alpha=scales,
     beta=betas,
@@ -140,21 +142,23 @@ def test_16_bit_slices_need_scratch_for_their_sum_beyond_four(engine: Engine) ->
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("pass_", PASSES)
-def test_more_threads_give_the_same_result(threads: int, pass_: str) -> None:
-    from mucudnn._native import host_library
-
-    several = Engine(host_library(), threads=threads)
-    for layout in ("nchw", "nhwc"):
-        problem = Problem(
-            mini_batch=5,
-            in_channels=6,
-            out_channels=7,
-            input=(13, 11),
-            kernel=(3, 3),
-            padding=1,
-            layout=layout,
-        )
-        assert_each_algorithm_is_right(Bench(several, problem, pass_), 1.0, 0.0)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("input_", [(13, 11), (5, 13, 11)], ids=["images", "volumes"])
+def test_all_four_algorithms_give_the_same_on_more_threads(
+    threads: int, pass_: str, layout: str, input_: tuple[int, ...]
+) -> None:
+    problem = Problem(
+        mini_batch=5,
+        in_channels=6,
+        out_channels=7,
+        input=input_,
+        kernel=(3,) * len(input_),
+        padding=1,
+        layout=layout,
+    )
+    bench = Bench(Engine(host_library(), threads=threads), problem, pass_)
+    assert len(bench.runnable(5)) == 4
+    assert_each_algorithm_is_right(bench, 1.0, 0.0)
 
 
 def test_a_workspace_too_small_is_refused_by_size(engine: Engine) -> None:

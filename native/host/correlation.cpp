@@ -1,0 +1,84 @@
+#include "host/correlation.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "host/transforms/transforms.hpp"
+
+namespace mucudnn::host::spectral {
+namespace {
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t whole_blocks(std::int64_t channels) {
+  return divide_up(channels, transforms::block_channels) * transforms::block_channels;
+}
+
+}  // namespace
+
+Correlation::Correlation(Pass pass, const Problem& p, std::int64_t tile_size)
+    : in{p.in_channels, p.input[0], p.input[1], p.input[2]},
+      out{p.out_channels, p.output[0], p.output[1], p.output[2]},
+      mini_batch(p.mini_batch),
+      taps(p.kernel[0]),
+      pad_depth(p.padding[0]),
+      pad_height(p.padding[1]),
+      pad_width(p.padding[2]) {
+  if (pass == Pass::backward_data) {
+    std::swap(in, out);
+    pad_depth = p.kernel[0] - 1 - pad_depth;
+    pad_height = p.kernel[1] - 1 - pad_height;
+    pad_width = p.kernel[2] - 1 - pad_width;
+  }
+  step_height = tile_size - p.kernel[1] + 1;
+  step_width = tile_size - p.kernel[2] + 1;
+  tile_rows = divide_up(out.height, step_height);
+  tile_columns = divide_up(out.width, step_width);
+  image_tiles = tile_rows * tile_columns;
+  in_planes = {mini_batch * in.depth * image_tiles, whole_blocks(in.channels)};
+  out_planes = {mini_batch * out.depth * image_tiles, whole_blocks(out.channels)};
+  filter_planes = {taps * in.channels, out_planes.row_stride};
+}
+
+// Where each image is by itself, all of them are one volume: fewer and larger products.
+std::int64_t Correlation::volumes() const { return taps == 1 && pad_depth == 0 ? 1 : mini_batch; }
+
+Correlation::Seen Correlation::seen(std::int64_t volume, std::int64_t tap) const {
+  const std::int64_t in_depth = mini_batch / volumes() * in.depth;
+  const std::int64_t out_depth = mini_batch / volumes() * out.depth;
+  const std::int64_t shift = pad_depth - tap;  // from an image of `in` to that of `out` under this tap
+  const std::int64_t first = std::clamp<std::int64_t>(shift, 0, out_depth);
+  const std::int64_t last = std::clamp<std::int64_t>(in_depth + shift, first, out_depth);
+  return {(volume * in_depth + first - shift) * image_tiles, (volume * out_depth + first) * image_tiles,
+          (last - first) * image_tiles};
+}
+
+std::vector<Product> Correlation::forward() const {
+  const std::int64_t rows = out_planes.rows / volumes();
+  std::vector<Product> products;
+  for (std::int64_t volume = 0; volume < volumes(); ++volume) {
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+      const Seen part = seen(volume, tap);
+      products.push_back({part.in_row, tap * in.channels, part.out_row, part.rows, in.channels, tap > 0});
+      if (tap > 0) continue;
+      // To what the first tap does not see the others only add.
+      const std::int64_t begin = volume * rows, end = part.out_row + part.rows;
+      products.push_back({0, 0, begin, part.out_row - begin, 0, false});
+      products.push_back({0, 0, end, begin + rows - end, 0, false});
+    }
+  }
+  return products;
+}
+
+std::vector<Product> Correlation::backward_filter() const {
+  std::vector<Product> products;
+  for (std::int64_t volume = 0; volume < volumes(); ++volume) {
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+      const Seen part = seen(volume, tap);
+      products.push_back({part.in_row, part.out_row, tap * in.channels, in.channels, part.rows, volume > 0});
+    }
+  }
+  return products;
+}
+
+}  // namespace mucudnn::host::spectral
