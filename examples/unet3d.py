@@ -1,8 +1,8 @@
 """A 3-D U-Net on one volume, within 8 MiB of workspace for each convolution.
 
-Unrolled into matrices (im2col), its convolutions would take many times as much. An algorithm is chosen that
-fits, or the volume, which is one sample, is divided along its depth into tiles for which a faster one does; the
-result is that of PyTorch.
+Unrolled into matrices (im2col), its convolutions would take many times as much. An algorithm is chosen
+that fits, or the volume, which is one sample, is divided along its depth into tiles for which a faster one
+does; the result is that of PyTorch.
 `python examples/unet3d.py`.
 """
 

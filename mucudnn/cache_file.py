@@ -177,13 +177,20 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
-        raise UnwritableError(f"the cache {path} is damaged: {error}; move it away to start anew") from None
+        raise failure(path, error) from None
     if version > VERSION:
         raise NewerFileError(
             f"the cache {path} is of version {version}, this mucudnn reads up to version {VERSION}: "
             "upgrade mucudnn, or name another file in MUCUDNN_CACHE"
         )
     return version
+
+
+def failure(path: Path, error: sqlite3.DatabaseError) -> UnwritableError:
+    """What sqlite says of an open file, for people."""
+    if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT and SQLITE_NOTADB are of no subclass
+        return UnwritableError(f"the cache {path} is damaged: {error}; move it away to start anew")
+    return UnwritableError(f"the cache {path} failed: {error}")
 
 
 def _reason(error: Exception) -> str:

@@ -95,7 +95,7 @@ class CacheRows:
         try:
             return self._connection.execute(sql, bound).fetchall()
         except sqlite3.DatabaseError as error:
-            failure = UnwritableError(f"the cache {self.path} failed: {error}")
+            failure = cache_file.failure(self.path, error)
             if self._listener is None or isinstance(error, sqlite3.ProgrammingError):
                 raise failure from None
         self._go_on_in_memory(failure, self._listener)
