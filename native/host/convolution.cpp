@@ -4,8 +4,29 @@
 #include <optional>
 
 #include "host/algorithms.hpp"
+#include "host/parallel.hpp"
 
 namespace mucudnn::host {
+namespace {
+
+// Some tens of microseconds of work, which are over when another thread has begun with it.
+constexpr double too_few_flops = 8e6;
+
+void convolve_by(const Variant& variant, Pass pass, const Problem& problem, const Tensors& tensors,
+                 double alpha, double beta, void* workspace) {
+  switch (variant.algorithm) {
+    case Algorithm::implicit_gemm:
+      return implicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace);
+    case Algorithm::explicit_gemm:
+      return explicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace, variant.tile_size);
+    case Algorithm::winograd_nonfused:
+      return winograd::convolve(pass, problem, tensors, alpha, beta, workspace);
+    case Algorithm::fft_tiling:
+      return fft::convolve(pass, problem, tensors, alpha, beta, workspace);
+  }
+}
+
+}  // namespace
 
 std::optional<std::size_t> workspace_size(const Variant& variant, Pass pass, const Problem& problem) {
   switch (variant.algorithm) {
@@ -23,16 +44,9 @@ std::optional<std::size_t> workspace_size(const Variant& variant, Pass pass, con
 
 void convolve(const Variant& variant, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
               double beta, void* workspace) {
-  switch (variant.algorithm) {
-    case Algorithm::implicit_gemm:
-      return implicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace);
-    case Algorithm::explicit_gemm:
-      return explicit_gemm::convolve(pass, problem, tensors, alpha, beta, workspace, variant.tile_size);
-    case Algorithm::winograd_nonfused:
-      return winograd::convolve(pass, problem, tensors, alpha, beta, workspace);
-    case Algorithm::fft_tiling:
-      return fft::convolve(pass, problem, tensors, alpha, beta, workspace);
-  }
+  const auto run = [&] { convolve_by(variant, pass, problem, tensors, alpha, beta, workspace); };
+  if (problem.flops() < too_few_flops) return run_inline(run);
+  run();
 }
 
 }  // namespace mucudnn::host

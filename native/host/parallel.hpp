@@ -7,13 +7,17 @@
 namespace mucudnn::host {
 
 // Threads that each parallel_for uses from now on, at least 1: those that the calling thread makes, and by
-// default those of all others. So callers who want different numbers do not disturb each other.
+// default those of all others. So callers who want different numbers do not disturb each other. Within a
+// parallel_for or run_inline it is 1.
 void set_threads(int count);
 void set_default_threads(int count);
 int threads();
 
 // Calls body(begin, end) over disjoint ranges that cover [0, count), on up to threads() threads,
-// and returns when all are done. Runs inline where called from inside another parallel_for.
+// and returns when all are done.
 void parallel_for(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+
+// Calls body, in which every parallel_for stays on the calling thread.
+void run_inline(const std::function<void()>& body);
 
 }  // namespace mucudnn::host
