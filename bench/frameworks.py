@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from mucudnn.devices import device_named
 from mucudnn.dispatch import Call, prepared
 from mucudnn.records import slices
 
-THEMES = ("overhead", "resnet18", "unet3d", "volume")
+THEMES = ("overhead", "resnet18", "unet3d", "volume", "threads")
 LIMITS = ("8MiB", "64MiB")  # and none, for one volume, which tiles are held against
 CALLS, REPEATS = 50, 500
 
@@ -59,26 +59,36 @@ def _microseconds(function: Callable[[], Any]) -> float:
     return min(timeit.repeat(function, number=CALLS, repeat=REPEATS)) / CALLS * 1e6
 
 
-def training(name: str) -> list[Record]:
+def measured(theme: str) -> list[Record]:
+    """All figures of a theme."""
+    if theme == "overhead":
+        return overhead()
+    if theme == "threads":
+        cores = os.cpu_count() or 1
+        return [record for name in ("resnet18", "unet3d") for record in training(name, LIMITS[1:], cores)]
+    return training(theme, (*LIMITS, "none") if theme == "volume" else LIMITS)
+
+
+def training(name: str, limits: Sequence[str], threads: int = 1) -> list[Record]:
     """A step of stock PyTorch, and of the converted network within each limit."""
-    stock, records = _step(name, "stock"), []
-    for limit in (*LIMITS, "none") if name == "volume" else LIMITS:
-        _step(name, limit)  # measures into the cache: what that takes is not the step's
-        ours = _step(name, limit)
+    stock, records = _step(name, "stock", threads), []
+    for limit in limits:
+        _step(name, limit, threads)  # measures into the cache: what that takes is not the step's
+        ours = _step(name, limit, threads)
         details = {
             "ms": ours["ms"], "stock_ms": stock["ms"],
             "peak_mib": ours["peak"] / 2**20, "stock_peak_mib": stock["peak"] / 2**20,
             "loss_difference": abs(ours["loss"] - stock["loss"]) / abs(stock["loss"]),
         }  # fmt: skip
-        case = f"{name} within {limit}"
+        case = f"{name} within {limit}" + (f" on {threads} threads" if threads > 1 else "")
         faster, smaller = stock["ms"] / ours["ms"], ours["peak"] / stock["peak"]
         records.append(Record("training", case, "speedup over stock PyTorch", faster, "ratio", details))
         records.append(Record("training", case, "peak memory of stock PyTorch's", smaller, "ratio", details))
     return records
 
 
-def _step(name: str, limit: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.training_step", name, limit]
+def _step(name: str, limit: str, threads: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.training_step", name, limit, "--threads", str(threads)]
     # Tensors that are freed go back to the system at once. By default the C library keeps most, in holes that
     # depend on the order of all allocations, and the peak would be theirs.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
@@ -113,8 +123,8 @@ def main() -> None:
             console.print(f"{key}: {value}", highlight=False)
         for name in THEMES:
             if arguments.only in (None, name):
-                records += (measured := overhead() if name == "overhead" else training(name))
-                show(console, measured)
+                records += (found := measured(name))
+                show(console, found)
                 write(arguments.output, machine, records)
 
 

@@ -25,8 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.training_step", description=__doc__)
     parser.add_argument("network", choices=("resnet18", "unet3d", "volume"))
     parser.add_argument("limit")
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     model, x = build(arguments.network)
     small = torch.nn.Conv2d(1, 1, 1)  # loads the libraries, whose memory is not that of a step
     if arguments.limit != "stock":
