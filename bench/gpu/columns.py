@@ -61,6 +61,7 @@ TURNS: tuple[tuple[str, Callable[[Run, str, str], list[Kernel]], tuple[str, ...]
     ("DeepBench ", _deepbench, PAPER),
     ("", _networks, ("bf16 NCHW",)),
     ("", _networks, ("fp16 NHWC", "bf16 NHWC")),
+    ("", _networks, ("TF32 NHWC", "fp32 NHWC")),
 )
 
 

@@ -212,7 +212,8 @@ def _suite(found: Found) -> str:
 
 _BOTH = ("alexnet", "resnet50")
 TENSOR_CORES = ("fp16 NCHW", "TF32 NCHW", "bf16 NCHW")
-_THREE = "at least 3×"
+# Of the columns; strict fp32, which has no tensor cores to lose, is held against the paper.
+_AIMS = (*("at least 3×" for _ in TENSOR_CORES), "", "about 1×", "about 1×", "", "")
 QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     *(
         (
@@ -228,9 +229,9 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     *(
         (f"geometric mean of divided over undivided, {column}, AlexNet and ResNet-50, N=256, 64 MiB", aim,
          _speedup(column, _BOTH, 64))
-        for column, aim in zip(COLUMNS, (_THREE, _THREE, _THREE, "", "about 1×", "about 1×"), strict=True)
+        for column, aim in zip(COLUMNS, _AIMS, strict=True)
     ),
-    ("the same, AlexNet, strict fp32", "above 1.63×", _speedup("fp32 NCHW", ("alexnet",), 64)),
+    ("the same, AlexNet, fp32 NCHW", "above 1.63×", _speedup("fp32 NCHW", ("alexnet",), 64)),
     *(
         (f"DeepBench {size}×{size}, {column}, N=256, 128 and 512 MiB", aim if column == PAPER[0] else "",
          _speedup(f"DeepBench {column}", ("deepbench",), 128, 512, kernels=f"_kh{size}kw{size}_"))

@@ -17,6 +17,8 @@ COLUMNS = {
     **NCHW,
     "fp16 NHWC": ("f16", "nhwc", "default"),
     "bf16 NHWC": ("bf16", "nhwc", "default"),
+    "TF32 NHWC": ("f32", "nhwc", "tf32"),
+    "fp32 NHWC": ("f32", "nhwc", "strict"),
 }
 
 
