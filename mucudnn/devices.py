@@ -73,7 +73,7 @@ class Device:
             if workspace.size >= size:
                 return workspace
             del workspace  # first, so that the two never exist side by side
-        except IndexError:
+        except IndexError:  # none is free
             pass
         try:
             return self.engine.allocate(size)

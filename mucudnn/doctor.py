@@ -100,7 +100,7 @@ def _examine_package(name: str, package: metadata.Distribution) -> list[Finding]
         path = Path(str(package.locate_file(file)))
         try:
             finding = _examine_file(f"{name}: {file.name}", path, read_elf(path), program=False)
-        except (NotElfError, OSError):
+        except (NotElfError, OSError):  # a linker script, or listed and not there: nothing is loaded from it
             continue
         if finding.text != _NO_MENTION:
             findings.append(finding)

@@ -19,7 +19,7 @@ def open_engine(choice: str, threads: int) -> Engine:
     if choice == "auto":
         try:
             return _open_cudnn()
-        except NoEngineError:
+        except NoEngineError:  # the host engine it is
             pass
     path = host_library() if choice in ("auto", "host") else os.path.abspath(choice)
     if not os.path.isfile(path):

@@ -96,7 +96,7 @@ def _in_loader_cache() -> Iterator[Found]:
     for program in ("ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"):
         try:
             answer = run_child([program, "-p"])
-        except OSError:
+        except OSError:  # not there: it may be at the next place
             continue
         for path in re.findall(rf"{re.escape(SONAME)} .*=> (/.*)", answer.stdout):
             yield Found(Path(path), "ldconfig")

@@ -97,7 +97,7 @@ def _load_cublas(cudnn: ctypes.CDLL) -> None:
     for path in (name, *installed(f"cu{major}/lib/{name}"), *installed(f"cublas/lib/{name}")):
         try:
             ctypes.CDLL(path)
-        except OSError:
+        except OSError:  # not there: it may be at the next place
             continue
         return
     package = "nvidia-cublas" if major > 12 else f"nvidia-cublas-cu{major}"

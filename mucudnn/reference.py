@@ -176,7 +176,7 @@ class Reference:
             parts = [(samples, candidate.algorithm)]
             try:
                 engine.execute(problem, self._pass, parts, t.x, t.w, t.y, workspace, beta=beta)
-            except EngineError:
+            except EngineError:  # the next may
                 continue
             return True
         return False

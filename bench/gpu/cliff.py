@@ -59,7 +59,7 @@ def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
         limits = Limits(workspace=None if mib is None else mib * MIB)
         try:
             (decision,) = decide({kernel: rows}, "power_of_two", limits)
-        except NothingFitsError:
+        except NothingFitsError:  # then there is nothing to time
             continue
         if decision.undivided is not None:
             found[f"undivided, {free}"] = decision.undivided

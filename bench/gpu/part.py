@@ -69,7 +69,7 @@ def _packages() -> dict[str, str]:
     for name in PACKAGES:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:
+        except PackageNotFoundError:  # not every program needs every one
             continue
     return found
 

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "host/lowering.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::spectral {
 namespace {
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 std::int64_t whole_blocks(std::int64_t channels) {
-  return divide_up(channels, transforms::block_channels) * transforms::block_channels;
+  return ceil_div(channels, transforms::block_channels) * transforms::block_channels;
 }
 
 }  // namespace
@@ -32,8 +31,8 @@ Correlation::Correlation(Pass pass, const Problem& p, std::int64_t tile_size)
   }
   step_height = tile_size - p.kernel[1] + 1;
   step_width = tile_size - p.kernel[2] + 1;
-  tile_rows = divide_up(out.height, step_height);
-  tile_columns = divide_up(out.width, step_width);
+  tile_rows = ceil_div(out.height, step_height);
+  tile_columns = ceil_div(out.width, step_width);
   image_tiles = tile_rows * tile_columns;
   in_planes = {mini_batch * in.depth * image_tiles, whole_blocks(in.channels)};
   out_planes = {mini_batch * out.depth * image_tiles, whole_blocks(out.channels)};

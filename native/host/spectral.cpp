@@ -7,6 +7,7 @@
 
 #include "host/blas.hpp"
 #include "host/correlation.hpp"
+#include "host/lowering.hpp"
 #include "host/parallel.hpp"
 
 namespace mucudnn::host::spectral {
@@ -16,8 +17,6 @@ using transforms::block_channels;
 using transforms::FilterBlock;
 using transforms::ImageBlock;
 using transforms::Spectrum;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Room for one thread's packed pixels, aligned to 64 bytes.
 float* scratch(std::int64_t floats) {
@@ -87,7 +86,7 @@ class Convolution {
     const std::int64_t overlap = whole.tile_height - whole.step_height;
     const std::int64_t band_rows = std::clamp<std::int64_t>(
         (band_pixels / image.width - overlap) / whole.step_height, 1, shape_.tile_rows);
-    const std::int64_t bands = divide_up(shape_.tile_rows, band_rows);
+    const std::int64_t bands = ceil_div(shape_.tile_rows, band_rows);
     const std::int64_t blocks = spectrum.row_stride / block_channels;
     const std::int64_t packed_pixels = (band_rows * whole.step_height + overlap + 1) * image.width;
     const std::int64_t tile_row_columns = shape_.tile_columns * whole.step_width + method_.tile_size;
@@ -130,7 +129,7 @@ class Convolution {
     whole.width = problem_.kernel[2];
 
     constexpr std::int64_t run_channels = 16;
-    const std::int64_t runs = divide_up(shape_.in.channels, run_channels);
+    const std::int64_t runs = ceil_div(shape_.in.channels, run_channels);
     const std::int64_t blocks = filter_.row_stride / block_channels;
     parallel_for(depth * runs * blocks, [&](std::int64_t begin, std::int64_t end) {
       FilterBlock block = whole;

@@ -362,7 +362,7 @@ def test_any_number_of_threads_gives_the_same_result() -> None:
         outputs.append(large_forward())
     cudnn.mucudnnHostSetThreads(1)
     for output in outputs:
-        np.testing.assert_allclose(output, outputs[0], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(output, outputs[0], rtol=1e-5, atol=1e-5)
 
 
 A_NUMBER_OF_ITS_OWN = """
