@@ -49,8 +49,10 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
   if (execution.fusion) {
     if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
       return "z is not like y";
-    if (!may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
+    choice.may_exchange = may_be_exchanged(state, *execution.fusion);
   }
+  choice.is_divisible = true;
+  if (!choice.may_exchange) return "fused without an activation";
   const KnownKernel* const known = state.know(execution.handle, *choice.kernel, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
@@ -58,6 +60,31 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
       known->choose(execution.algorithm, static_cast<std::int64_t>(std::min<std::size_t>(given, kNoLimit)));
   if (choice.point == nullptr) return "nothing within the workspace";
   return known->is_own(*choice.point, execution.algorithm) ? "the caller's own choice is the best" : nullptr;
+}
+
+// The bytes that the caller's own call needs; 0 where the library does not take it.
+std::int64_t own_workspace(const Library& library, const Execution& e) noexcept {
+  const CallerDescriptors& d = e.descriptors;
+  std::size_t size = 0;
+  cudnnStatus_t status{};
+  switch (e.pass) {
+    case Pass::forward:
+      status = library.cudnnGetConvolutionForwardWorkspaceSize(
+          e.handle, d.x, d.w, d.convolution, d.y, static_cast<cudnnConvolutionFwdAlgo_t>(e.algorithm), &size);
+      break;
+    case Pass::backward_data:
+      status = library.cudnnGetConvolutionBackwardDataWorkspaceSize(
+          e.handle, d.w, d.y, d.convolution, d.x, static_cast<cudnnConvolutionBwdDataAlgo_t>(e.algorithm),
+          &size);
+      break;
+    case Pass::backward_filter:
+      status = library.cudnnGetConvolutionBackwardFilterWorkspaceSize(
+          e.handle, d.x, d.y, d.convolution, d.w, static_cast<cudnnConvolutionBwdFilterAlgo_t>(e.algorithm),
+          &size);
+      break;
+  }
+  return status == CUDNN_STATUS_SUCCESS ? static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit))
+                                        : 0;
 }
 
 // The samples from `done` on, by the caller's own algorithm or by another that fits; nothing is applied
@@ -85,15 +112,53 @@ cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
 Choice choose(State& state, const Execution& execution) noexcept {
   const OwnWork guard;
   Choice choice;
-  const char* obstacle = "out of memory";
+  choice.obstacle = "out of memory";
   try {
-    obstacle = obstacle_to(state, execution, choice);
+    choice.obstacle = obstacle_to(state, execution, choice);
   } catch (...) {
     // The caller's own call needs nothing of ours.
   }
-  if (obstacle == nullptr) return choice;
-  state.tally().passed(obstacle);
-  return {};
+  if (choice.obstacle != nullptr) choice.point = nullptr;
+  return choice;
+}
+
+void count_passed(State& state, const Choice& choice, const Execution& execution) noexcept {
+  if (choice.obstacle == nullptr) return;
+  const OwnWork guard;
+  state.tally().passed(choice.obstacle);
+  // The library is asked only about a call that may take more than the limit.
+  if (static_cast<std::int64_t>(std::min<std::size_t>(execution.workspace.size, kNoLimit)) >
+      state.limit().value_or(kNoLimit))
+    state.warn_above_limit(choice.kernel, choice.obstacle, own_workspace(state.library(), execution));
+}
+
+bool rescue(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {
+  if (!choice.is_divisible || state.answers().least_shortfall() == kNoLimit) return false;
+  const OwnWork guard;
+  const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
+  SeenKernel& kernel = *choice.kernel;
+  const char* const own = legacy_algorithm(kernel.pass, execution.algorithm);
+  if (own == nullptr || own_workspace(state.library(), execution) <= static_cast<std::int64_t>(given))
+    return false;
+  try {
+    const std::optional<Point> point = state.divide_within(
+        execution.handle, kernel, own, static_cast<std::int64_t>(given), choice.may_exchange);
+    if (!point) return false;
+    state.warn_once(kernel, "the program brings the workspace that it read for another convolution: runs " +
+                                describe(point->configuration) + " in " + std::to_string(given) + " bytes");
+    cudnnStatus_t rescued{};
+    const Work work{kernel,
+                    *point,
+                    execution.handle,
+                    arguments_of(execution, kernel.problem.data_type),
+                    {execution.workspace.data, given},
+                    own};
+    if (!run(state, work, rescued)) return false;
+    status = rescued;
+    return true;
+  } catch (...) {  // the library's own status stands
+    return false;
+  }
 }
 
 bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {

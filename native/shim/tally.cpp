@@ -2,12 +2,22 @@
 
 namespace mucudnn::shim {
 
-void Tally::passed(const char* reason) noexcept {
+Tally::Reason* Tally::slot_of(const char* reason) noexcept {
   for (Reason& slot : reasons_) {
     const char* text = slot.text.load(std::memory_order_relaxed);
     if (text == nullptr && slot.text.compare_exchange_strong(text, reason)) text = reason;
-    if (text == reason) return count(slot.calls);
+    if (text == reason) return &slot;
   }
+  return nullptr;
+}
+
+void Tally::passed(const char* reason) noexcept {
+  if (Reason* const slot = slot_of(reason)) count(slot->calls);
+}
+
+bool Tally::is_first_above_limit(const char* reason) noexcept {
+  Reason* const slot = slot_of(reason);
+  return slot != nullptr && !slot->is_above_limit.exchange(true, std::memory_order_relaxed);
 }
 
 std::string Tally::text() const {
