@@ -188,15 +188,12 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
 }
 
 std::optional<Point> Decider::divide_within(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                            const std::string& own, std::int64_t workspace,
-                                            bool may_exchange) const {
+                                            const std::string& own, std::int64_t workspace) const {
   const auto engine = make_engine(Api::legacy, std::make_shared<const Context>(library_, handle));
   std::vector<Listed> algorithms{{own, 0, ""}};
-  if (may_exchange) {
-    for (Listed& listed : list(engine->enumerate(problem, pass))) {
-      if (is_deterministic(listed.notes) && (!options_.strict || is_strict(listed.algorithm, listed.notes)))
-        algorithms.push_back(std::move(listed));
-    }
+  for (Listed& listed : list(engine->enumerate(problem, pass))) {
+    if (is_deterministic(listed.notes) && (!options_.strict || is_strict(listed.algorithm, listed.notes)))
+      algorithms.push_back(std::move(listed));
   }
   for (const Listed& listed : algorithms) {
     for (std::int64_t size = problem.mini_batch; size > 0; size /= 2) {

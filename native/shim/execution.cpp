@@ -49,10 +49,9 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
   if (execution.fusion) {
     if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
       return "z is not like y";
-    choice.may_exchange = may_be_exchanged(state, *execution.fusion);
   }
   choice.is_divisible = true;
-  if (!choice.may_exchange) return "fused without an activation";
+  if (execution.fusion && !may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
   const KnownKernel* const known = state.know(execution.handle, *choice.kernel, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
@@ -141,8 +140,8 @@ bool rescue(State& state, const Choice& choice, const Execution& execution, cudn
   if (own == nullptr || own_workspace(state.library(), execution) <= static_cast<std::int64_t>(given))
     return false;
   try {
-    const std::optional<Point> point = state.divide_within(
-        execution.handle, kernel, own, static_cast<std::int64_t>(given), choice.may_exchange);
+    const std::optional<Point> point =
+        state.divide_within(execution.handle, kernel, own, static_cast<std::int64_t>(given));
     if (!point) return false;
     state.warn_once(kernel, "the program brings the workspace that it read for another convolution: runs " +
                                 describe(point->configuration) + " in " + std::to_string(given) + " bytes");

@@ -21,7 +21,9 @@ std::optional<Selection> select(State& state, const Asked& asked, Question quest
     std::int64_t workspace = point->workspace;
     if (own <= limit) {
       workspace = std::max(workspace, own);
-    } else {
+    } else if (asked.pass == Pass::forward &&
+               asked.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) {
+      // cuDNN fuses no activation with this algorithm alone, so that such a call runs in slices of it.
       const std::int64_t one = state.one_sample_workspace(asked.handle, *kernel, asked.algorithm);
       if (one <= limit) workspace = std::max(workspace, one);
     }

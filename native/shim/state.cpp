@@ -202,9 +202,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
 }
 
 std::optional<Point> State::divide_within(cudnnHandle_t handle, const SeenKernel& kernel,
-                                          const std::string& own, std::int64_t workspace, bool may_exchange) {
-  return decider_of(kernel.device)
-      .divide_within(handle, kernel.problem, kernel.pass, own, workspace, may_exchange);
+                                          const std::string& own, std::int64_t workspace) {
+  return decider_of(kernel.device).divide_within(handle, kernel.problem, kernel.pass, own, workspace);
 }
 
 std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel,

@@ -51,7 +51,7 @@ class State {
   // Prepares a kernel of the legacy API in the bytes that the program brings, as Decider::divide_within()
   // does. Throws EngineError and std::bad_alloc.
   std::optional<Point> divide_within(cudnnHandle_t handle, const SeenKernel& kernel, const std::string& own,
-                                     std::int64_t workspace, bool may_exchange);
+                                     std::int64_t workspace);
   // The bytes that the caller's algorithm needs for one sample; kNoLimit where it does not run one.
   std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel, unsigned algorithm) const;
 

@@ -50,9 +50,10 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
         limit = workspace_at(engine, case, 1) + engine.accumulator_size(case.problem, pass_, 7)
         ran = desk.under(habit, case, "--workspace", str(limit))
         assert (summary(ran), measurements(ran)) == ("1 of 1 convolutions divided", 0)
-        chosen = [text for text, workspace in points(ran) if workspace == ran.choice[1]]
         assert ran.choice[1] <= limit
-        desk.check(case, ran.output, set(re.findall(PART, " ".join(chosen))))
+        # The more workspace, the faster; the program may have been told what its own algorithm needs besides.
+        chosen = max((p for p in points(ran) if p[1] <= ran.choice[1]), key=lambda point: point[1])[0]
+        desk.check(case, ran.output, set(re.findall(PART, chosen)))
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)

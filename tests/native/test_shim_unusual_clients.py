@@ -12,7 +12,7 @@ import pytest
 import unusual_client
 from programs import SHIM, SONAME, preload, run
 from reference import PASSES
-from shim_cases import write_plan
+from shim_cases import case, run_under_shim, write_plan
 
 from mucudnn._native import Engine, host_library, parse_descriptor
 
@@ -224,3 +224,23 @@ def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Pat
     assert f"takes {facts['buffer']} bytes of workspace, above the limit of 1024" in warning
     _, said = under_shim("legacy", online(tmp_path, "16MiB"), math=allow_conversion, **arguments)
     assert said == ""
+
+
+SCALED = case(LARGE + "+bias+relu", "forward", "graph", engine=2, odd={"alpha": 2.0})
+MANY = case(
+    "f32:nchw:default:mb65537_ic1ih3_oc1oh3_kh3_ph1", "forward", "fixed", algorithm=2, workspace=1 << 26
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [(SCALED, "a fused convolution with alpha or beta"), (MANY, "a mini-batch above 65536")],
+    ids=["graph", "legacy"],
+)
+def test_the_warning_says_why_a_call_passes_through(one: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    found = run_under_shim(
+        [{**one, "repeat": 2}], tmp_path, **online(tmp_path, "1KiB"), MUCUDNN_LOG="warning"
+    )
+    [warning] = found.warnings
+    assert f"passes through ({reason}) and takes" in warning
+    assert warning.endswith("bytes of workspace, above the limit of 1024")
