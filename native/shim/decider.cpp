@@ -187,32 +187,6 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
   return permissions;
 }
 
-std::optional<Point> Decider::divide_within(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                            const std::string& own, std::int64_t workspace) const {
-  const auto engine = make_engine(Api::legacy, std::make_shared<const Context>(library_, handle));
-  std::vector<Listed> algorithms{{own, 0, ""}};
-  for (Listed& listed : list(engine->enumerate(problem, pass))) {
-    if (is_deterministic(listed.notes) && (!options_.strict || is_strict(listed.algorithm, listed.notes)))
-      algorithms.push_back(std::move(listed));
-  }
-  for (const Listed& listed : algorithms) {
-    for (std::int64_t size = problem.mini_batch; size > 0; size /= 2) {
-      Configuration configuration(static_cast<std::size_t>(problem.mini_batch / size),
-                                  {size, listed.algorithm, 0, 0});
-      if (problem.mini_batch % size > 0)
-        configuration.push_back({problem.mini_batch % size, listed.algorithm, 0, 0});
-      try {
-        Point point = point_of(configuration);
-        make_ready(*engine, problem, pass, point);
-        if (point.workspace <= workspace) return point;
-      } catch (const EngineError&) {
-        // The library does not run this algorithm at this size: a smaller one may do.
-      }
-    }
-  }
-  return std::nullopt;
-}
-
 void Decider::try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
                        const std::string& first, std::size_t workspace,
                        const std::function<bool(const PreparedKernel&)>& use) const {

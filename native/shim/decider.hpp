@@ -35,12 +35,6 @@ class Decider {
   // without.
   void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, Point& point) const;
 
-  // Prepares a kernel of the legacy API in at most so many bytes of workspace, without a measurement: by the
-  // caller's `own` algorithm in the largest micro-batches that fit, else by another. Nothing where none fits.
-  // Throws EngineError and std::bad_alloc.
-  std::optional<Point> divide_within(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                     const std::string& own, std::int64_t workspace) const;
-
   // Prepares what can compute a kernel in so many bytes of workspace, one after the other, until `use`
   // returns true: the algorithm of this name first, and then what the library lists.
   void try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, const std::string& first,

@@ -3,9 +3,14 @@
 #include <algorithm>
 
 #include "cudnn/descriptors.hpp"
+#include "shim/rescue.hpp"
 
 namespace mucudnn::shim {
 namespace {
+
+std::int64_t bytes(std::size_t size) {
+  return static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit));
+}
 
 double value_of(const void* scale, DataType type) {
   return type == DataType::f64 ? *static_cast<const double*>(scale)
@@ -50,40 +55,13 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
     if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
       return "z is not like y";
   }
-  choice.is_divisible = true;
   if (execution.fusion && !may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
   const KnownKernel* const known = state.know(execution.handle, *choice.kernel, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
-  choice.point =
-      known->choose(execution.algorithm, static_cast<std::int64_t>(std::min<std::size_t>(given, kNoLimit)));
+  choice.point = known->choose(execution.algorithm, bytes(given));
   if (choice.point == nullptr) return "nothing within the workspace";
   return known->is_own(*choice.point, execution.algorithm) ? "the caller's own choice is the best" : nullptr;
-}
-
-// The bytes that the caller's own call needs; 0 where the library does not take it.
-std::int64_t own_workspace(const Library& library, const Execution& e) noexcept {
-  const CallerDescriptors& d = e.descriptors;
-  std::size_t size = 0;
-  cudnnStatus_t status{};
-  switch (e.pass) {
-    case Pass::forward:
-      status = library.cudnnGetConvolutionForwardWorkspaceSize(
-          e.handle, d.x, d.w, d.convolution, d.y, static_cast<cudnnConvolutionFwdAlgo_t>(e.algorithm), &size);
-      break;
-    case Pass::backward_data:
-      status = library.cudnnGetConvolutionBackwardDataWorkspaceSize(
-          e.handle, d.w, d.y, d.convolution, d.x, static_cast<cudnnConvolutionBwdDataAlgo_t>(e.algorithm),
-          &size);
-      break;
-    case Pass::backward_filter:
-      status = library.cudnnGetConvolutionBackwardFilterWorkspaceSize(
-          e.handle, d.x, d.y, d.convolution, d.w, static_cast<cudnnConvolutionBwdFilterAlgo_t>(e.algorithm),
-          &size);
-      break;
-  }
-  return status == CUDNN_STATUS_SUCCESS ? static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit))
-                                        : 0;
 }
 
 // The samples from `done` on, by the caller's own algorithm or by another that fits; nothing is applied
@@ -126,38 +104,19 @@ void count_passed(State& state, const Choice& choice, const Execution& execution
   const OwnWork guard;
   state.tally().passed(choice.obstacle);
   // The library is asked only about a call that may take more than the limit.
-  if (static_cast<std::int64_t>(std::min<std::size_t>(execution.workspace.size, kNoLimit)) >
-      state.limit().value_or(kNoLimit))
+  if (bytes(execution.workspace.size) > state.limit().value_or(kNoLimit))
     state.warn_above_limit(choice.kernel, choice.obstacle, own_workspace(state.library(), execution));
 }
 
-bool rescue(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {
-  if (!choice.is_divisible || state.answers().least_shortfall() == kNoLimit) return false;
+bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noexcept {
+  if (state.answers().least_shortfall() == kNoLimit || !is_complete(execution)) return false;
   const OwnWork guard;
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
-  SeenKernel& kernel = *choice.kernel;
-  const char* const own = legacy_algorithm(kernel.pass, execution.algorithm);
-  if (own == nullptr || own_workspace(state.library(), execution) <= static_cast<std::int64_t>(given))
-    return false;
-  try {
-    const std::optional<Point> point =
-        state.divide_within(execution.handle, kernel, own, static_cast<std::int64_t>(given));
-    if (!point) return false;
-    state.warn_once(kernel, "the program brings the workspace that it read for another convolution: runs " +
-                                describe(point->configuration) + " in " + std::to_string(given) + " bytes");
-    cudnnStatus_t rescued{};
-    const Work work{kernel,
-                    *point,
-                    execution.handle,
-                    arguments_of(execution, kernel.problem.data_type),
-                    {execution.workspace.data, given},
-                    own};
-    if (!run(state, work, rescued)) return false;
-    status = rescued;
-    return true;
-  } catch (...) {  // the library's own status stands
-    return false;
-  }
+  const std::int64_t needed = own_workspace(state.library(), execution);
+  if (needed <= bytes(given) || !run_in_slices(state.library(), execution, status)) return false;
+  state.tally().rescued();
+  state.warn_rescued(needed, bytes(given));
+  return true;
 }
 
 bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {

@@ -25,7 +25,6 @@ struct Choice {
   const Point* point = nullptr;
   const char* obstacle = nullptr;  // why there is no point
   bool may_exchange = true;        // whether other algorithms compute the same
-  bool is_divisible = false;       // whether slices of this call are calls that the library takes
 };
 Choice choose(State& state, const Execution& execution) noexcept;
 
@@ -40,12 +39,12 @@ cudnnStatus_t pass_on(State& state, const Choice& choice, const Execution& execu
 void count_passed(State& state, const Choice& choice, const Execution& execution) noexcept;
 
 // Runs a call in slices that the library refused. False where that was not our doing, or cannot be mended.
-bool rescue(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept;
+bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noexcept;
 
 template <typename Own>
 cudnnStatus_t pass_on(State& state, const Choice& choice, const Execution& execution, Own own) noexcept {
   cudnnStatus_t status = own();
-  if (status == CUDNN_STATUS_SUCCESS || !rescue(state, choice, execution, status))
+  if (status == CUDNN_STATUS_SUCCESS || !rescue(state, execution, status))
     count_passed(state, choice, execution);
   return status;
 }

@@ -225,8 +225,10 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
   if (plan.obstacle != nullptr) return pass(plan.obstacle);
   try {
     const auto shadow = state.shadows().find_finalized(pack);
-    if (shadow == nullptr)
-      return pass("a variant pack that was not finalized", CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
+    if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
+      const bool is_refused = state.shadows().find(pack) != nullptr;  // by the library, before it computes
+      return pass("a variant pack that was not finalized", CUDNN_STATUS_BAD_PARAM) && !is_refused;
+    }
     if (handle == nullptr) return pass("a pointer is NULL", CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
     const auto uids = shadow->values<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
     const auto pointers = shadow->values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);

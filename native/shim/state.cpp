@@ -201,11 +201,6 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
                                              -1);
 }
 
-std::optional<Point> State::divide_within(cudnnHandle_t handle, const SeenKernel& kernel,
-                                          const std::string& own, std::int64_t workspace) {
-  return decider_of(kernel.device).divide_within(handle, kernel.problem, kernel.pass, own, workspace);
-}
-
 std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel,
                                          unsigned algorithm) const {
   try {
@@ -242,6 +237,17 @@ void State::warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_
     log(LogLevel::warning, which + "a convolution passes through (" + std::string(reason) + ") and takes " +
                                std::to_string(workspace) + " bytes of workspace, above the limit of " +
                                std::to_string(*limit()));
+  } catch (const std::bad_alloc&) {
+    // Then without the warning.
+  }
+}
+
+void State::warn_rescued(std::int64_t needed, std::int64_t given) noexcept {
+  if (has_warned_rescued_.exchange(true)) return;
+  try {
+    log(LogLevel::warning,
+        "the program brings the workspace that it read for another convolution: a call that needs " +
+            std::to_string(needed) + " bytes runs in slices, in " + std::to_string(given) + " bytes");
   } catch (const std::bad_alloc&) {
     // Then without the warning.
   }

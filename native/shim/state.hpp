@@ -48,10 +48,6 @@ class State {
   // By which the kernel was made known.
   const Decider& decider(const SeenKernel& kernel) const { return *deciders_[index(kernel.device)]; }
 
-  // Prepares a kernel of the legacy API in the bytes that the program brings, as Decider::divide_within()
-  // does. Throws EngineError and std::bad_alloc.
-  std::optional<Point> divide_within(cudnnHandle_t handle, const SeenKernel& kernel, const std::string& own,
-                                     std::int64_t workspace);
   // The bytes that the caller's algorithm needs for one sample; kNoLimit where it does not run one.
   std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel, unsigned algorithm) const;
 
@@ -59,6 +55,9 @@ class State {
   // Warns that a call passes through and takes more than the workspace limit: once for each kernel, and once
   // for each reason where the convolution is not recognised.
   void warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_t workspace) noexcept;
+
+  // Warns once that calls run in slices, since the program brings less than its own calls need.
+  void warn_rescued(std::int64_t needed, std::int64_t given) noexcept;
 
   // At the end of the process: the record, and a line about what was done.
   void finish() noexcept;
@@ -94,7 +93,8 @@ class State {
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // of the first decider
   std::mutex making_;               // deciders and journals
-  std::mutex holding_;              // what plans hold of their kernels
+  std::atomic<bool> has_warned_rescued_{false};
+  std::mutex holding_;  // what plans hold of their kernels
 };
 
 // Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.

@@ -12,6 +12,7 @@ class Tally {
  public:
   void divided() noexcept { count(divided_); }
   void exchanged() noexcept { count(exchanged_); }
+  void rescued() noexcept { count(rescued_); }
   // `reason` is a text that lives as long as the process.
   void passed(const char* reason) noexcept;
   // True once for each reason, so that a person is warned once.
@@ -35,6 +36,7 @@ class Tally {
 
   Counter divided_{0};
   Counter exchanged_{0};            // undivided, by another algorithm than the caller's
+  Counter rescued_{0};              // in slices, because the caller's workspace was too small
   std::array<Reason, 64> reasons_;  // more than there are
 };
 
