@@ -20,6 +20,7 @@ SCALES = (1.0, 1.0, 1.0, 0.5, -1.0, 0.0)
 BETAS = (0.0, 0.0, 0.0, 1.0, 0.5, -1.0)
 FIXED_SIZES = (0, 0, 1, 64, 1000, 5000, 40_000, 1 << 20)
 RELU, IDENTITY = 1, 5
+Given = tuple[str, int, Argument, str]  # pass, mini-batch, algorithm and workspace
 
 
 @dataclass
@@ -50,7 +51,8 @@ class LegacyProgram:
         self._set_up()
         actions = (
             (self._ask_size, 5), (self._get, 3), (self._find, 1), (self._find_ex, 1), (self._execute, 8),
-            (self._execute_fused, 5), (self._misuse, 1), (self._set_again, 1), (self._threads, 0.4),
+            (self._execute_fused, 8), (self._misuse, 1), (self._set_again, 1), (self._threads, 0.4),
+            (self._epoch, 2),
         )  # fmt: skip
         chosen, weights = zip(*actions, strict=True)
         for _ in range(self.random.randint(3, 9)):
@@ -173,12 +175,15 @@ class LegacyProgram:
         pass_, batch, asked = self._pick()
         algorithm = self._algorithm(pass_)
         key = self.script.name("size:")
+        self._ask_for(pass_, batch, algorithm, key)
+        if not forgotten:
+            asked.sizes.setdefault(algorithm, []).append(key)
+
+    def _ask_for(self, pass_: str, batch: int, algorithm: int, key: str) -> None:
         self.script.call(
             f"cudnnGetConvolution{NAMES[pass_]}WorkspaceSize", self._handle(),
             *self._descriptors(pass_, batch), ("int", algorithm), ("out", key, "INT64", 1),
         )  # fmt: skip
-        if not forgotten:
-            asked.sizes.setdefault(algorithm, []).append(key)
 
     def _results(self, asked: Asked) -> list[Argument]:
         key, room = self.script.name("results"), self.random.choice((1, 2, 5, 10, 10))
@@ -279,7 +284,7 @@ class LegacyProgram:
         if own:
             choices = [(random.choice(("least", "most", "first", "last")), tuple(own))] * 6 + choices
         elif larger:
-            choices = [("least", tuple(larger))] * 5 + choices
+            choices = [("least", tuple(larger))] * 8 + choices
         if same:
             choices.append(("most", tuple(same)))
         if asked.whole and algorithm is not None:
@@ -305,12 +310,32 @@ class LegacyProgram:
             algorithm = self._algorithm(pass_)
         return ("int", algorithm), self._scratch(pass_, batch, algorithm, asked)
 
-    def _execution(self) -> list[Step]:
+    def _epoch(self) -> None:
+        """One workspace, asked for at the largest mini-batch, serves the smaller ones as well."""
+        pass_, batches = self.random.choice(self.passes), sorted(self.batches, reverse=True)
+        algorithm, key, name = (
+            self._algorithm(pass_),
+            self.script.name("size:"),
+            self.script.name("workspace"),
+        )
+        self._ask_for(pass_, batches[0], algorithm, key)
+        self.script.add(Allocate(name, ("first", (key,)), Fill("scratch"), alignment=16))
+        is_fused = pass_ == "forward" and self.random.random() < 0.5
+        for batch in batches:
+            given = pass_, batch, ("int", algorithm), name
+            if is_fused:
+                self._execute_fused(given)
+            else:
+                self.script.steps += self._execution(given)
+
+    def _execution(self, given: Given | None = None) -> list[Step]:
         before, self.script.steps = self.script.steps, []
         pass_, batch, asked = self._pick()
+        if given is not None:
+            pass_, batch, *_ = given
         alpha, beta = self.random.choice(SCALES), self.random.choice(BETAS)
         work = self._buffers(pass_, batch, alpha=alpha, beta=beta)
-        algorithm, workspace = self._choice(pass_, batch, asked)
+        algorithm, workspace = given[2:] if given else self._choice(pass_, batch, asked)
         x, w, y = ((("slot", d), ("buffer", work.buffers[n])) for n, d in self._slots(batch).items())
         inputs, output = {
             "forward": ([*x, *w], y),
@@ -343,11 +368,11 @@ class LegacyProgram:
     def _execute(self) -> None:
         self.script.steps += self._execution()
 
-    def _execute_fused(self) -> None:
+    def _execute_fused(self, given: Given | None = None) -> None:
         if "forward" not in self.passes:
             return self._execute()
         random, script = self.random, self.script
-        batch = random.choice(self.batches)
+        batch = given[1] if given else random.choice(self.batches)
         asked = self.asked.setdefault(("forward", batch), Asked())
         alpha, beta = random.choice(SCALES), random.choice(BETAS)
         problem = self._at(batch)
@@ -368,8 +393,8 @@ class LegacyProgram:
             ("int", TYPES[self.type_]), ("int", len(channels)), ("ints", channels),
         )  # fmt: skip
         script.call("cudnnCreateActivationDescriptor", ("new", activation))
-        mode = random.choice((RELU, RELU, RELU, IDENTITY, 0, 3))
-        nan = random.choice((0, 0, 0, 0, 1))
+        mode = random.choice((RELU, RELU, RELU, IDENTITY, IDENTITY, random.choice((0, 3))))
+        nan = int(random.random() < 0.1)
         coefficient = random.choice((0.0, 0.0, 0.5))
         script.call(
             "cudnnSetActivationDescriptor", ("slot", activation), ("int", mode), ("int", nan),
@@ -386,7 +411,7 @@ class LegacyProgram:
                 "cudnnSetTensorNdDescriptor", z, ("int", TYPES[self.type_]), ("int", len(sizes)),
                 ("ints", sizes), ("ints", [stride + 1 for stride in packed(sizes, problem.layout)]),
             )  # fmt: skip
-        algorithm, workspace = self._choice("forward", batch, asked)
+        algorithm, workspace = given[2:] if given else self._choice("forward", batch, asked)
         double = self.type_ == "f64"
         call = Call(
             "cudnnConvolutionBiasActivationForward",

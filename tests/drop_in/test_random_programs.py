@@ -6,7 +6,7 @@ modes, every time in another process; statuses, outputs, inputs and the bytes be
 which anything may be the fastest, so that they divide much and always the same way; the number is the limit
 in bytes. What is reported comes with the command that runs one program alone.
 
-    TEST_SEED=7     begin with program 7 instead of 1
+    TEST_SEED=7     begin with program 7 instead of 215
     TEST_CASES=500  run that many programs of each client
     TEST_LONG=1     run 30 times as many as usual
 """
