@@ -1,0 +1,147 @@
+"""A child of fork() runs what is known and decides what is new, whatever other threads of its parent do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SECONDS = 60
+
+# Every program below begins with this. The thread of `measuring` sets `stopped` at its first measurement, and
+# goes on when `go_on` is set.
+BEGIN = """
+import logging, os, signal, sys, threading, traceback
+from pathlib import Path
+import numpy as np
+import mucudnn
+from mucudnn._native import Engine
+from mucudnn.cache import Cache
+
+numbers = np.random.default_rng(1)
+W = numbers.random((16, 16, 3, 3), np.float32)
+X = numbers.random((16, 16, 14, 14), np.float32)
+
+def check(samples, padding=1):
+    around = (padding, padding)
+    padded = np.pad(X[:samples].astype(np.float64), ((0, 0), (0, 0), around, around))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    expected = np.einsum("nchwij,kcij->nkhw", windows, W)
+    found = mucudnn.convolution_forward(X[:samples], W, padding=padding)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+def fork(work):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(40)  # ends a child that hangs
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return child
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+measure, measured = Engine.measure, []
+stopped, go_on = threading.Event(), threading.Event()
+at_first_measurement = []
+
+def stop():
+    stopped.set()
+    go_on.wait()
+
+def measure_after_what_is_due(engine, problem, *arguments, **more):
+    if more["budget_ms"] > 0:  # not the forecast's
+        measured.append(problem.mini_batch)
+        if at_first_measurement:
+            at_first_measurement.pop()()
+    return measure(engine, problem, *arguments, **more)
+
+Engine.measure = measure_after_what_is_due
+
+def measuring(samples):
+    at_first_measurement.append(stop)
+    thread = threading.Thread(target=check, args=(samples,), daemon=True)
+    thread.start()
+    stopped.wait()
+    return thread
+"""
+
+
+def python(program: str, tmp_path: Path, **variables: str) -> str:
+    """What a process prints that runs the program, in whose cache there is nothing."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        env={**kept, "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# sqlite counts the locks of a process in its memory, which a child would inherit without the locks.
+def test_a_childs_connection_to_the_cache_holds_locks_of_its_own(tmp_path: Path) -> None:
+    program = """
+path = Path(os.environ["MUCUDNN_CACHE"])
+
+def is_locked():
+    files = [file for file in Path("/proc/self/fd").iterdir() if file.resolve() == path]
+    return any("lock:" in Path("/proc/self/fdinfo", file.name).read_text() for file in files)
+
+def in_child():
+    assert not is_locked()
+    with Cache.open(path) as own:
+        assert own.machines() == machines
+        assert is_locked()
+        assert cache.machines() == machines
+
+check(1)
+with Cache.open(path) as cache:
+    machines = cache.machines()
+    assert is_locked()
+    assert status_of(fork(in_child)) == 0
+    assert cache.machines() == machines
+    assert is_locked()
+"""
+    python(program, tmp_path)
+
+
+def test_a_fork_waits_for_the_end_of_a_transaction(tmp_path: Path) -> None:
+    program = """
+path = Path(os.environ["MUCUDNN_CACHE"])
+check(1)
+with Cache.read_only(path) as cache:
+    rows = list(cache.rows())
+
+def rows_until_another_thread_forks():
+    yield rows[0]
+    stopped.set()
+    go_on.wait()
+    yield rows[1]
+
+def merge():
+    with Cache.open(path) as cache:
+        cache.merge(rows_until_another_thread_forks())
+
+def in_child():
+    check(1, padding=0)
+    with Cache.read_only(path) as cache:
+        assert len(list(cache.rows())) > len(rows)
+
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+thread = threading.Thread(target=merge, daemon=True)
+thread.start()
+stopped.wait()
+assert status_of(fork(in_child)) == 0
+thread.join()
+"""
+    python(program, tmp_path)
