@@ -85,6 +85,15 @@ _older: dict[Hashable, Prepared] = {}
 _deciding = Lock()  # one at a time: measurements would disturb each other
 
 
+def _decide_in_child() -> None:
+    """The thread that held the lock when the process forked does not exist in the child."""
+    global _deciding
+    _deciding = Lock()
+
+
+os.register_at_fork(after_in_child=_decide_in_child)
+
+
 def prepared(
     call: Call, plan: PlanOrPath | None = None, *, stream: int = 0, only_plan: bool = True
 ) -> Prepared:

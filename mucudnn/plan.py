@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
@@ -39,10 +38,14 @@ class Plan:
         """The kernel, or None where the plan does not have it."""
         return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The same for equal plans alone."""
-        return hashlib.sha256(str(self).encode()).hexdigest()[:32]
+        # A cached_property has a lock before Python 3.12, which a child of fork() may find held.
+        found: str | None = self.__dict__.get("_digest")
+        if found is None:
+            found = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
+        return found
 
     def __str__(self) -> str:
         return format_plan(

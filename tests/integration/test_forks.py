@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SECONDS = 60
 
 # Every program below begins with this. The thread of `measuring` sets `stopped` at its first measurement, and
@@ -88,6 +90,98 @@ def python(program: str, tmp_path: Path, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_while_another_thread_measures_a_child_runs_what_is_known_and_decides_what_is_new(
+    threads: str, tmp_path: Path
+) -> None:
+    program = """
+check(4)
+thread = measuring(16)
+
+def in_child():
+    check(4)
+    before = len(measured)
+    check(4, padding=0)
+    assert len(measured) > before
+
+assert status_of(fork(in_child)) == 0
+go_on.set()
+thread.join()
+"""
+    python(program, tmp_path, MUCUDNN_THREADS=threads)
+
+
+def test_a_child_waits_for_what_its_parent_measures_and_measures_nothing_twice(tmp_path: Path) -> None:
+    program = """
+thread = measuring(16)
+
+def in_child():
+    measured.clear()
+    check(16)
+    assert not measured, measured
+
+child = fork(in_child)
+go_on.set()
+thread.join()
+assert status_of(child) == 0
+"""
+    python(program, tmp_path)
+
+
+def test_a_child_does_not_wait_for_a_measurement_of_its_parent_that_ended(tmp_path: Path) -> None:
+    program = """
+measuring(16)
+parent_is_gone, writing = os.pipe()
+
+def in_child():
+    os.close(writing)
+    os.read(parent_is_gone, 1)
+    check(16)
+    print("done", flush=True)
+
+fork(in_child)
+os._exit(0)
+"""
+    assert python(program, tmp_path) == "done\n"
+
+
+def test_a_thread_that_forks_while_it_measures_itself_goes_on_in_both_processes(tmp_path: Path) -> None:
+    program = """
+children = []
+at_first_measurement.append(lambda: children.append(os.fork()))
+check(8)
+check(4)
+(child,) = children
+assert child == 0 or status_of(child) == 0
+"""
+    python(program, tmp_path)
+
+
+def test_after_its_parents_threads_worked_a_child_works_with_its_own(tmp_path: Path) -> None:
+    program = """
+W = numbers.random((32, 32, 3, 3), np.float32)
+X = numbers.random((2, 32, 32, 32), np.float32)  # one sample is work enough for several threads
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+assert threads() == 1
+check(2)
+assert threads() == 2
+
+def in_child():
+    assert threads() == 1
+    check(2)
+    assert threads() == 2
+    check(2, padding=0)
+
+for _ in range(2):
+    assert status_of(fork(in_child)) == 0
+    check(2)
+"""
+    python(program, tmp_path, MUCUDNN_THREADS="2", OPENBLAS_NUM_THREADS="1")
+
+
 # sqlite counts the locks of a process in its memory, which a child would inherit without the locks.
 def test_a_childs_connection_to_the_cache_holds_locks_of_its_own(tmp_path: Path) -> None:
     program = """
@@ -143,5 +237,25 @@ thread.start()
 stopped.wait()
 assert status_of(fork(in_child)) == 0
 thread.join()
+"""
+    python(program, tmp_path)
+
+
+def test_a_child_names_a_plan_whose_digest_another_thread_computes(tmp_path: Path) -> None:
+    program = """
+plan = mucudnn.Plan({"engine": "host"})
+text = mucudnn.Plan.__str__
+
+def slow(plan):
+    if threading.current_thread() is not threading.main_thread():
+        stop()
+    return text(plan)
+
+mucudnn.Plan.__str__ = slow
+threading.Thread(target=lambda: plan.digest, daemon=True).start()
+stopped.wait()
+assert status_of(fork(lambda: plan.digest)) == 0
+go_on.set()
+assert plan.digest is plan.digest
 """
     python(program, tmp_path)
