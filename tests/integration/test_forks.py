@@ -259,3 +259,36 @@ go_on.set()
 assert plan.digest is plan.digest
 """
     python(program, tmp_path)
+
+
+# OpenBLAS holds locks within a product, which stay held in a child that is forked meanwhile.
+def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
+    program = """
+from mucudnn._native import Problem, host_library
+engine = Engine(host_library())
+problem = Problem(mini_batch=1, in_channels=1024, out_channels=1024, input=(64, 64), kernel=(1, 1))
+x, w, y = problem.x_elements, problem.w_elements, problem.y_elements
+sizes = {"x": x, "w": w, "y": y, "expected": y}
+memory = {name: engine.allocate(4 * size) for name, size in sizes.items()}
+for seed, name in enumerate("xw"):
+    memory[name].fill_random("f32", sizes[name], seed)
+memory["y"].fill("f32", sizes["y"], np.nan)
+division = engine.prepare(problem, "forward", [(1, "GEMM")])
+workspace = engine.allocate(division.workspace)
+
+def one_product(result):
+    engine.execute(problem, "forward", [(1, "GEMM")], memory["x"], memory["w"], memory[result], workspace)
+
+def values(name):
+    return memory[name].read("f32", sizes[name])
+
+one_product("expected")
+thread = threading.Thread(target=one_product, args=("y",), daemon=True)
+thread.start()
+while np.isnan(memory["y"].read("f32", 1)).any():  # until the product begins
+    pass
+assert status_of(fork(lambda: np.testing.assert_array_equal(values("y"), values("expected")))) == 0
+assert status_of(fork(lambda: one_product("y"))) == 0
+thread.join()
+"""
+    python(program, tmp_path)
