@@ -1,13 +1,16 @@
 """Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.output import write_lines
 from mucudnn.solver import Configuration, MicroConfiguration
+
+AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,23 @@ class Plan:
         )
 
 
-def write_plan(plan: Plan, path: Path) -> None:
-    """Write the file whole or not at all. Raises MucudnnError."""
-    write_lines(path, [str(plan)], "the plan")
+def write_plan(plan: Plan, path: AnyPath) -> None:
+    """Write the file whole or not at all.
+
+    Raises MucudnnError; ArgumentTypeError for what is no plan or no path.
+    """
+    if not isinstance(plan, Plan):
+        raise ArgumentTypeError(f"plan is {shown(plan)}, not a Plan")
+    write_lines(path_of(path), [str(plan)], "the plan")
 
 
-def read_plan(path: Path) -> Plan:
-    """Raises MucudnnError naming the file and line; NewerFileError for a newer version's plan."""
+def read_plan(path: AnyPath) -> Plan:
+    """Read the plan that a file holds.
+
+    Raises MucudnnError naming the file and line; NewerFileError for a newer version's plan; ArgumentTypeError
+    for what is no path.
+    """
+    path = path_of(path)
     try:
         return Plan.parse(path.read_text("utf-8"))
     except OSError as error:
@@ -101,6 +114,14 @@ def read_plan(path: Path) -> Plan:
         raise NewerFileError(f"{path}: {error}") from None
     except ValueError as error:
         raise MucudnnError(f"{path}: {error}") from None
+
+
+def path_of(path: AnyPath) -> Path:
+    """Return the Path of what may be text or a path of any library. Raises ArgumentTypeError."""
+    try:
+        return Path(path)
+    except TypeError:
+        raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
 
 
 def _parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
