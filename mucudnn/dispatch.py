@@ -272,7 +272,7 @@ def _exact(call: Call) -> Call:
     """
     workspace = call.workspace
     if workspace is not None:
-        workspace = str(workspace) if isinstance(workspace, str) else limit_of(workspace)
+        workspace = str.__str__(workspace) if isinstance(workspace, str) else limit_of(workspace)
     return call._replace(
         layout=exact_layout(call.layout),
         stride=exact_sizes("stride", call.stride),

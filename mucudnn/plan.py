@@ -120,7 +120,7 @@ def path_of(path: AnyPath) -> Path:
     """Return the Path of what may be text or a path of any library. Raises ArgumentTypeError."""
     try:
         return Path(path)
-    except TypeError:
+    except Exception:  # the error of another library's __fspath__ as well
         raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
 
 

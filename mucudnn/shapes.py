@@ -77,7 +77,7 @@ def shapes_of(problem: Problem, dims: int) -> dict[str, Shape]:
 def exact_layout(layout: object) -> str:
     """Return the layout as a str. Raises ArgumentTypeError, UsageError."""
     if isinstance(layout, str) and layout in ("nchw", "nhwc"):
-        return str(layout)
+        return str.__str__(layout)  # of an Enum, too
     error = UsageError if isinstance(layout, str) else ArgumentTypeError
     raise error(f"layout is {shown(layout)}: there are 'nchw' and 'nhwc'")
 
@@ -118,10 +118,12 @@ def whole_number(value: object) -> int | None:
 
 
 def scalar(value: Any) -> Any:
-    """Return the element of an array without axes, all else as it is."""
+    """Return the number in an array without axes as Python's, None for another element, all else as it is."""
     try:
-        return value.item() if value.ndim == 0 else value
-    except Exception:  # it is no array, or has no element to give
+        if value.ndim != 0:
+            return value
+        return value.item() if getattr(value.dtype, "kind", "f") in "biufc" else None
+    except Exception:  # it is no array, or has no number to give
         return value
 
 
