@@ -17,7 +17,9 @@ from mucudnn.errors import (
     MixedDevicesError,
     NoEngineError,
     NotDifferentiableError,
+    NothingFitsError,
     UsageError,
+    shown,
 )
 
 TYPES = ("f32", "f64", "f16", "bf16")
@@ -48,9 +50,11 @@ class View(NamedTuple):
 def read(array: Any, name: str) -> View:
     """The array that the caller calls `name`.
 
-    Raises ArgumentTypeError for what is no array of f32, f64, f16 or bf16; UsageError where it is not
-    packed; NotDifferentiableError for a tensor whose gradient would be lost.
+    Raises ArgumentTypeError for what is no array of f32, f64, f16 or bf16, and for masked arrays; UsageError
+    where it is not packed; NotDifferentiableError for a tensor whose gradient would be lost.
     """
+    if type(array) is np.ndarray:
+        return _read_interface(array, array.__array_interface__, name, "cpu")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         if (array.requires_grad and torch.is_grad_enabled()) or _has_tangent(torch, array):
@@ -59,9 +63,9 @@ def read(array: Any, name: str) -> View:
                 "torch.no_grad() or detach()"
             )
         return read_tensor(array, name)
-    interface = getattr(array, "__array_interface__", None)
+    interface = _given(array, "__array_interface__", name)
     if interface is not None:
-        return _read_interface(array, interface, name, "cpu")
+        return _read_interface(array, _checked(array, interface, name), name, "cpu")
     return _read_other(array, name)
 
 
@@ -77,15 +81,21 @@ def read_tensor(tensor: Any, name: str) -> View:
     data_type = _torch_types().get(tensor.dtype)
     if data_type is None:
         raise _unsupported(name, tensor.dtype)
-    if tensor.layout is not torch.strided or tensor.is_neg():
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_neg():
         raise UsageError(
-            f"{name} is sparse or lazily negated: make it dense with to_dense() or resolve_neg()"
+            f"{name} is sparse, nested or lazily negated: make it dense with to_dense(), to_padded_tensor() "
+            "or resolve_neg()"
         )
     if not tensor.is_contiguous():
         raise _not_packed(name, "contiguous()")
-    address = tensor.data_ptr()
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:
+        raise UsageError(f"{name} has no memory of its own: {_said(error)}") from error
     if address == 0 and tensor.numel() > 0 and not tensor.is_meta:
         raise UsageError(f"{name} has no memory: it is fake, or its storage was freed")
+    if address % ITEM_SIZES[data_type]:
+        raise _misaligned(name)
     if tensor.is_cpu:
         return View(address, tensor.shape, data_type, "cpu", True, tensor)
     stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
@@ -93,7 +103,17 @@ def read_tensor(tensor: Any, name: str) -> View:
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
-    """An array that can be written, in the library of `like` if it can be; its values are not set."""
+    """An array that can be written, in the library of `like` if it can be; its values are not set.
+
+    Raises NothingFitsError where there is no memory; ArgumentTypeError.
+    """
+    try:
+        return _empty(like, data_type, shape)
+    except (MemoryError, RuntimeError) as error:  # of NumPy and CuPy, of PyTorch
+        raise NothingFitsError(f"there is no memory for a result of the shape {shape}: {error}") from None
+
+
+def _empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
         return torch.empty(shape, dtype=like.dtype, device=like.device)
@@ -134,10 +154,16 @@ def written(array: Any) -> None:
 
 
 def returned(result: Any, like: Any) -> Any:
-    """A result of `empty` as the library of `like` has it."""
+    """A result of `empty` as the library of `like` has it. Raises UsageError where it takes none."""
     if type(result) is np.ndarray and not hasattr(like, "__array_interface__"):
         namespace = getattr(like, "__array_namespace__", None)
-        return result if namespace is None else namespace().from_dlpack(result)
+        if namespace is None:
+            return result
+        try:
+            return namespace().from_dlpack(result)
+        except Exception as error:
+            library = f"the library of {type(like).__name__}"
+            raise UsageError(f"{library} does not take the result: {_said(error)}; give out=") from error
     return result
 
 
@@ -162,6 +188,47 @@ def _torch_types() -> dict[object, str]:
     return {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
+def _given(array: Any, attribute: str, name: str) -> Any:
+    """An attribute of an array, None where there is none. Raises UsageError where asking for it fails."""
+    try:
+        return getattr(array, attribute, None)
+    except Exception as error:
+        raise UsageError(f"{name} cannot be read: its {attribute} fails: {_said(error)}") from error
+
+
+def _checked(array: Any, interface: Any, name: str) -> dict[str, Any]:
+    """An array interface that is what NumPy and CUDA say it is. Raises ArgumentTypeError."""
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
+        raise _masked(name)
+    if not isinstance(interface, dict):
+        raise _no_array(array, name)
+    whose = f"{name} is {type(array).__name__}, whose array interface"
+    for key in ("shape", "typestr", "data"):
+        if key not in interface:
+            raise ArgumentTypeError(f"{whose} has no {key!r}")
+    shape, strides = interface["shape"], interface.get("strides")
+    address = interface["data"][0] if _is_tuple(interface["data"], 2) else None
+    well_formed = {
+        "shape": _is_tuple(shape) and all(type(size) is int and 0 <= size < 2**63 for size in shape),
+        "typestr": isinstance(interface["typestr"], str),
+        "data": type(address) is int and 0 <= address < 2**64,
+        "strides": strides is None
+        or (_is_tuple(strides, len(shape)) and all(type(stride) is int for stride in strides)),
+        "stream": interface.get("stream") is None or type(interface["stream"]) is int,
+    }
+    for key, is_well_formed in well_formed.items():
+        if not is_well_formed:
+            raise ArgumentTypeError(f"{whose} says that {key!r} is {shown(interface[key])}")
+    if interface.get("mask") is not None:
+        raise _masked(name)
+    return interface
+
+
+def _is_tuple(value: object, length: int | None = None) -> bool:
+    return isinstance(value, tuple | list) and length in (None, len(value))
+
+
 def _read_interface(array: Any, interface: dict[str, Any], name: str, device: str) -> View:
     """The dictionary that NumPy's and CUDA's array interfaces share."""
     shape, data_type = tuple(interface["shape"]), _OF_INTERFACE.get(interface["typestr"])
@@ -170,10 +237,18 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
     address, read_only = interface["data"]
     if interface.get("strides") is not None and not _is_packed(interface, ITEM_SIZES[data_type]):
         raise _not_packed(name, "numpy.ascontiguousarray")
-    if address % ITEM_SIZES[data_type]:
-        raise UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
     stream = 0 if device == "cpu" else _current_stream(array, interface)
-    return View(address, shape, data_type, device, not read_only, array, stream)
+    view = View(address, shape, data_type, device, not read_only, array, stream)
+    _check_address(view, name)
+    return view
+
+
+def _check_address(view: View, name: str) -> None:
+    """Raise UsageError where there are no elements at the address."""
+    if view.address % ITEM_SIZES[view.data_type]:
+        raise _misaligned(name)
+    if view.address == 0 and view.size > 0:
+        raise UsageError(f"{name} has no memory: its address is 0")
 
 
 def _current_stream(array: Any, interface: dict[str, Any]) -> int:
@@ -194,26 +269,67 @@ def _is_packed(interface: dict[str, Any], item: int) -> bool:
 
 
 def _read_other(array: Any, name: str) -> View:
-    kind, number = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (_CUDA, 0)
-    interface = getattr(array, "__cuda_array_interface__", None)
+    """An array of the CUDA array interface or of DLPack."""
+    if isinstance(array, type):
+        raise _no_array(array, name)
+    interface = _given(array, "__cuda_array_interface__", name)
     if interface is not None:
-        return _read_interface(array, interface, name, f"cuda:{number}")
-    if not hasattr(array, "__dlpack__"):
-        raise ArgumentTypeError(
-            f"{name} is {type(array).__name__}, not an array: it has neither DLPack nor an array interface"
-        )
+        number = _dlpack_device(array, name)[1] if hasattr(array, "__dlpack_device__") else 0
+        return _read_interface(array, _checked(array, interface, name), name, f"cuda:{number}")
+    if _given(array, "__dlpack__", name) is None:
+        raise _no_array(array, name)
+    kind, _ = _dlpack_device(array, name)
     if kind != _CPU:
         raise NoEngineError(f"{name} lies on a device of DLPack's type {kind}: there is no engine for it")
     try:
-        capsule = array.__dlpack__(max_version=(1, 0))
-    except TypeError:  # of DLPack 0, which has no versions
-        capsule = array.__dlpack__()
-    address, shape, type_, packed, read_only = read_dlpack(capsule)
+        try:
+            capsule = array.__dlpack__(max_version=(1, 0))
+        except TypeError:  # of DLPack 0, which has no versions
+            capsule = array.__dlpack__()
+        address, shape, type_, packed, read_only = read_dlpack(capsule)
+    except Exception as error:
+        raise _unreadable(name, error) from error
     if type_ not in _OF_DLPACK:
         raise _unsupported(name, getattr(array, "dtype", type_))
     if not packed:
         raise _not_packed(name, "a copy")
-    return View(address, shape, _OF_DLPACK[type_], "cpu", not read_only, capsule)
+    view = View(address, shape, _OF_DLPACK[type_], "cpu", not read_only, capsule)
+    _check_address(view, name)
+    return view
+
+
+def _dlpack_device(array: Any, name: str) -> tuple[int, int]:
+    """DLPack's type and number of the device that the array lies on. Raises UsageError."""
+    try:
+        kind, number = array.__dlpack_device__()
+        return int(kind), int(number)
+    except Exception as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> UsageError:
+    return UsageError(f"{name} cannot be read by DLPack: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error of another library."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _misaligned(name: str) -> UsageError:
+    return UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
+
+
+def _masked(name: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{name} is a masked array, whose mask a convolution cannot heed: give filled() or data"
+    )
+
+
+def _no_array(array: Any, name: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{name} is {type(array).__name__}, not an array: it has neither DLPack nor an array interface"
+    )
 
 
 def _unsupported(name: str, dtype: object) -> ArgumentTypeError:

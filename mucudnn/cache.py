@@ -1,6 +1,5 @@
 """The cache: an sqlite file of all that engines offered and everything measured, committed row by row."""
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ import platformdirs
 
 from mucudnn import __version__, cache_file, settings
 from mucudnn._native import Problem, format_candidates, parse_candidates
-from mucudnn.cache_file import UnwritableError
+from mucudnn.cache_file import Database, UnwritableError
 from mucudnn.cache_rows import CacheRows
 from mucudnn.claims import Claims
 from mucudnn.descriptor import problem_key
@@ -50,13 +49,13 @@ class Cache(CacheRows):
     def __init__(
         self,
         path: Path,
-        connection: sqlite3.Connection,
+        database: Database,
         *,
         claims: Claims | None = None,
         system: SystemDatabase | None = None,
         listener: Listener | None = None,
     ) -> None:
-        super().__init__(path, connection, claims=claims, listener=listener)
+        super().__init__(path, database, claims=claims, listener=listener)
         self._system = system
 
     @classmethod
@@ -72,10 +71,10 @@ class Cache(CacheRows):
 
         With a `listener` the file may fail later, unless it is `needed`.
         """
-        connection, claims, aside = cache_file.open_file(path)
+        database, claims, aside = cache_file.open_file(path)
         if aside is not None and listener is not None:
             listener.message(f"The cache {path} was of a version not read any more: it is now {aside}")
-        return cls(path, connection, claims=claims, system=system, listener=None if needed else listener)
+        return cls(path, database, claims=claims, system=system, listener=None if needed else listener)
 
     @classmethod
     def read_only(cls, path: Path) -> "Cache":
@@ -103,7 +102,7 @@ class Cache(CacheRows):
         """What `path` holds, where it can be read, and otherwise an empty cache; nothing is kept."""
         try:
             with cls.read_only(path) as file:
-                return cls(path, cache_file.in_memory(file._connection), system=system)
+                return cls(path, cache_file.in_memory(file._database), system=system)
         except NewerFileError:
             raise
         except MucudnnError:

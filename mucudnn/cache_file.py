@@ -2,12 +2,15 @@
 
 import os
 import sqlite3
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from mucudnn.claims import Claims
 from mucudnn.descriptor import GEOMETRY
 from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.forks import close_before_fork, no_fork
 
 VERSION = 2
 OLDEST = 1  # older ones are set aside
@@ -43,7 +46,39 @@ class UnwritableError(MucudnnError):
     """The cache can only be read, or not even that."""
 
 
-def open_file(path: Path) -> tuple[sqlite3.Connection, Claims, Path | None]:
+class Database:
+    """A connection to sqlite that no fork interrupts or finds open.
+
+    A child would inherit locks in the memory of sqlite, for which it holds no locks in the file system.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection] | None = None
+    ) -> None:
+        """`connect` opens the same file again; without it the database is in memory. Call it in `no_fork`."""
+        self._connection: sqlite3.Connection | None = connection
+        self._connect = connect
+        if connect is not None:
+            close_before_fork(self)
+
+    @contextmanager
+    def in_use(self) -> Iterator[sqlite3.Connection]:
+        """The connection, opened again after a fork. Forks wait. Raises sqlite3.Error."""
+        with no_fork:
+            if self._connection is None:
+                assert self._connect is not None
+                self._connection = self._connect()
+            yield self._connection
+
+    def close(self) -> None:
+        """Close the connection, until it is next used."""
+        with no_fork:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+
+def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
     """For reading and writing; made where it is missing. The path is where an older version was set aside.
 
     Raises UnwritableError; MucudnnError where the file is no cache, which is never touched then;
@@ -56,13 +91,15 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, Claims, Path | None]:
         # Also tells at once that a file system has no locks, where sqlite would wait for them in vain.
         claims = Claims(path)
         aside = _set_aside(path, claims)
-        connection = _connect(path, seconds=_WRITING_SECONDS)
-        connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-        _bring_up_to_date(connection)
-        connection.execute("COMMIT")
-        with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        with no_fork:
+            connection = _connect(path, seconds=_WRITING_SECONDS)
+            connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
+            _bring_up_to_date(connection)
+            connection.execute("COMMIT")
+            with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            return Database(connection, partial(_connect_to_write, path)), claims, aside
     except (OSError, sqlite3.OperationalError, MucudnnError) as error:
         for opened in (connection, claims):
             if opened is not None:
@@ -70,10 +107,9 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, Claims, Path | None]:
         if isinstance(error, MucudnnError):
             raise
         raise UnwritableError(f"the cache {path} cannot be written: {_reason(error)}") from None
-    return connection, claims, aside
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def open_to_read(path: Path) -> Database:
     """An existing cache, as it is, without a copy. Raises MucudnnError, NewerFileError."""
     try:
         if not _is_cache(path):
@@ -86,33 +122,31 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         elif path.with_name(path.name + "-wal").exists():
             options.insert(0, "?mode=ro")
         while True:
-            connection = _connect(path, options.pop(0), seconds=_READING_SECONDS)
+            connect = partial(_connect_to_read, path, options.pop(0))
             try:
-                _version(connection, path)
-                _add_missing_tables(connection, temporary=True)
-                connection.execute("PRAGMA query_only = 1")
-                return connection
-            except (sqlite3.OperationalError, MucudnnError) as error:
-                connection.close()
-                if isinstance(error, MucudnnError) or not options:
+                with no_fork:
+                    return Database(connect(), connect)
+            except sqlite3.OperationalError:
+                if not options:
                     raise
     except (OSError, sqlite3.OperationalError) as error:
         raise MucudnnError(f"the cache {path} cannot be read: {_reason(error)}") from None
 
 
-def in_memory(source: sqlite3.Connection | None = None) -> sqlite3.Connection:
+def in_memory(source: Database | None = None) -> Database:
     """A cache in memory, with what can be read from `source`, or with nothing in it."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     if source is not None:
         with suppress(sqlite3.Error):  # what cannot be read is left, and an empty one is given
-            source.backup(connection)
+            with source.in_use() as file:
+                file.backup(connection)
             connection.execute("SELECT count(*) FROM measurements").fetchone()
             _bring_up_to_date(connection)
-            return connection
+            return Database(connection)
         connection.close()
         return in_memory()
     _bring_up_to_date(connection)
-    return connection
+    return Database(connection)
 
 
 def _bring_up_to_date(connection: sqlite3.Connection) -> None:
@@ -147,12 +181,34 @@ def _is_cache(path: Path) -> bool:
 
 def _connect(path: Path, options: str = "", *, seconds: float) -> sqlite3.Connection:
     uri = path.absolute().as_uri() + options
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=seconds)
+    # Any thread may close the connection, when it forks.
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=seconds, check_same_thread=False)
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    """A file that was opened before. Raises sqlite3.OperationalError."""
+    connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
+    """Raises sqlite3.OperationalError, MucudnnError, NewerFileError."""
+    connection = _connect(path, options, seconds=_READING_SECONDS)
+    try:
+        _version(connection, path)
+        _add_missing_tables(connection, temporary=True)
+        connection.execute("PRAGMA query_only = 1")
+    except (sqlite3.OperationalError, MucudnnError):
+        connection.close()
+        raise
+    return connection
 
 
 def _set_aside(path: Path, claims: Claims) -> Path | None:
     """Rename a cache of a version that is not read any more; returns its new path."""
-    with claims.claim("the file itself", wait=True):  # so that a new one is not set aside by the next
+    # The claim is so that a new one is not set aside by the next.
+    with claims.claim("the file itself", wait=True), no_fork:
         if not _is_cache(path):
             return None
         connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mucudnn import cache_file
-from mucudnn.cache_file import UnwritableError
+from mucudnn.cache_file import Database, UnwritableError
 from mucudnn.claims import Claims
 from mucudnn.exchange import KINDS, Kind, Row, derived
 from mucudnn.listener import Listener
@@ -25,13 +25,13 @@ class CacheRows:
     def __init__(
         self,
         path: Path,
-        connection: sqlite3.Connection,
+        database: Database,
         *,
         claims: Claims | None = None,
         listener: Listener | None = None,
     ) -> None:
         self.path = path
-        self._connection = connection
+        self._database = database
         self._claims = claims
         self._listener = listener
 
@@ -39,7 +39,7 @@ class CacheRows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._database.close()
         if self._claims is not None:
             self._claims.close()
 
@@ -93,35 +93,40 @@ class CacheRows:
         """All rows of a statement. Raises UnwritableError."""
         bound = tuple(values)
         try:
-            return self._connection.execute(sql, bound).fetchall()
+            return self._rows_of(sql, bound)
         except sqlite3.DatabaseError as error:
             failure = cache_file.failure(self.path, error)
             if self._listener is None or isinstance(error, sqlite3.ProgrammingError):
                 raise failure from None
         self._go_on_in_memory(failure, self._listener)
-        return self._connection.execute(sql, bound).fetchall()
+        return self._rows_of(sql, bound)
+
+    def _rows_of(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._database.in_use() as connection:
+            return connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _counted(self) -> Iterator[list[int]]:
         """One transaction; afterwards the number of rows that it changed is in the list."""
         changes: list[int] = []
-        self.query("BEGIN IMMEDIATE")
-        try:
-            before = self._connection.total_changes
-            yield changes
-            self.query("COMMIT")
-            changes.append(self._connection.total_changes - before)
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
+        with self._database.in_use() as connection:
+            self.query("BEGIN IMMEDIATE")
+            try:
+                before = connection.total_changes
+                yield changes
+                self.query("COMMIT")
+                changes.append(connection.total_changes - before)
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def _claim(self, name: str, *, wait: bool) -> AbstractContextManager[bool]:
         return nullcontext(True) if self._claims is None else self._claims.claim(name, wait=wait)
 
     def _go_on_in_memory(self, failure: UnwritableError, listener: Listener) -> None:
         listener.message(f"Warning: {failure}; what is measured from now on is lost afterwards")
-        file, self._connection = self._connection, cache_file.in_memory(self._connection)
+        file, self._database = self._database, cache_file.in_memory(self._database)
         file.close()
         if self._claims is not None:
             self._claims.close()

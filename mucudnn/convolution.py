@@ -9,15 +9,19 @@ of the first array if it has the array API, and of NumPy otherwise. The work of 
 put on the current stream of their library (of PyTorch and CuPy; else on that which the array names).
 """
 
+import sys
+from numbers import Real
 from typing import Any, TypeVar
 
 from mucudnn import arrays
 from mucudnn.arrays import View
 from mucudnn.dispatch import Call, PlanOrPath, prepared
-from mucudnn.errors import UsageError
-from mucudnn.shapes import Shape, Sizes
+from mucudnn.errors import ArgumentTypeError, UsageError, shown
+from mucudnn.shapes import Shape, Sizes, exact_shape, scalar
 
 Array = TypeVar("Array")
+# Factors are of f32 for data of f32, f16 and bf16.
+_LARGEST = {"f32": 3.4028234663852886e38, "f64": sys.float_info.max}
 
 
 def convolution_forward(
@@ -39,8 +43,9 @@ def convolution_forward(
 
     `stride`, `padding` and `dilation` are one number, or one for each spatial dimension; `dilation` counts
     from 1 (none). Without `out` a new array is made, and beta must be 0; with beta 0 what `out` held is
-    not read. `workspace` is the most scratch memory that the call may use, in bytes or as text ("64MiB",
-    "none"); without it MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default.
+    not read. Sizes are whole numbers of any type but bool, `alpha` and `beta` finite real numbers.
+    `workspace` is the most scratch memory that the call may use, in bytes or as text ("64MiB", "none");
+    without it MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default.
 
     The first call for a shape measures the algorithms that fit, which takes seconds and is kept in the
     cache; a `plan` (a Plan, or the path of one, which is read once) spares that, and names exactly what
@@ -55,6 +60,7 @@ def convolution_forward(
     """
     vx, vw = arrays.read(x, "x"), arrays.read(w, "w")
     arrays.check_same("x", vx, "w", vw)
+    alpha, beta = _factor("alpha", alpha, vx), _factor("beta", beta, vx)
     call = Call(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
         stride, padding, dilation, groups, workspace,
@@ -89,6 +95,8 @@ def convolution_backward_data(
     """
     vdy, vw = arrays.read(dy, "dy"), arrays.read(w, "w")
     arrays.check_same("dy", vdy, "w", vw)
+    alpha, beta = _factor("alpha", alpha, vdy), _factor("beta", beta, vdy)
+    input_shape = _shape("x", input_shape)
     call = Call(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
@@ -125,6 +133,8 @@ def convolution_backward_filter(
     """
     vx, vdy = arrays.read(x, "x"), arrays.read(dy, "dy")
     arrays.check_same("x", vx, "dy", vdy)
+    alpha, beta = _factor("alpha", alpha, vx), _factor("beta", beta, vx)
+    filter_shape = _shape("w", filter_shape)
     call = Call(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
@@ -133,6 +143,33 @@ def convolution_backward_filter(
     result, vdw = _output(out, x, vx, vdy, ready.shapes["w"], beta)
     ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream, x)
     return _returned(result, out, x)
+
+
+def _factor(name: str, value: float, view: View) -> float:
+    """Return alpha or beta as a float. Raises ArgumentTypeError, UsageError."""
+    if type(value) is not float:
+        plain = scalar(value)
+        if isinstance(plain, bool) or not isinstance(plain, Real):
+            raise ArgumentTypeError(f"{name} is {shown(value)}, not a real number")
+        try:
+            value = float(plain)
+        except OverflowError:
+            raise UsageError(f"{name} is {shown(value)}: it must be finite in f64") from None
+    scale = "f64" if view.data_type == "f64" else "f32"
+    if not abs(value) <= _LARGEST[scale]:  # or it is not even a number
+        raise UsageError(f"{name} is {value}: it must be finite in {scale}")
+    return value
+
+
+def _shape(name: str, shape: Shape) -> Shape:
+    """Return a shape as a tuple of ints, among which no 1.0 is found for 1. Raises as `exact_shape`."""
+    if type(shape) is tuple:
+        for size in shape:
+            if type(size) is not int:
+                break
+        else:
+            return shape
+    return exact_shape(name, shape)
 
 
 def _output(out: Any, like: Any, view: View, other: View, shape: Shape, beta: float) -> tuple[Any, View]:

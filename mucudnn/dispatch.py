@@ -5,7 +5,7 @@ import os
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from threading import Lock
 from typing import NamedTuple
 
@@ -14,19 +14,28 @@ from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_s
 from mucudnn.cache import Cache
 from mucudnn.decide import Limits, decide
 from mucudnn.devices import Device, device_named
-from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
-from mucudnn.plan import Plan, PlanKernel, read_plan
+from mucudnn.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
 from mucudnn.records import slices
-from mucudnn.shapes import Shape, Sizes, problem_of, shapes_of
+from mucudnn.shapes import (
+    Shape,
+    Sizes,
+    exact_layout,
+    exact_size,
+    exact_sizes,
+    problem_of,
+    shapes_of,
+    whole_number,
+)
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration
 from mucudnn.tiles import better_tiles
 
-PlanOrPath = Plan | str | os.PathLike[str]
+PlanOrPath = Plan | AnyPath
 
 
 class Call(NamedTuple):
@@ -73,8 +82,12 @@ class Prepared:
         """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream.
 
         Where one of the tensors is given as `owner`, its library lends a CUDA device's workspace.
+        Raises NothingFitsError, MucudnnError.
         """
-        self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
+        try:
+            self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
+        except (EngineError, MemoryError) as error:
+            raise _failure(error) from None
 
 
 # What was used last. When `_MOST` are there they become the older ones, and those that were are forgotten, so
@@ -83,6 +96,15 @@ _MOST = 4096  # of 3 KB each
 _prepared: dict[Hashable, Prepared] = {}
 _older: dict[Hashable, Prepared] = {}
 _deciding = Lock()  # one at a time: measurements would disturb each other
+
+
+def _decide_in_child() -> None:
+    """The thread that held the lock when the process forked does not exist in the child."""
+    global _deciding
+    _deciding = Lock()
+
+
+os.register_at_fork(after_in_child=_decide_in_child)
 
 
 def prepared(
@@ -98,17 +120,17 @@ def prepared(
     """
     if call.device != "cpu":
         device_named(call.device).check_stream(stream)
+    if not _is_exact(call):
+        call = _exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
-    try:
-        found = _prepared.get(key)
-    except TypeError:  # a list, say, in place of a tuple
-        call = _hashable(call)
-        key = (call, *key[1:])
-        found = _prepared.get(key)
+    found = _prepared.get(key)
     if found is None:
         with _deciding:
-            found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
+            try:
+                found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
+            except (EngineError, MemoryError) as error:
+                raise _failure(error) from None
             if len(_prepared) >= _MOST:
                 _older.clear()
                 _older.update(_prepared)
@@ -146,11 +168,16 @@ def limit_of(workspace: int | str | None) -> int | None:
         return limit
     if isinstance(workspace, str):
         return parse_limit(workspace)
-    if not isinstance(workspace, int):
-        raise ArgumentTypeError(f"workspace is {workspace!r}: write bytes, or text such as '64MiB' or 'none'")
-    if workspace < 0:
-        raise UsageError(f"workspace is {workspace}: it cannot be negative")
-    return workspace
+    size = whole_number(workspace)
+    if size is None:
+        raise ArgumentTypeError(
+            f"workspace is {shown(workspace)}: write bytes, or text such as '64MiB' or 'none'"
+        )
+    if size < 0:
+        raise UsageError(f"workspace is {shown(size)}: it cannot be negative")
+    if size >= 2**63:
+        raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
+    return size
 
 
 def known_plan(plan: PlanOrPath) -> Plan:
@@ -159,7 +186,7 @@ def known_plan(plan: PlanOrPath) -> Plan:
         return plan
     if not isinstance(plan, str | os.PathLike):
         raise ArgumentTypeError(f"plan is {type(plan).__name__}, neither a Plan nor the path of one")
-    return _read_plan(Path(plan))
+    return _read_plan(path_of(plan))
 
 
 _read_plan = cache(read_plan)
@@ -229,8 +256,40 @@ def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:
     return UsageError(f"the plan has no {pass_} of {problem}: of this pass it has {there}")
 
 
-def _hashable(call: Call) -> Call:
-    return Call._make(value if isinstance(value, Hashable) else tuple(value) for value in call)
+def _is_exact(call: Call) -> bool:
+    """Whether the caller's own arguments are of the types alone that `_exact` makes of them."""
+    for value in (call.stride, call.padding, call.dilation, call.groups):
+        if type(value) is not int:
+            if type(value) is not tuple:
+                return False
+            for size in value:
+                if type(size) is not int:
+                    return False
+    return type(call.layout) is str and (call.workspace is None or type(call.workspace) in (int, str))
+
+
+def _exact(call: Call) -> Call:
+    """The call with ints, and tuples of ints, as sizes: 1.0 and True equal 1, so that they would be found.
+
+    Raises UsageError, ArgumentTypeError.
+    """
+    workspace = call.workspace
+    if workspace is not None:
+        workspace = str.__str__(workspace) if isinstance(workspace, str) else limit_of(workspace)
+    return call._replace(
+        layout=exact_layout(call.layout),
+        stride=exact_sizes("stride", call.stride),
+        padding=exact_sizes("padding", call.padding),
+        dilation=exact_sizes("dilation", call.dilation),
+        groups=exact_size("groups", call.groups),
+        workspace=workspace,
+    )
+
+
+def _failure(error: Exception) -> MucudnnError:
+    if isinstance(error, MemoryError):
+        return NothingFitsError(f"there is not enough memory for this convolution: {error or 'none is left'}")
+    return MucudnnError(f"this convolution failed: {error}")
 
 
 class LogListener(Listener):

@@ -3,6 +3,19 @@
 Those that the Python functions raise are also the built-in error that people expect.
 """
 
+_LONGEST = 100  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: its repr in one line, cut where it is long, or else its type."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an int of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"a {type(value).__name__}, {text[: _LONGEST // 2]}…"
+
 
 class MucudnnError(Exception):
     """The command failed."""

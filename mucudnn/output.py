@@ -11,15 +11,17 @@ from mucudnn.errors import MucudnnError
 def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
     """Write the file whole or not at all. Raises MucudnnError, which calls it `what`."""
     # What is no file, such as /dev/stdout, or a link to one, must stay what it is.
-    in_place = path.is_symlink() or (path.exists() and not path.is_file())
+    in_place = os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))
     written = path if in_place else path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with written.open("w", encoding="utf-8") as file:
             file.writelines(lines)
         if not in_place:
             written.replace(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError for a path that no system takes
         if not in_place:
-            with suppress(OSError):  # it may not even have been made; the first error is the one to tell
+            # It may not even have been made; the first error is the one to tell.
+            with suppress(OSError, ValueError):
                 written.unlink()
-        raise MucudnnError(f"{what} {path} cannot be written: {error.strerror}".lstrip()) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise MucudnnError(f"{what} {path} cannot be written: {reason}".lstrip()) from None

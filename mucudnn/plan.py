@@ -1,14 +1,16 @@
 """Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
 
 import hashlib
+import os
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.output import write_lines
 from mucudnn.solver import Configuration, MicroConfiguration
+
+AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,14 @@ class Plan:
         """The kernel, or None where the plan does not have it."""
         return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The same for equal plans alone."""
-        return hashlib.sha256(str(self).encode()).hexdigest()[:32]
+        # A cached_property has a lock before Python 3.12, which a child of fork() may find held.
+        found: str | None = self.__dict__.get("_digest")
+        if found is None:
+            found = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
+        return found
 
     def __str__(self) -> str:
         return format_plan(
@@ -81,13 +87,23 @@ class Plan:
         )
 
 
-def write_plan(plan: Plan, path: Path) -> None:
-    """Write the file whole or not at all. Raises MucudnnError."""
-    write_lines(path, [str(plan)], "the plan")
+def write_plan(plan: Plan, path: AnyPath) -> None:
+    """Write the file whole or not at all.
+
+    Raises MucudnnError; ArgumentTypeError for what is no plan or no path.
+    """
+    if not isinstance(plan, Plan):
+        raise ArgumentTypeError(f"plan is {shown(plan)}, not a Plan")
+    write_lines(path_of(path), [str(plan)], "the plan")
 
 
-def read_plan(path: Path) -> Plan:
-    """Raises MucudnnError naming the file and line; NewerFileError for a newer version's plan."""
+def read_plan(path: AnyPath) -> Plan:
+    """Read the plan that a file holds.
+
+    Raises MucudnnError naming the file and line; NewerFileError for a newer version's plan; ArgumentTypeError
+    for what is no path.
+    """
+    path = path_of(path)
     try:
         return Plan.parse(path.read_text("utf-8"))
     except OSError as error:
@@ -98,6 +114,14 @@ def read_plan(path: Path) -> Plan:
         raise NewerFileError(f"{path}: {error}") from None
     except ValueError as error:
         raise MucudnnError(f"{path}: {error}") from None
+
+
+def path_of(path: AnyPath) -> Path:
+    """Return the Path of what may be text or a path of any library. Raises ArgumentTypeError."""
+    try:
+        return Path(path)
+    except Exception:  # the error of another library's __fspath__ as well
+        raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
 
 
 def _parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:

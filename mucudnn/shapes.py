@@ -1,13 +1,15 @@
 """From the shapes of arrays to a problem, and back."""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from mucudnn._native import Problem
-from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.errors import ArgumentTypeError, UsageError, shown
 
 Shape = tuple[int, ...]
 Sizes = int | Sequence[int]
+MOST = 2**31 - 1  # cuDNN takes sizes as int
 
 
 def problem_of(
@@ -25,12 +27,8 @@ def problem_of(
 
     Raises UsageError, naming the argument; ArgumentTypeError where a size is no integer.
     """
-    for name, shape in (("x", x), ("w", w)):
-        if isinstance(shape, str) or not isinstance(shape, Iterable):
-            raise ArgumentTypeError(f"the shape of {name} is {shape!r}, not a size for each axis")
+    x, w, layout = exact_shape("x", x), exact_shape("w", w), exact_layout(layout)
     dims = len(x) - 2
-    if layout not in ("nchw", "nhwc"):
-        raise UsageError(f"layout is {layout!r}: there are 'nchw' and 'nhwc'")
     if dims not in (1, 2, 3) or len(w) != len(x):
         raise UsageError(
             f"x has {len(x)} axes and w {len(w)}: both need 2 and 1, 2 or 3 spatial ones, "
@@ -38,7 +36,8 @@ def problem_of(
         )
     (batch, channels, *input_), (filters, filter_channels, *kernel) = _first(x, layout), _first(w, layout)
     flat = (1,) if dims == 1 else ()
-    if filter_channels * _integer("groups", groups) != channels:
+    groups = exact_size("groups", groups)
+    if filter_channels * groups != channels:
         raise UsageError(
             f"x has {channels} channels, w takes {filter_channels} for each of {groups} groups: "
             "the channels of x must be those of w times groups"
@@ -75,20 +74,79 @@ def shapes_of(problem: Problem, dims: int) -> dict[str, Shape]:
     return {name: (shape[0], *shape[2:], shape[1]) for name, shape in whole.items()}
 
 
+def exact_layout(layout: object) -> str:
+    """Return the layout as a str. Raises ArgumentTypeError, UsageError."""
+    if isinstance(layout, str) and layout in ("nchw", "nhwc"):
+        return str.__str__(layout)  # of an Enum, too
+    error = UsageError if isinstance(layout, str) else ArgumentTypeError
+    raise error(f"layout is {shown(layout)}: there are 'nchw' and 'nhwc'")
+
+
+def exact_shape(name: str, shape: object) -> Shape:
+    """Return a shape as a tuple of ints. Raises ArgumentTypeError, UsageError."""
+    sizes = _listed(shape)
+    if sizes is None:
+        raise ArgumentTypeError(f"the shape of {name} is {shown(shape)}, not a size for each axis")
+    return tuple(exact_size(f"the shape of {name}", size) for size in sizes)
+
+
+def exact_sizes(name: str, value: object) -> int | Shape:
+    """Return a size as an int, or several as a tuple of ints. Raises ArgumentTypeError, UsageError."""
+    sizes = _listed(value)
+    return exact_size(name, value) if sizes is None else tuple(exact_size(name, size) for size in sizes)
+
+
+def exact_size(name: str, value: object) -> int:
+    """Return a whole number as an int. Raises ArgumentTypeError for all others, and bools; UsageError."""
+    size = whole_number(value)
+    if size is None:
+        raise ArgumentTypeError(f"{name} is {shown(value)}, not a whole number")
+    if abs(size) > MOST:
+        raise UsageError(f"{name} is {shown(size)}: sizes go up to {MOST}")
+    return size
+
+
+def whole_number(value: object) -> int | None:
+    """Return a whole number of any type as an int; None for all else, and for bools."""
+    if type(value) is int:
+        return value
+    plain = scalar(value)
+    try:
+        return None if isinstance(plain, bool) else operator.index(plain)
+    except Exception:  # it is no whole number
+        return None
+
+
+def scalar(value: Any) -> Any:
+    """Return the number in an array without axes as Python's, None for another element, all else as it is."""
+    try:
+        if value.ndim != 0:
+            return value
+        return value.item() if getattr(value.dtype, "kind", "f") in "biufc" else None
+    except Exception:  # it is no array, or has no number to give
+        return value
+
+
+def _listed(value: Any) -> Sequence[object] | None:
+    """The elements of a sequence or of an array with axes; None for all else."""
+    if isinstance(value, Sequence):
+        return None if isinstance(value, str | bytes | bytearray | memoryview) else value
+    try:
+        listed = value.tolist()
+    except Exception:  # it is no array, or not on this device
+        return None
+    return listed if isinstance(listed, list) else None
+
+
 def _first(shape: Shape, layout: str) -> Shape:
     """With the channels behind the samples."""
-    return tuple(shape) if layout == "nchw" else (shape[0], shape[-1], *shape[1:-1])
+    return shape if layout == "nchw" else (shape[0], shape[-1], *shape[1:-1])
 
 
 def _spatial(name: str, value: Sizes, dims: int) -> Shape:
-    sizes = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,) * dims
+    sizes = exact_sizes(name, value)
+    if isinstance(sizes, int):
+        return (sizes,) * dims
     if len(sizes) != dims:
         raise UsageError(f"{name} has {len(sizes)} sizes, x has {dims} spatial axes")
-    return tuple(_integer(name, size) for size in sizes)
-
-
-def _integer(name: str, value: object) -> int:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]  # that it may be none is the point
-    except TypeError:
-        raise ArgumentTypeError(f"{name} is {value!r}, not a whole number") from None
+    return sizes

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <limits>
-#include <mutex>
 
 #include <pybind11/stl.h>
 
@@ -59,7 +58,8 @@ Scratch to_scratch(const Memory* workspace) {
   return workspace == nullptr ? Scratch{} : Scratch{workspace->data(), workspace->size()};
 }
 
-// Handles that calls take and give back, so that no two run on one at a time.
+// Handles that calls take and give back, so that no two run on one at a time. The list is touched with the
+// GIL alone: a mutex might be locked when another thread forks, and would stay locked in the child.
 class Handles {
  public:
   explicit Handles(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
@@ -69,11 +69,12 @@ class Handles {
   Handles(const Handles&) = delete;
   Handles& operator=(const Handles&) = delete;
 
-  // Calls use(handle), whose work goes to `stream`.
+  // Calls use(handle), whose work goes to `stream`, without the GIL, which the caller has.
   template <typename Use>
   void with(cudaStream_t stream, Use use) {
     const cudnnHandle_t handle = take();
     const Return given_back{*this, handle};
+    const py::gil_scoped_release release;
     library_->check(library_->cudnnSetStream(handle, stream), "cudnnSetStream");
     use(handle);
   }
@@ -82,30 +83,25 @@ class Handles {
   struct Return {
     Handles& handles;
     cudnnHandle_t handle;
-    ~Return() {
-      const std::lock_guard lock(handles.mutex_);
-      handles.free_.push_back(handle);
-    }
+    ~Return() { handles.free_.push_back(handle); }
   };
 
   cudnnHandle_t take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        const cudnnHandle_t handle = free_.back();
-        free_.pop_back();
-        return handle;
-      }
-    }
     cudnnHandle_t handle = nullptr;
-    library_->check(library_->cudnnCreate(&handle), "cudnnCreate");
-    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      handle = free_.back();
+      free_.pop_back();
+      return handle;
+    }
+    {
+      const py::gil_scoped_release release;
+      library_->check(library_->cudnnCreate(&handle), "cudnnCreate");
+    }
     free_.reserve(++made_);  // so that giving back cannot fail
     return handle;
   }
 
   const std::shared_ptr<const Library> library_;
-  std::mutex mutex_;
   std::vector<cudnnHandle_t> free_;
   std::size_t made_ = 0;
 };
@@ -222,9 +218,8 @@ class PyDivision {
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
            double beta, std::uintptr_t stream) const {
     const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
-    const py::gil_scoped_release release;
-    engine_.use_threads();
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
+      engine_.use_threads();
       configuration_->run(handle, {tensors, alpha, beta, {}, reinterpret_cast<cudaStream_t>(stream)},
                           to_scratch(workspace));
     });

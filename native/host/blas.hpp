@@ -5,6 +5,8 @@
 
 #include <cblas.h>
 
+#include "host/forks.hpp"
+
 namespace mucudnn::host {
 
 enum class Transpose { no, yes };
@@ -14,10 +16,10 @@ inline CBLAS_TRANSPOSE blas_of(Transpose transpose) {
 }
 
 // c (m × n) = alpha · op(a) (m × k) · op(b) (k × n) + beta · c; the leading dimensions are of the
-// matrices as stored. With beta 0, c is not read.
+// matrices as stored. With beta 0, c is not read. Whoever makes many short products gives one NoFork for all.
 inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
                  const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
-                 std::int64_t ldc) {
+                 std::int64_t ldc, const NoFork& = NoFork()) {
   scipy_cblas_sgemm(CblasRowMajor, blas_of(ta), blas_of(tb), static_cast<blasint>(m), static_cast<blasint>(n),
                     static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
                     static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
@@ -25,7 +27,7 @@ inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std
 
 inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
                  const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
-                 std::int64_t ldc) {
+                 std::int64_t ldc, const NoFork& = NoFork()) {
   scipy_cblas_dgemm(CblasRowMajor, blas_of(ta), blas_of(tb), static_cast<blasint>(m), static_cast<blasint>(n),
                     static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
                     static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));

@@ -7,6 +7,7 @@
 
 #include "host/blas.hpp"
 #include "host/correlation.hpp"
+#include "host/forks.hpp"
 #include "host/lowering.hpp"
 #include "host/parallel.hpp"
 
@@ -150,31 +151,33 @@ class Convolution {
   // All products in every plane; those of complex planes are four real ones each.
   void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
                 const Spectrum& b, const Spectrum& c) const {
-    const auto add = [&](float sign, const float* a_plane, const float* b_plane, bool adds, float* c_plane) {
+    const auto add = [&](const NoFork& no_fork, float sign, const float* a_plane, const float* b_plane,
+                         bool adds, float* c_plane) {
       for (const Product& p : products) {
-        multiply(transpose, p, sign, a_plane, a.row_stride, b_plane, b.row_stride, adds, c_plane,
+        multiply(no_fork, transpose, p, sign, a_plane, a.row_stride, b_plane, b.row_stride, adds, c_plane,
                  c.row_stride);
       }
     };
     const std::int64_t reals = method_.real_planes;
     parallel_for(reals + method_.complex_planes, [&](std::int64_t begin, std::int64_t end) {
+      const NoFork no_fork;
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t plane = i < reals ? i : reals + 2 * (i - reals);
         const float *a_re = a.data + plane * a.plane_stride, *a_im = a_re + a.plane_stride;
         const float *b_re = b.data + plane * b.plane_stride, *b_im = b_re + b.plane_stride;
         float *c_re = c.data + plane * c.plane_stride, *c_im = c_re + c.plane_stride;
-        add(1, a_re, b_re, false, c_re);
+        add(no_fork, 1, a_re, b_re, false, c_re);
         if (i < reals) continue;
-        add(1, a_im, b_im, true, c_re);
-        add(1, a_im, b_re, false, c_im);
-        add(-1, a_re, b_im, true, c_im);
+        add(no_fork, 1, a_im, b_im, true, c_re);
+        add(no_fork, 1, a_im, b_re, false, c_im);
+        add(no_fork, -1, a_re, b_im, true, c_im);
       }
     });
   }
 
-  static void multiply(Transpose transpose, const Product& p, float sign, const float* a,
-                       std::int64_t a_stride, const float* b, std::int64_t b_stride, bool adds, float* c,
-                       std::int64_t n) {
+  static void multiply(const NoFork& no_fork, Transpose transpose, const Product& p, float sign,
+                       const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                       bool adds, float* c, std::int64_t n) {
     adds = adds || p.adds;
     c += p.c_row * n;
     if (p.m == 0 || p.k == 0) {
@@ -195,7 +198,7 @@ class Convolution {
           const float* a_block = a + (transpose == Transpose::yes ? kk * a_stride + mm : mm * a_stride + kk);
           gemm(transpose, Transpose::no, std::min(m_block, p.m - mm), std::min(n_block, n - nn),
                std::min(k_block, p.k - kk), sign, a_block, a_stride, b + kk * b_stride + nn, b_stride,
-               adds || kk > 0 ? 1.f : 0.f, c + mm * n + nn, n);
+               adds || kk > 0 ? 1.f : 0.f, c + mm * n + nn, n, no_fork);
         }
       }
     }

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from fractions import Fraction
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import mucudnn
 from mucudnn import arrays, devices
-from mucudnn.errors import ArgumentTypeError, MixedDevicesError, MucudnnError, NoEngineError, UsageError
+from mucudnn._native import Division, Engine, EngineError
+from mucudnn.errors import (
+    ArgumentTypeError,
+    MixedDevicesError,
+    MucudnnError,
+    NoEngineError,
+    NothingFitsError,
+    UsageError,
+)
 
 X = np.arange(2 * 3 * 5 * 5, dtype=np.float32).reshape(2, 3, 5, 5)
 W = np.ones((4, 3, 3, 3), np.float32)
@@ -23,12 +34,16 @@ class OnlyDLPack:
 
     def __init__(self, values: np.ndarray, **options: object) -> None:
         self.values, self.dtype, self.shape = values, values.dtype, values.shape
+        self.options = options
 
     def __dlpack__(self, *, max_version: tuple[int, int]) -> object:
-        return self.values.__dlpack__(max_version=max_version)
+        given = self.options.get("capsule")
+        if isinstance(given, Exception):
+            raise given
+        return given or self.values.__dlpack__(max_version=max_version)
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+    def __dlpack_device__(self) -> object:
+        return self.options.get("device", (1, 0))
 
     def __array_namespace__(self) -> type[OnlyDLPack]:
         return OnlyDLPack
@@ -57,6 +72,18 @@ class OnGpu:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, 1)
+
+
+class Described:
+    """An array with an array interface alone, in which something is changed or left out."""
+
+    def __init__(self, values: np.ndarray, **changes: object) -> None:
+        self.values = values
+        described = {**values.__array_interface__, **changes}
+        self.__array_interface__ = {key: value for key, value in described.items() if value is not LEFT_OUT}
+
+
+LEFT_OUT = object()
 
 
 def test_a_result_is_of_the_library_that_the_input_is_of() -> None:
@@ -100,6 +127,34 @@ def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
         ((X[0], W), ValueError, "x has 3 axes and w 4"),
         ((X[0, 0], W[0, 0]), ValueError, "x has 2 axes and w 2"),
         ((np.ones((2, 5, 5, 5), np.float32), W), ValueError, "x has 5 channels, w takes 3"),
+        ((np.ma.array(X), W), TypeError, r"x is a masked array.*filled\(\)"),
+        ((X, np.ma.array(W, mask=W > 0)), TypeError, "w is a masked array"),
+        ((X, np.ma.masked), TypeError, "w is a masked array"),
+        ((Described(X, mask=np.ones(X.shape, bool)), W), TypeError, "x is a masked array"),
+        ((None, W), TypeError, "x is NoneType, not an array"),
+        ((np.ndarray, W), TypeError, "x is type, not an array"),
+        ((Described(X, data=LEFT_OUT), W), TypeError, "x is Described, whose array interface has no 'data'"),
+        ((Described(X, shape=LEFT_OUT), W), TypeError, "has no 'shape'"),
+        ((Described(X, typestr=LEFT_OUT), W), TypeError, "has no 'typestr'"),
+        ((Described(X, data=None), W), TypeError, "'data' is None"),
+        ((Described(X, data=(None, False)), W), TypeError, "'data' is "),
+        ((Described(X, data=(-8, False)), W), TypeError, "'data' is "),
+        ((Described(X, data=(2**64, False)), W), TypeError, "'data' is "),
+        ((Described(X, data=(0, False)), W), ValueError, "x has no memory"),
+        ((Described(X, typestr=["<f4"]), W), TypeError, r"'typestr' is \['<f4'\]"),
+        ((Described(X, shape=(2, "3", 5, 5)), W), TypeError, "'shape' is "),
+        ((Described(X, shape=(2, 3.0, 5, 5)), W), TypeError, "'shape' is "),
+        ((Described(X, shape=(-2, 3, 5, 5)), W), TypeError, "'shape' is "),
+        ((Described(X, shape=(2**64, 3, 5, 5)), W), TypeError, "'shape' is "),
+        ((Described(X, shape=7), W), TypeError, "'shape' is 7"),
+        ((Described(X, strides=(4,)), W), TypeError, "'strides' is "),
+        ((Described(X, strides="packed"), W), TypeError, "'strides' is "),
+        ((OnlyDLPack(X, device=None), W), ValueError, "x cannot be read by DLPack"),
+        ((OnlyDLPack(X, capsule=7), W), ValueError, "x cannot be read by DLPack"),
+        ((OnlyDLPack(X, capsule=BufferError("not exported")), W), ValueError,
+         "x cannot be read by DLPack: not exported"),
+        ((OnlyDLPack(np.frombuffer(bytes(604), np.uint8)[1:601].view(np.float32).reshape(X.shape)), W),
+         ValueError, "multiple of its element's size"),
         ((np.frombuffer(bytes(4 * 151), np.uint8)[1:601].view(np.float32).reshape(X.shape), W), ValueError,
          "multiple of its element's size"),
     ],
@@ -123,6 +178,40 @@ def test_inputs_that_cannot_be_taken(
         ({"dilation": 3}, ValueError, "output"),
         ({"groups": 2}, ValueError, "groups"),
         ({"groups": None}, TypeError, "groups is None"),
+        ({"groups": 2**70}, ValueError, "groups is 1180591620717411303424: "),
+        ({"padding": 2**70}, ValueError, "padding is 1180591620717411303424: sizes go up to 2147483647"),
+        ({"padding": -(2**70)}, ValueError, "padding is -1180591620717411303424: "),
+        ({"stride": 10**5000}, ValueError, "stride is an int of 16610 bits: "),
+        ({"stride": (1, 2**31)}, ValueError, "stride is 2147483648: "),
+        ({"stride": ()}, ValueError, "stride has 0 sizes"),
+        ({"stride": "1"}, TypeError, "stride is '1'"),
+        ({"stride": b"11"}, TypeError, "stride is b'11'"),
+        ({"stride": {1, 2}}, TypeError, "stride is {1, 2}"),
+        ({"stride": {1: 2, 2: 1}}, TypeError, "stride is {1: 2, 2: 1}"),
+        ({"stride": [[1, 1], [1, 1]]}, TypeError, r"stride is \[1, 1\]"),
+        ({"stride": np.ones((2, 2), int)}, TypeError, r"stride is \[1, 1\]"),
+        ({"stride": np.ones(2)}, TypeError, "stride is 1.0"),
+        ({"stride": iter([1, 1])}, TypeError, "stride is <list_iterator"),
+        ({"layout": None}, TypeError, "layout is None: there are 'nchw' and 'nhwc'"),
+        ({"layout": ["nchw"]}, TypeError, r"layout is \['nchw'\]"),
+        ({"layout": np.array(["nchw"])}, TypeError, "layout is array"),
+        ({"alpha": None}, TypeError, "alpha is None, not a real number"),
+        ({"alpha": "1"}, TypeError, "alpha is '1', not a real number"),
+        ({"alpha": 1 + 0j}, TypeError, r"alpha is \(1\+0j\), not a real number"),
+        ({"alpha": np.complex64(1)}, TypeError, "alpha is .*, not a real number"),
+        ({"alpha": True}, TypeError, "alpha is True, not a real number"),
+        ({"alpha": [1.0]}, TypeError, r"alpha is \[1.0\], not a real number"),
+        ({"alpha": np.ones(1)}, TypeError, r"alpha is array\(\[1.\]\), not a real number"),
+        ({"alpha": math.inf}, ValueError, "alpha is inf: it must be finite"),
+        ({"alpha": 1e39}, ValueError, r"alpha is 1e\+39: it must be finite in f32"),
+        ({"alpha": 10**400}, ValueError, "alpha is an int of 1329 bits: it must be finite"),
+        ({"beta": math.nan}, ValueError, "beta is nan: it must be finite"),
+        ({"beta": -math.inf}, ValueError, "beta is -inf: it must be finite"),
+        ({"beta": "0"}, TypeError, "beta is '0', not a real number"),
+        ({"workspace": 2**63}, ValueError, "workspace is 9223372036854775808: it must be below"),
+        ({"workspace": 10**400}, ValueError, "workspace is an int of 1329 bits"),
+        ({"workspace": b"8MiB"}, TypeError, "workspace is b'8MiB'"),
+        ({"workspace": [8]}, TypeError, r"workspace is \[8\]"),
         ({"layout": "chwn"}, ValueError, "layout is 'chwn': there are 'nchw' and 'nhwc'"),
         ({"workspace": -1}, ValueError, "cannot be negative"),
         ({"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
@@ -149,12 +238,75 @@ def test_arguments_that_make_no_convolution(
         (np.broadcast_to(np.float32(1), (1, 1, 1, 1)), ValueError, "out"),
         (X.reshape(-1)[:72].reshape(2, 4, 3, 3), ValueError, "out shares memory with an input"),
         (OnGpu((2, 4, 3, 3)), RuntimeError, "the inputs and out are on cpu and cuda:1"),
+        (np.ma.empty((2, 4, 3, 3), np.float32), TypeError, "out is a masked array"),
+        (np.ma.masked_all((2, 4, 3, 3), np.float32), TypeError, "out is a masked array"),
+        (Described(np.empty((2, 4, 3, 3), np.float32), data=None), TypeError, "'data' is None"),
+        ([], TypeError, "out is list, not an array"),
     ],
 )
 def test_outputs_that_cannot_be_written(out: object, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says) as caught:
         mucudnn.convolution_forward(X, W, out=out)
     assert isinstance(caught.value, MucudnnError)
+
+
+@pytest.mark.parametrize(
+    "half", [np.float32(0.5), np.float64(0.5), np.longdouble(0.5), np.array(0.5), Fraction(1, 2)], ids=repr
+)
+def test_factors_are_real_numbers_of_any_type(half: float) -> None:
+    out = np.ones((2, 4, 3, 3), np.float32)
+    expected = 0.5 * mucudnn.convolution_forward(X, W) + 0.5
+    np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, alpha=half, beta=half, out=out), expected)
+    np.testing.assert_array_equal(
+        mucudnn.convolution_forward(X, W, alpha=2), 2 * mucudnn.convolution_forward(X, W)
+    )
+
+
+def test_factors_of_f64_are_as_large_as_f64() -> None:
+    x, w = X.astype(np.float64), W.astype(np.float64)
+    found = mucudnn.convolution_forward(x, w, alpha=1e300)
+    np.testing.assert_allclose(found, 1e300 * mucudnn.convolution_forward(x, w), rtol=1e-12)
+
+
+def test_a_library_that_does_not_take_the_result_is_named() -> None:
+    x = OnlyDLPack(X)
+    x.__class__ = type("Stubborn", (OnlyDLPack,), {"__array_namespace__": lambda self: object()})
+    with pytest.raises(UsageError, match=r"the library of Stubborn does not take the result: .*give out="):
+        mucudnn.convolution_forward(x, W)
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError("not today")
+
+    with pytest.raises(ArgumentTypeError, match="stride is a Shy, not a whole number"):
+        mucudnn.convolution_forward(X, W, stride=Shy())
+    with pytest.raises(ArgumentTypeError) as caught:
+        mucudnn.convolution_forward(X, W, stride="1" * 10_000)
+    assert len(str(caught.value)) < 200
+
+
+def test_where_there_is_no_memory_for_the_result_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "empty", Mock(side_effect=MemoryError))
+    with pytest.raises(NothingFitsError, match=r"no memory for a result of the shape \(2, 4, 3, 3\)"):
+        mucudnn.convolution_forward(X, W)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(EngineError("it broke"), MucudnnError), (MemoryError(), NothingFitsError)]
+)
+def test_what_fails_in_the_engine_is_a_readable_error(
+    error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mucudnn.convolution_forward(X, W)
+    with monkeypatch.context() as patch:
+        patch.setattr(Division, "run", Mock(side_effect=error))
+        with pytest.raises(expected):
+            mucudnn.convolution_forward(X, W)
+    monkeypatch.setattr(Engine, "measure", Mock(side_effect=error))
+    with pytest.raises(expected):
+        mucudnn.convolution_forward(X, W, padding=1)
 
 
 def test_an_output_that_is_read_only() -> None:

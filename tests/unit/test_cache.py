@@ -213,8 +213,9 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
         compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
         cache.add_comparison(HERE, problem, "forward", "1*8 A", "2*4 B", compared)
         cache.add_enumeration(HERE, problem, "forward", 4, [])
-        connection, asked = cache._connection, []
-        connection.set_trace_callback(asked.append)
+        asked: list[str] = []
+        with cache._database.in_use() as connection:
+            connection.set_trace_callback(asked.append)
         assert cache.machines() == [HERE]
         assert cache.measurements(HERE, problem, "forward")
         assert cache.comparison(HERE, problem, "forward", "1*8 A", "2*4 B") == compared

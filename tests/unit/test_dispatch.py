@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
+from fractions import Fraction
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,7 +20,7 @@ from mucudnn._native import Engine
 from mucudnn.cache import Cache
 from mucudnn.devices import Device
 from mucudnn.dispatch import Call, prepared
-from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.optimizer import benchmark
 from mucudnn.plan import Plan, PlanKernel, write_plan
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -141,9 +145,78 @@ def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
         np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, padding=padding), expected)
 
 
-@pytest.mark.parametrize("shape", [None, 8, "8888"])
+class OtherPath(os.PathLike[str]):
+    """A path of another library."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def test_a_plan_may_be_given_by_any_kind_of_path(tmp_path: Path) -> None:
+    write_plan(PLAN, tmp_path / "a.plan")
+    assert prepared(CALL, OtherPath(tmp_path / "a.plan")).configuration == WHOLE
+
+
+NUMBERS = (1.0, True, np.float32(1), np.True_, Fraction(1), 1 + 0j, "1", None)
+SEVERAL = ((1.0, 1), [True, 1], (1, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "taken"),
+    [
+        *((name, odd, 1) for name in ("stride", "padding", "dilation", "groups") for odd in NUMBERS),
+        *((name, odd, (1, 1)) for name in ("stride", "padding", "dilation") for odd in SEVERAL),
+        *(("workspace", odd, 7) for odd in (7.0, np.float64(7), Fraction(7))),
+        ("workspace", False, 0),
+    ],
+)
+def test_what_only_equals_a_size_is_refused_before_and_after_the_size_was_taken(
+    name: str, odd: object, taken: object
+) -> None:
+    def call(value: object) -> None:
+        mucudnn.convolution_forward(X, W, **{"padding": 1, name: value})
+
+    with pytest.raises(ArgumentTypeError) as before:
+        call(odd)
+    call(taken)
+    with pytest.raises(ArgumentTypeError) as after:
+        call(odd)
+    assert str(after.value) == str(before.value)
+
+
+@pytest.mark.parametrize("odd", [8.0, np.float64(8), "8"])
+def test_what_only_equals_a_shape_is_refused_before_and_after_the_shape_was_taken(odd: object) -> None:
+    def call(channels: object) -> None:
+        mucudnn.convolution_backward_data(X, W, (8, channels, 14, 14), padding=1)
+
+    with pytest.raises(ArgumentTypeError, match="the shape of x is"):
+        call(odd)
+    call(8)
+    with pytest.raises(ArgumentTypeError, match="the shape of x is"):
+        call(odd)
+
+
+def test_whole_numbers_of_any_type_are_sizes() -> None:
+    class Named(IntEnum):
+        ZERO, ONE = 0, 1
+
+    expected = mucudnn.convolution_forward(X, W, padding=1, workspace=0)
+    for one, zero in ((np.int64(1), np.uint8(0)), (np.array(1), np.array(0)), (Named.ONE, Named.ZERO)):
+        found = mucudnn.convolution_forward(X, W, stride=(one, 1), padding=one, groups=one, workspace=zero)
+        np.testing.assert_array_equal(found, expected)
+    shape = np.array(X.shape)
+    np.testing.assert_array_equal(
+        mucudnn.convolution_backward_data(X, W, shape, padding=1),
+        mucudnn.convolution_backward_data(X, W, X.shape, padding=1),
+    )
+
+
+@pytest.mark.parametrize("shape", [None, 8, "8888", b"8888", {8, 14}])
 def test_a_shape_that_is_none_is_named(shape: object) -> None:
-    with pytest.raises(TypeError, match=f"the shape of x is {shape!r}") as caught:
+    with pytest.raises(TypeError, match=re.escape(f"the shape of x is {shape!r}")) as caught:
         mucudnn.convolution_backward_data(X, W, shape, padding=1)
     assert isinstance(caught.value, MucudnnError)
 

@@ -1,10 +1,12 @@
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mucudnn._native import parse_descriptor
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError
 from mucudnn.plan import Plan, PlanKernel, read_plan, write_plan
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -24,6 +26,46 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_plan(PLAN, path)
     assert read_plan(path) == PLAN
     assert list(tmp_path.iterdir()) == [path]
+
+
+class OtherPath(os.PathLike[str]):
+    """A path of another library."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+@pytest.mark.parametrize("kind", [str, Path, OtherPath])
+def test_a_path_may_be_of_any_kind(kind: Callable[[str], os.PathLike[str]], tmp_path: Path) -> None:
+    path = kind(str(tmp_path / "network.plan"))
+    write_plan(PLAN, path)
+    assert read_plan(path) == PLAN
+
+
+@pytest.mark.parametrize("path", [None, 3, b"a.plan", ["a.plan"], PLAN])
+def test_what_is_no_path_is_named(path: object) -> None:
+    for call in (lambda: write_plan(PLAN, path), lambda: read_plan(path)):
+        with pytest.raises(ArgumentTypeError, match=r"path is .*, not the path of a plan"):
+            call()
+
+
+def test_what_is_no_plan_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"plan is 'a\.plan', not a Plan"):
+        write_plan("a.plan", tmp_path / "network.plan")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", "no/such/folder/a.plan", "a" * 300, "a\0b"])
+def test_a_path_that_cannot_be_used_is_a_readable_error(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (lambda: write_plan(PLAN, path), lambda: read_plan(path)):
+        with pytest.raises(MucudnnError):
+            call()
 
 
 def test_equal_plans_are_equal_bytes_in_whatever_order_they_were_made() -> None:

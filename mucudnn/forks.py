@@ -1,0 +1,46 @@
+"""Resources that a child of fork() must not inherit.
+
+In the child the parent's other threads do not exist, but their locks are held and their files are open.
+"""
+
+import os
+from threading import RLock
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Closable(Protocol):
+    """A resource that is opened again when it is next used."""
+
+    def close(self) -> None:
+        """Release the resource."""
+
+
+no_fork = RLock()  # A fork waits until no other thread holds this lock.
+_before_fork: WeakSet[Closable] = WeakSet()
+_in_child: WeakSet[Closable] = WeakSet()
+
+
+def close_before_fork(resource: Closable) -> None:
+    """Close the resource before each fork. The caller holds `no_fork`."""
+    _before_fork.add(resource)
+
+
+def close_in_child(resource: Closable) -> None:
+    """Close the resource in each child of a fork. The caller holds `no_fork`."""
+    _in_child.add(resource)
+
+
+def _before() -> None:
+    no_fork.acquire()
+    for resource in list(_before_fork):
+        resource.close()
+
+
+def _after_in_child() -> None:
+    for resource in list(_in_child):
+        resource.close()
+    no_fork.release()
+
+
+os.register_at_fork(before=_before, after_in_parent=no_fork.release, after_in_child=_after_in_child)

@@ -1,0 +1,68 @@
+#include "host/forks.hpp"
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace mucudnn::host {
+namespace {
+
+// Threads count in cache lines of their own, so that short products do not slow each other down.
+struct alignas(64) Counter {
+  std::atomic<int> held{0};
+};
+
+std::array<Counter, 64> counters;  // with more threads some share one
+std::atomic<unsigned> threads{0};
+std::atomic<int> forks{0};  // in progress
+
+struct Thread {
+  Counter* counter = nullptr;
+  int nested = 0;
+};
+thread_local Thread self;
+
+template <typename Condition>
+void wait_while(const Condition& condition) {
+  while (condition()) std::this_thread::sleep_for(std::chrono::microseconds{20});
+}
+
+// A thread that forks within a product, from a signal handler, waits for nobody: it would wait for itself.
+void before_fork() {
+  if (self.nested > 0) return;
+  ++forks;
+  for (const Counter& each : counters) wait_while([&] { return each.held != 0; });
+}
+
+void after_fork() {
+  if (self.nested == 0) --forks;
+}
+
+void in_child() {
+  forks = 0;
+  for (Counter& each : counters) each.held = 0;  // of threads that do not exist here
+  if (self.nested > 0) self.counter->held = 1;
+}
+
+[[maybe_unused]] const int registered = pthread_atfork(before_fork, after_fork, in_child);
+
+}  // namespace
+
+NoFork::NoFork() {
+  if (self.nested++ > 0) return;
+  if (self.counter == nullptr) self.counter = &counters[threads++ % counters.size()];
+  // Either the fork sees this thread's count, or this thread sees the fork.
+  while (++self.counter->held, forks != 0) {
+    --self.counter->held;
+    wait_while([] { return forks != 0; });
+  }
+}
+
+NoFork::~NoFork() {
+  if (--self.nested == 0) --self.counter->held;
+}
+
+}  // namespace mucudnn::host

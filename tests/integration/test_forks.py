@@ -1,0 +1,294 @@
+"""A child of fork() runs what is known and decides what is new, whatever other threads of its parent do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECONDS = 60
+
+# Every program below begins with this. The thread of `measuring` sets `stopped` at its first measurement, and
+# goes on when `go_on` is set.
+BEGIN = """
+import logging, os, signal, sys, threading, traceback
+from pathlib import Path
+import numpy as np
+import mucudnn
+from mucudnn._native import Engine
+from mucudnn.cache import Cache
+
+numbers = np.random.default_rng(1)
+W = numbers.random((16, 16, 3, 3), np.float32)
+X = numbers.random((16, 16, 14, 14), np.float32)
+
+def check(samples, padding=1):
+    around = (padding, padding)
+    padded = np.pad(X[:samples].astype(np.float64), ((0, 0), (0, 0), around, around))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    expected = np.einsum("nchwij,kcij->nkhw", windows, W)
+    found = mucudnn.convolution_forward(X[:samples], W, padding=padding)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+def fork(work):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(40)  # ends a child that hangs
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return child
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+measure, measured = Engine.measure, []
+stopped, go_on = threading.Event(), threading.Event()
+at_first_measurement = []
+
+def stop():
+    stopped.set()
+    go_on.wait()
+
+def measure_after_what_is_due(engine, problem, *arguments, **more):
+    if more["budget_ms"] > 0:  # not the forecast's
+        measured.append(problem.mini_batch)
+        if at_first_measurement:
+            at_first_measurement.pop()()
+    return measure(engine, problem, *arguments, **more)
+
+Engine.measure = measure_after_what_is_due
+
+def measuring(samples):
+    at_first_measurement.append(stop)
+    thread = threading.Thread(target=check, args=(samples,), daemon=True)
+    thread.start()
+    stopped.wait()
+    return thread
+"""
+
+
+def python(program: str, tmp_path: Path, **variables: str) -> str:
+    """What a process prints that runs the program, in whose cache there is nothing."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        env={**kept, "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_while_another_thread_measures_a_child_runs_what_is_known_and_decides_what_is_new(
+    threads: str, tmp_path: Path
+) -> None:
+    program = """
+check(4)
+thread = measuring(16)
+
+def in_child():
+    check(4)
+    before = len(measured)
+    check(4, padding=0)
+    assert len(measured) > before
+
+assert status_of(fork(in_child)) == 0
+go_on.set()
+thread.join()
+"""
+    python(program, tmp_path, MUCUDNN_THREADS=threads)
+
+
+def test_a_child_waits_for_what_its_parent_measures_and_measures_nothing_twice(tmp_path: Path) -> None:
+    program = """
+thread = measuring(16)
+
+def in_child():
+    measured.clear()
+    check(16)
+    assert not measured, measured
+
+child = fork(in_child)
+go_on.set()
+thread.join()
+assert status_of(child) == 0
+"""
+    python(program, tmp_path)
+
+
+def test_a_child_does_not_wait_for_a_measurement_of_its_parent_that_ended(tmp_path: Path) -> None:
+    program = """
+measuring(16)
+parent_is_gone, writing = os.pipe()
+
+def in_child():
+    os.close(writing)
+    os.read(parent_is_gone, 1)
+    check(16)
+    print("done", flush=True)
+
+fork(in_child)
+os._exit(0)
+"""
+    assert python(program, tmp_path) == "done\n"
+
+
+def test_a_thread_that_forks_while_it_measures_itself_goes_on_in_both_processes(tmp_path: Path) -> None:
+    program = """
+children = []
+at_first_measurement.append(lambda: children.append(os.fork()))
+check(8)
+check(4)
+(child,) = children
+assert child == 0 or status_of(child) == 0
+"""
+    python(program, tmp_path)
+
+
+def test_after_its_parents_threads_worked_a_child_works_with_its_own(tmp_path: Path) -> None:
+    program = """
+W = numbers.random((32, 32, 3, 3), np.float32)
+X = numbers.random((2, 32, 32, 32), np.float32)  # one sample is work enough for several threads
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+assert threads() == 1
+check(2)
+assert threads() == 2
+
+def in_child():
+    assert threads() == 1
+    check(2)
+    assert threads() == 2
+    check(2, padding=0)
+
+for _ in range(2):
+    assert status_of(fork(in_child)) == 0
+    check(2)
+"""
+    python(program, tmp_path, MUCUDNN_THREADS="2", OPENBLAS_NUM_THREADS="1")
+
+
+# sqlite counts the locks of a process in its memory, which a child would inherit without the locks.
+def test_a_childs_connection_to_the_cache_holds_locks_of_its_own(tmp_path: Path) -> None:
+    program = """
+path = Path(os.environ["MUCUDNN_CACHE"])
+
+def is_locked():
+    files = [file for file in Path("/proc/self/fd").iterdir() if file.resolve() == path]
+    return any("lock:" in Path("/proc/self/fdinfo", file.name).read_text() for file in files)
+
+def in_child():
+    assert not is_locked()
+    with Cache.open(path) as own:
+        assert own.machines() == machines
+        assert is_locked()
+        assert cache.machines() == machines
+
+check(1)
+with Cache.open(path) as cache:
+    machines = cache.machines()
+    assert is_locked()
+    assert status_of(fork(in_child)) == 0
+    assert cache.machines() == machines
+    assert is_locked()
+"""
+    python(program, tmp_path)
+
+
+def test_a_fork_waits_for_the_end_of_a_transaction(tmp_path: Path) -> None:
+    program = """
+path = Path(os.environ["MUCUDNN_CACHE"])
+check(1)
+with Cache.read_only(path) as cache:
+    rows = list(cache.rows())
+
+def rows_until_another_thread_forks():
+    yield rows[0]
+    stopped.set()
+    go_on.wait()
+    yield rows[1]
+
+def merge():
+    with Cache.open(path) as cache:
+        cache.merge(rows_until_another_thread_forks())
+
+def in_child():
+    check(1, padding=0)
+    with Cache.read_only(path) as cache:
+        assert len(list(cache.rows())) > len(rows)
+
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+thread = threading.Thread(target=merge, daemon=True)
+thread.start()
+stopped.wait()
+assert status_of(fork(in_child)) == 0
+thread.join()
+"""
+    python(program, tmp_path)
+
+
+def test_a_child_names_a_plan_whose_digest_another_thread_computes(tmp_path: Path) -> None:
+    program = """
+plan = mucudnn.Plan({"engine": "host"})
+text = mucudnn.Plan.__str__
+
+def slow(plan):
+    if threading.current_thread() is not threading.main_thread():
+        stop()
+    return text(plan)
+
+mucudnn.Plan.__str__ = slow
+threading.Thread(target=lambda: plan.digest, daemon=True).start()
+stopped.wait()
+assert status_of(fork(lambda: plan.digest)) == 0
+go_on.set()
+assert plan.digest is plan.digest
+"""
+    python(program, tmp_path)
+
+
+# OpenBLAS holds locks within a product, which stay held in a child that is forked meanwhile.
+def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
+    program = """
+from mucudnn._native import Problem, host_library
+engine = Engine(host_library())
+problem = Problem(mini_batch=1, in_channels=1024, out_channels=1024, input=(64, 64), kernel=(1, 1))
+x, w, y = problem.x_elements, problem.w_elements, problem.y_elements
+sizes = {"x": x, "w": w, "y": y, "expected": y}
+memory = {name: engine.allocate(4 * size) for name, size in sizes.items()}
+for seed, name in enumerate("xw"):
+    memory[name].fill_random("f32", sizes[name], seed)
+memory["y"].fill("f32", sizes["y"], np.nan)
+division = engine.prepare(problem, "forward", [(1, "GEMM")])
+workspace = engine.allocate(division.workspace)
+
+def one_product(result):
+    engine.execute(problem, "forward", [(1, "GEMM")], memory["x"], memory["w"], memory[result], workspace)
+
+def values(name):
+    return memory[name].read("f32", sizes[name])
+
+one_product("expected")
+thread = threading.Thread(target=one_product, args=("y",), daemon=True)
+thread.start()
+while np.isnan(memory["y"].read("f32", 1)).any():  # until the product begins
+    pass
+assert status_of(fork(lambda: np.testing.assert_array_equal(values("y"), values("expected")))) == 0
+assert status_of(fork(lambda: one_product("y"))) == 0
+thread.join()
+"""
+    python(program, tmp_path)

@@ -1,0 +1,161 @@
+"""Whatever the array functions are given, they compute what is meant or raise a MucudnnError.
+
+A call ends in the same way whether or not its kernel has been decided. TEST_LONG is the number of examples to
+try, each of which makes four calls.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import empty_cache
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from odd_values import ARRAY, FACTOR, LAYOUT, OUT, PLAN, SHAPE, SIZE, WORKSPACE, Odd, sizes
+from reference import EPSILON, OUTPUT, PASSES, convolve
+
+import mucudnn
+from mucudnn import dispatch
+from mucudnn._native import Engine, Problem
+from mucudnn.errors import MucudnnError
+
+EXAMPLES = int(os.environ.get("TEST_LONG", "150"))
+TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
+FUNCTIONS = {
+    "forward": mucudnn.convolution_forward,
+    "backward_data": mucudnn.convolution_backward_data,
+    "backward_filter": mucudnn.convolution_backward_filter,
+}
+READ = {"forward": ("x", "w"), "backward_data": ("y", "w"), "backward_filter": ("x", "y")}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def whole_kernels_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, empty_cache(tmp_path_factory.mktemp("cache")):
+        patch.setenv("MUCUDNN_BATCH_POLICY", "undivided")
+        patch.setattr(Engine, "uncached", 0)  # measures on little memory: what the times are does not matter
+        patch.setattr(dispatch, "_older", {})
+        yield
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    flat = draw(st.booleans())
+    groups = draw(st.sampled_from([1, 2]))
+    stride, padding = draw(st.sampled_from([1, 2])), draw(st.sampled_from([0, 1]))
+    return Problem(
+        mini_batch=2, in_channels=2, out_channels=4, groups=groups,
+        input=(1, 6) if flat else (6, 5), kernel=(1, 3) if flat else (3, 2),
+        stride=(1, stride) if flat else stride, padding=(0, padding) if flat else padding,
+        data_type=draw(st.sampled_from(list(TYPES))), layout=draw(st.sampled_from(["nchw", "nhwc"])),
+    )  # fmt: skip
+
+
+def dims_of(problem: Problem) -> int:
+    return 1 if problem.kernel[0] == 1 else 2
+
+
+def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
+    """Channels first, with two spatial dimensions."""
+    numbers = np.random.default_rng(1)
+    shapes = {
+        "x": (problem.mini_batch, problem.in_channels, *problem.input),
+        "w": (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel),
+        "y": (problem.mini_batch, problem.out_channels, *problem.output),
+    }
+    return {name: numbers.random(shape).astype(TYPES[problem.data_type]) for name, shape in shapes.items()}
+
+
+def in_layout(problem: Problem, tensor: np.ndarray) -> np.ndarray:
+    """The tensor as the functions take it."""
+    if dims_of(problem) == 1:
+        tensor = tensor[:, :, 0]
+    return tensor if problem.layout == "nchw" else np.ascontiguousarray(np.moveaxis(tensor, 1, -1))
+
+
+def plain_arguments(problem: Problem, pass_: str, alpha: float, beta: float) -> dict[str, Any]:
+    tensors = {name: in_layout(problem, tensor) for name, tensor in tensors_of(problem).items()}
+    return {
+        **{name: tensors[name] for name in READ[pass_]},
+        **({} if pass_ == "forward" else {"shape": tensors[OUTPUT[pass_]].shape}),
+        "stride": problem.stride[-1], "padding": problem.padding[-1], "dilation": 1, "groups": problem.groups,
+        "layout": problem.layout, "alpha": alpha, "beta": beta, "workspace": None, "plan": None,
+        "out": tensors[OUTPUT[pass_]],
+    }  # fmt: skip
+
+
+def odd_values(problem: Problem, name: str) -> tuple[Odd, ...]:
+    if name in ("stride", "padding", "dilation"):
+        return sizes(dims_of(problem))
+    return {
+        "x": ARRAY, "w": ARRAY, "y": ARRAY, "out": OUT, "shape": SHAPE, "groups": SIZE, "layout": LAYOUT,
+        "alpha": FACTOR, "beta": FACTOR, "workspace": WORKSPACE, "plan": PLAN,
+    }[name]  # fmt: skip
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Problem, str, float, float, dict[str, Odd]]:
+    problem, pass_ = draw(problems()), draw(st.sampled_from(PASSES))
+    alpha, beta = draw(st.sampled_from([1.0, 2.0, -0.5])), draw(st.sampled_from([0.0, 0.5]))
+    names = draw(
+        st.lists(st.sampled_from(list(plain_arguments(problem, pass_, alpha, beta))), max_size=3, unique=True)
+    )
+    return (
+        problem,
+        pass_,
+        alpha,
+        beta,
+        {name: draw(st.sampled_from(odd_values(problem, name))) for name in names},
+    )
+
+
+def outcome(pass_: str, arguments: dict[str, Any]) -> tuple[str, str] | np.ndarray:
+    """The type and text of a MucudnnError, or else the result."""
+    given = dict(arguments)
+    positional = [given.pop(name) for name in (*READ[pass_], "shape") if name in given]
+    try:
+        result = FUNCTIONS[pass_](*positional, **given)
+    except MucudnnError as error:
+        return type(error).__name__, re.sub("0x[0-9a-f]+", "0x", str(error))
+    assert result is arguments["out"]
+    return np.array(getattr(result, "values", result))
+
+
+@settings(max_examples=EXAMPLES, derandomize=True)
+@given(calls())
+def test_a_call_with_odd_arguments_is_right_or_refused_whether_or_not_it_is_decided(
+    call: tuple[Problem, str, float, float, dict[str, Odd]],
+) -> None:
+    problem, pass_, alpha, beta, odd = call
+
+    def arguments(values: dict[str, Odd]) -> dict[str, Any]:
+        """Made anew: some values can be used once, and `out` is written."""
+        plain = plain_arguments(problem, pass_, alpha, beta)
+        return plain | {name: value.make(plain[name]) for name, value in values.items()}
+
+    meant = {name: value for name, value in odd.items() if value.is_taken}
+    # Numbers and tuples of numbers are different keys of decisions; odd values equal the one or the other.
+    tuples = {name: (arguments({})[name],) * dims_of(problem) for name in ("stride", "padding", "dilation")}
+    dispatch._prepared.clear()
+    cold = outcome(pass_, arguments(odd))
+    results = [outcome(pass_, arguments(meant)), outcome(pass_, arguments(meant) | tuples | {"workspace": 7})]
+    warm = outcome(pass_, arguments(odd))
+    if len(meant) == len(odd):
+        results += [cold, warm]
+    else:
+        assert isinstance(cold, tuple), "taken"
+        assert warm == cold
+        assert "\n" not in cold[1]
+        assert len(cold[1]) < 400
+    tensors = {name: tensor.astype(np.float64) for name, tensor in tensors_of(problem).items()}
+    before, convolved = tensors[OUTPUT[pass_]], convolve(problem, pass_, **tensors)
+    expected = in_layout(problem, alpha * convolved + beta * before)
+    scale = np.linalg.norm(abs(alpha) * convolved + beta * before)
+    for result in results:
+        assert isinstance(result, np.ndarray), result
+        assert np.linalg.norm(result.astype(np.float64) - expected) <= 4 * EPSILON[problem.data_type] * scale
