@@ -20,14 +20,14 @@ from typing import Any
 
 from bench.record import Record
 from mucudnn._native import Problem, format_candidates, parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.descriptor import problem_key
-from mucudnn.engines import open_engine
-from mucudnn.exchange import ENUMERATION, MEASUREMENT, Row
-from mucudnn.kernels import PASSES, Flags, read_network
-from mucudnn.measure import machine_of
-from mucudnn.policies import POLICIES, micro_batch_sizes
-from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import ENUMERATION, MEASUREMENT, Row
+from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.measure import machine_of
+from mucudnn.problems.descriptor import problem_key
+from mucudnn.problems.kernels import PASSES, Flags, read_network
+from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 
 SEED = 2018
 REPEATS = 5

@@ -14,11 +14,11 @@ from bench.networks import kernels
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, update
 from mucudnn._native import Engine, host_library
-from mucudnn.cache import Cache
 from mucudnn.cli.terminal import Terminal
-from mucudnn.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
-from mucudnn.optimizer import benchmark
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
 
 SWEPT = range(1, 25)
 CHECKED, TYPES = "mb16_ic64ih14_oc64_kh3_ph1", ("f32", "f16", "bf16")

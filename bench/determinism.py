@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import Record
-from mucudnn.buffers import Tensors, allocate_workspace, extent
-from mucudnn.cache import Cache
-from mucudnn.decide import Limits, decide
-from mucudnn.engines import open_engine
-from mucudnn.kernels import PASSES, Flags, Kernel, read_network
-from mucudnn.measure import machine_of
-from mucudnn.records import describe, slices
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import describe, slices
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import Limits, decide
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
 
 LIMIT = 64 * 2**20
 PROCESSES, RUNS = 3, 2

@@ -11,14 +11,14 @@ from bench.networks import deepbench, kernels
 from bench.record import Record
 from bench.whole import run_whole
 from mucudnn._native import Engine
-from mucudnn.buffers import Tensors, extent
-from mucudnn.cache import Cache
-from mucudnn.decide import Decision, Limits, decide, desirable_configurations
-from mucudnn.kernels import PASSES, Kernel
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import describe, slices
 from mucudnn.listener import Listener
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import optimize
-from mucudnn.records import describe, slices
+from mucudnn.measuring.buffers import Tensors, extent
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.plans.optimizer import optimize
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.curves import even_curve
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, divide_workspace

@@ -11,7 +11,7 @@ from bench.networks import kernels
 from bench.openblas import OpenBlas
 from bench.record import Record
 from mucudnn._native import Engine, Problem
-from mucudnn.buffers import Tensors, extent
+from mucudnn.measuring.buffers import Tensors, extent
 
 # Implicit GEMM's name in each pass.
 ALGORITHM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from bench.record import Record
 from mucudnn._native import Engine, most_slices
-from mucudnn.buffers import memory_cap
-from mucudnn.cache import Cache
-from mucudnn.compare import compare
-from mucudnn.kernels import Kernel
+from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
+from mucudnn.measuring.buffers import memory_cap
+from mucudnn.measuring.compare import compare
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 SLICES = (2, 4, 8)

@@ -21,9 +21,9 @@ import mucudnn
 import mucudnn.torch
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
-from mucudnn.devices import device_named
-from mucudnn.dispatch import Call, prepared
-from mucudnn.records import slices
+from mucudnn.arrays.devices import device_named
+from mucudnn.arrays.dispatch import Call, prepared
+from mucudnn.costs.records import slices
 
 THEMES = ("overhead", "resnet18", "unet3d", "volume", "threads")
 LIMITS = ("8MiB", "64MiB")  # and none, for one volume, which tiles are held against

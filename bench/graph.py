@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.record import Record, show
 from bench.shim import compare, compile_c, figure, pairs
 from mucudnn._native import host_library
-from mucudnn.libraries import shim_path
+from mucudnn.drop_in.libraries import shim_path
 
 KERNELS, TIMES = 64, 100
 SAMPLES = 100  # of a mini-batch to plan, which is no power of two

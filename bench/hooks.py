@@ -13,7 +13,7 @@ from rich.console import Console
 from bench.record import Record, show
 from bench.shim import compare, compile_c
 from mucudnn._native import Engine, Problem, format_plan, host_library
-from mucudnn.libraries import shim_path
+from mucudnn.drop_in.libraries import shim_path
 
 ROUNDS = 101
 SLICES = 64

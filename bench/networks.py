@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mucudnn.kernels import Flags, Kernel, read_network
+from mucudnn.problems.kernels import Flags, Kernel, read_network
 
 DEEPBENCH = [f"deepbench:conv{number}" for number in (9, 11, 19, 24)]  # two of 3x3, two of 5x5
 

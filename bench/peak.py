@@ -14,7 +14,7 @@ from rich.console import Console
 
 import mucudnn
 from bench.record import RESULTS, Record, describe_machine, show, write
-from mucudnn.devices import device_named
+from mucudnn.arrays.devices import device_named
 
 # Of an image decoder and of a 3-D U-Net, each one sample and 128 channels in and out.
 INPUTS = {"image, 3x3": (1, 128, 512, 512), "volume, 3x3x3": (1, 128, 28, 36, 36)}

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bench.record import Record, show
 from mucudnn._native import host_library
-from mucudnn.libraries import shim_path
+from mucudnn.drop_in.libraries import shim_path
 
 ROUNDS = 201
 FUNCTION = "cudnnGetVersion"  # as short as functions come

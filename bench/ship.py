@@ -13,13 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mucudnn.cache import Cache
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import MEASUREMENT, Row, format_rows, parse_rows
+from mucudnn.costs.records import Machine
+from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError
-from mucudnn.exchange import MEASUREMENT, Row, format_rows, parse_rows
-from mucudnn.records import Machine
-from mucudnn.system_database import SystemDatabase, file_name
 
-SHIPPED = Path(__file__).parents[1] / "mucudnn" / "data"
+SHIPPED = Path(__file__).parents[1] / "mucudnn" / "costs" / "data"
 
 
 def ship(measurements: Path, shipped: Path) -> Path:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from bench.record import Record
 from bench.whole import run_whole
 from mucudnn._native import Engine
-from mucudnn.cache import Cache
-from mucudnn.kernels import Kernel
+from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
+from mucudnn.plans.sweep import Point, find_cliffs, sweep
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.sweep import Point, find_cliffs, sweep
 
 LIMIT = 64 * 2**20
 ROUNDS = 7

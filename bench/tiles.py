@@ -7,15 +7,15 @@ from itertools import chain
 
 from bench.record import Record
 from mucudnn._native import Engine
-from mucudnn.buffers import Tensors, extent
-from mucudnn.cache import Cache
-from mucudnn.kernels import Flags, Kernel, read_network
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import slices
 from mucudnn.listener import Listener
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
-from mucudnn.records import slices
+from mucudnn.measuring.buffers import Tensors, extent
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.tiles import fastest_tiles
+from mucudnn.problems.kernels import Flags, Kernel, read_network
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.tiles import fastest_tiles
 
 LIMIT = 64 * 2**20
 MOST_FLOPS = 1e11  # a second or so for one run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mucudnn._native import Engine
-from mucudnn.buffers import Tensors, allocate_workspace, extent
-from mucudnn.kernels import Kernel
-from mucudnn.records import slices
+from mucudnn.costs.records import slices
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from mucudnn.errors import MucudnnError
 
 if TYPE_CHECKING:
-    from mucudnn.convolution import (
+    from mucudnn.arrays.convolution import (
         convolution_backward_data,
         convolution_backward_filter,
         convolution_forward,
     )
-    from mucudnn.plan import Plan, read_plan, write_plan
+    from mucudnn.plans.plan import Plan, read_plan, write_plan
 
     __version__: str
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
     elif name in __all__:
         from importlib import import_module
 
-        module = "mucudnn.convolution" if name.startswith("convolution_") else "mucudnn.plan"
+        module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
         value = getattr(import_module(module), name)
     else:
         raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")

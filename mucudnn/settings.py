@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mucudnn.errors import UsageError
-from mucudnn.policies import parse_policy
+from mucudnn.problems.policies import parse_policy
 from mucudnn.sizes import parse_limit
 
 

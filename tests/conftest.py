@@ -6,7 +6,8 @@ import pytest
 from hypothesis import settings
 from programs import cuda_program_folders
 
-from mucudnn import _native, dispatch
+from mucudnn import _native
+from mucudnn.arrays import dispatch
 from mucudnn.settings import SETTINGS
 
 # How long an example takes depends on the machine, not on whether the property holds.

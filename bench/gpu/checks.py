@@ -18,8 +18,8 @@ from bench.gpu.run import Case, Run
 from bench.gpu.setting import COLUMNS, NCHW
 from bench.record import Record
 from mucudnn._native import host_library
-from mucudnn.kernels import PASSES, Flags, Kernel, read_network
-from mucudnn.optimizer import benchmark
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
 
 STOCK = next(iter(HOWS))
 SUITE = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))

@@ -15,12 +15,12 @@ from bench.gpu.run import Case, Run
 from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
-from mucudnn.decide import Limits, decide
+from mucudnn.costs.records import describe
 from mucudnn.errors import NothingFitsError
-from mucudnn.kernels import Flags, read_network
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
-from mucudnn.records import describe
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import Limits, decide
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import Flags, read_network
 from mucudnn.solver import Configuration
 
 FREE = {"512 MiB of workspace": 512, "any workspace": None}

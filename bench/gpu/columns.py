@@ -12,12 +12,12 @@ from bench.gpu.run import Case, Run
 from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
-from mucudnn.decide import Decision, Limits, decide
+from mucudnn.costs.records import describe
 from mucudnn.errors import NothingFitsError
-from mucudnn.kernels import PASSES, Kernel
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
-from mucudnn.records import describe
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import Decision, Limits, decide
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration
 
 LIMITS = tuple(mib * MIB for mib in (8, 64, 128, 512))

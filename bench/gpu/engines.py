@@ -11,10 +11,10 @@ from typing import Any
 
 from bench.gpu.run import Case, Run
 from bench.record import Record
-from mucudnn.kernels import PASSES, Kernel
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
-from mucudnn.records import SUCCESS, Measurement
+from mucudnn.costs.records import SUCCESS, Measurement
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import PASSES, Kernel
 
 TYPES = ("TF32 NCHW", "bf16 NCHW", "fp32 NCHW")
 LEGACY = ("FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED")

@@ -14,7 +14,7 @@ from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
 from bench.gpu.training import PEAK, SECOND, WAYS
 from bench.record import Record
-from mucudnn.kernels import PASSES
+from mucudnn.problems.kernels import PASSES
 
 NOT_MEASURED = "not measured"
 STOCK, DROP_IN = HOWS

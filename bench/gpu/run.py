@@ -14,11 +14,11 @@ from bench.gpu.setting import Setting
 from bench.gpu.store import Store
 from bench.record import Record, append, read
 from mucudnn._native import Engine
-from mucudnn.cache import Cache
 from mucudnn.cli.terminal import Terminal
-from mucudnn.engines import open_engine
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
+from mucudnn.measuring.engines import open_engine
 
 MOST_FAILURES = 5
 FAILED = "failed"  # the metric of a record without a value, whose details say why

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mucudnn.kernels import Flags, Kernel, read_network
+from mucudnn.problems.kernels import Flags, Kernel, read_network
 
 MIB = 2**20
 NCHW = {  # name: data type, layout, math; the most telling first

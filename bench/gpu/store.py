@@ -9,9 +9,9 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mucudnn.cache import Cache
-from mucudnn.exchange import format_rows, parse_rows
-from mucudnn.journal import journal_of
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import format_rows, parse_rows
+from mucudnn.costs.journal import journal_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from bench.gpu.setting import COLUMNS, GPU, HOST, MIB
 from bench.gpu.store import Store
 from bench.gpu.training import PEAK, WAYS
 from bench.record import Record, read
-from mucudnn.kernels import PASSES
+from mucudnn.problems.kernels import PASSES
 
 
 def write_summary(store: Store) -> None:

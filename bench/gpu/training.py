@@ -10,8 +10,8 @@ from typing import Any
 from bench.gpu.programs import HOWS, call
 from bench.gpu.run import Case, Run
 from bench.record import Record
+from mucudnn.costs.journal import journal_of
 from mucudnn.errors import MucudnnError
-from mucudnn.journal import journal_of
 
 STOCK, DROP_IN = HOWS
 FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"

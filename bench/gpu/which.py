@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from mucudnn.engines import open_engine
 from mucudnn.errors import MucudnnError
+from mucudnn.measuring.engines import open_engine
 
 
 def main() -> None:

@@ -4,20 +4,20 @@ import argparse
 import shlex
 
 from mucudnn._native import Planner
-from mucudnn.cache import Cache, default_path
-from mucudnn.candidates import candidates
 from mucudnn.cli import options
 from mucudnn.cli.devices import measure_on_devices, parse_devices
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
-from mucudnn.engines import open_engine
-from mucudnn.kernels import Kernel
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
-from mucudnn.planner import bundled_devices, open_planner, plan, read_properties
-from mucudnn.policies import usable_sizes
-from mucudnn.records import SUCCESS, Machine
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.records import SUCCESS, Machine
+from mucudnn.measuring.candidates import candidates
+from mucudnn.measuring.described_device import bundled_devices, open_planner, plan, read_properties
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.text import short_names
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
-from mucudnn.text import short_names
 
 HELP = "measure algorithms at micro-batch sizes into the cache"
 DESCRIPTION = "Measures what the cache lacks, and decides nothing."

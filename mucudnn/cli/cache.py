@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cache import Cache, default_path
-from mucudnn.cache_file import UnwritableError
 from mucudnn.cli import options
 from mucudnn.cli.terminal import show, table
-from mucudnn.descriptor import short_text
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.exchange import format_rows, parse_rows
+from mucudnn.costs.file import UnwritableError
+from mucudnn.costs.journal import take_journal
 from mucudnn.errors import MucudnnError, UsageError
-from mucudnn.exchange import format_rows, parse_rows
-from mucudnn.journal import take_journal
 from mucudnn.output import write_lines
+from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"

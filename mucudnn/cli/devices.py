@@ -17,15 +17,15 @@ from multiprocessing.process import BaseProcess
 from typing import TypeAlias
 
 from mucudnn._native import EngineError
-from mucudnn.cache import default_path
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache
-from mucudnn.engines import open_engine
+from mucudnn.costs.cache import default_path
+from mucudnn.costs.records import Machine
 from mucudnn.errors import InterruptedByUserError, MucudnnError, NoEngineError, UsageError
 from mucudnn.listener import Listener
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import benchmark
-from mucudnn.records import Machine
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.optimizer import benchmark
 
 Answer: TypeAlias = tuple[Machine, int] | Exception
 

@@ -4,14 +4,12 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from mucudnn import doctor
 from mucudnn._native import EngineError
 from mucudnn.cli import options
 from mucudnn.cli.terminal import show
-from mucudnn.elf import NotElfError
-from mucudnn.engines import open_engine
-from mucudnn.errors import MucudnnError, NoEngineError
-from mucudnn.libraries import (
+from mucudnn.drop_in import doctor
+from mucudnn.drop_in.elf import NotElfError
+from mucudnn.drop_in.libraries import (
     SONAME,
     Found,
     find_libraries,
@@ -21,6 +19,8 @@ from mucudnn.libraries import (
     unknown_functions,
     version_of,
 )
+from mucudnn.errors import MucudnnError, NoEngineError
+from mucudnn.measuring.engines import open_engine
 from mucudnn.output import write_lines
 
 HELP = "see whether `mucudnn run` works, for what, and why not"

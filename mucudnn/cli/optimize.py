@@ -6,14 +6,14 @@ import re
 import shlex
 from pathlib import Path
 
-from mucudnn.cache import Cache
 from mucudnn.cli import options
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.cli.terminal import Terminal, opened_cache
-from mucudnn.engines import open_engine
-from mucudnn.optimizer import Result, optimize, replay
-from mucudnn.plan import write_plan
-from mucudnn.result import to_json, to_plan
+from mucudnn.costs.cache import Cache
+from mucudnn.measuring.engines import open_engine
+from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.plan import write_plan
+from mucudnn.plans.result import to_json, to_plan
 from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
@@ -77,5 +77,5 @@ def _next_command(arguments: argparse.Namespace) -> str:
     if arguments.replay:
         words += ["--replay", str(arguments.replay)]
     name = Path(arguments.network).stem
-    plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plan"
+    plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plans.plan"
     return shlex.join([*words, "--output", plan])

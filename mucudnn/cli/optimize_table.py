@@ -4,12 +4,12 @@ import textwrap
 from collections.abc import Sequence
 
 from mucudnn.cli.terminal import WIDTH, show, stdout, table
-from mucudnn.decide import Decision
-from mucudnn.kernels import PASSES
-from mucudnn.optimizer import Result
-from mucudnn.result import final, measured, predicted, total, total_workspace
+from mucudnn.plans.decide import Decision
+from mucudnn.plans.optimizer import Result
+from mucudnn.plans.result import final, measured, predicted, total, total_workspace
+from mucudnn.plans.text import broken, micro_batches, milliseconds, ratio, short_names
+from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
-from mucudnn.text import broken, micro_batches, milliseconds, ratio, short_names
 
 _COLUMNS = (  # and whether they hold figures
     ("kernel", False),

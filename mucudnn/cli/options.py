@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from mucudnn import settings
-from mucudnn.decide import Limits
 from mucudnn.errors import UsageError
-from mucudnn.kernels import PASSES, Flags, Kernel, bundled_networks, read_network
-from mucudnn.policies import POLICIES
+from mucudnn.plans.decide import Limits
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, bundled_networks, read_network
+from mucudnn.problems.policies import POLICIES
 from mucudnn.sizes import parse_limit, parse_size
 
 T = TypeVar("T")

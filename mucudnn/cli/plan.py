@@ -2,17 +2,17 @@
 
 import argparse
 
-from mucudnn.buffers import memory_cap
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, show, table
-from mucudnn.descriptor import short_text
-from mucudnn.engines import open_engine
 from mucudnn.errors import MucudnnError
-from mucudnn.plan import Plan, PlanKernel, read_plan
+from mucudnn.measuring.buffers import memory_cap
+from mucudnn.measuring.engines import open_engine
+from mucudnn.plans.plan import Plan, PlanKernel, read_plan
+from mucudnn.plans.text import micro_batches, milliseconds
+from mucudnn.plans.verify import foreign, verify
+from mucudnn.problems.descriptor import short_text
 from mucudnn.settings import LIBRARY, parse_threads
 from mucudnn.sizes import format_size
-from mucudnn.text import micro_batches, milliseconds
-from mucudnn.verify import foreign, verify
 
 HELP = "show, verify and compare plans"
 DESCRIPTION = (

@@ -4,12 +4,12 @@ import argparse
 from datetime import date
 from pathlib import Path
 
-from mucudnn.cache import Cache
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show
-from mucudnn.engines import open_engine
-from mucudnn.optimizer import Result, optimize, replay
+from mucudnn.costs.cache import Cache
+from mucudnn.measuring.engines import open_engine
 from mucudnn.output import write_lines
+from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mucudnn import settings
-from mucudnn.cache import default_path
 from mucudnn.cli import options
-from mucudnn.elf import NotElfError
+from mucudnn.costs.cache import default_path
+from mucudnn.drop_in.elf import NotElfError
+from mucudnn.drop_in.libraries import chosen_library, find_libraries, preloading, shim_path, unknown_functions
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
-from mucudnn.libraries import chosen_library, find_libraries, preloading, shim_path, unknown_functions
-from mucudnn.plan import read_plan
+from mucudnn.plans.plan import read_plan
 from mucudnn.sizes import parse_limit
 
 HELP = "run a program with mucudnn in front of its cuDNN"

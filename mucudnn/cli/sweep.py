@@ -10,16 +10,16 @@ from rich.table import Table
 
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
-from mucudnn.descriptor import short_text
-from mucudnn.engines import open_engine
+from mucudnn.costs.records import Machine
 from mucudnn.errors import UsageError
-from mucudnn.measure import machine_of
-from mucudnn.records import Machine
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
+from mucudnn.plans.text import micro_batches, milliseconds, ratio, short_names
+from mucudnn.problems.descriptor import short_text
 from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, spell_limit
 from mucudnn.solver import Configuration
-from mucudnn.sweep import Cliff, Sweep, parse_sizes, sweep
-from mucudnn.text import micro_batches, milliseconds, ratio, short_names
 
 HELP = "time kernels at many mini-batch sizes and find cliffs"
 DESCRIPTION = (

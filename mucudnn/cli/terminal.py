@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mucudnn.cache import Cache
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from mucudnn.decide import Limits
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.text import milliseconds
 from mucudnn.report.curves import Curve, Point
 from mucudnn.sizes import format_size
-from mucudnn.text import milliseconds
 
 # Relative to the network's time, or to the limit; less is not worth a sentence.
 _WORTH = 0.01

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mucudnn.kernels import Kernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, divide_workspace
 from mucudnn.solver.configuration import pareto_front
 

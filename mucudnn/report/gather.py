@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mucudnn.decide import Decision
-from mucudnn.kernels import PASSES, Kernel
-from mucudnn.optimizer import Result
-from mucudnn.records import Measurement
+from mucudnn.costs.records import Measurement
+from mucudnn.plans.decide import Decision
+from mucudnn.plans.optimizer import Result
+from mucudnn.plans.result import Times, measured, predicted, total_workspace
+from mucudnn.plans.text import short_names
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
 from mucudnn.report.curves import Curve, divided_curve, even_curve
-from mucudnn.result import Times, measured, predicted, total_workspace
 from mucudnn.solver import Configuration
 from mucudnn.solver.configuration import pareto_front
-from mucudnn.text import short_names
 
 
 @dataclass(frozen=True)

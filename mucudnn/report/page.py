@@ -6,13 +6,13 @@ from importlib import resources
 import jinja2
 
 from mucudnn import __version__
+from mucudnn.plans.result import final, total
+from mucudnn.plans.text import micro_batches, milliseconds, ratio
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
-from mucudnn.result import final, total
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration
-from mucudnn.text import micro_batches, milliseconds, ratio
 
 
 def render(report: Report, written: date) -> str:

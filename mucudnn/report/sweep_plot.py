@@ -6,8 +6,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mucudnn.plans.sweep import Sweep
 from mucudnn.report.figure import LIGHT, save_figure, style
-from mucudnn.sweep import Sweep
 
 _WIDTH, _HEIGHT, _COLUMNS = 420, 260, 3  # pixels of one kernel's plot, and how many stand side by side
 

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mucudnn.dispatch import PlanOrPath, known_plan
+from mucudnn.arrays.dispatch import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
-from mucudnn.plan import Plan
+from mucudnn.plans.plan import Plan
 from mucudnn.torch import functional, ops
 
 Model = TypeVar("Model")

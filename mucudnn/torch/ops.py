@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from mucudnn import arrays, settings
+from mucudnn import settings
 from mucudnn._native import EngineError
-from mucudnn.arrays import View
-from mucudnn.dispatch import Call, PlanOrPath, Prepared, known_plan, prepared
+from mucudnn.arrays import views as arrays
+from mucudnn.arrays.dispatch import Call, PlanOrPath, Prepared, known_plan, prepared
+from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, NotDifferentiableError, UsageError
-from mucudnn.plan import Plan
+from mucudnn.plans.plan import Plan
 
 Ints = Sequence[int]
 _SCHEMA = (

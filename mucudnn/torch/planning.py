@@ -10,17 +10,17 @@ from torch import Tensor
 
 from mucudnn import settings
 from mucudnn._native import Problem
-from mucudnn.cache import Cache
-from mucudnn.decide import Decision, Limits
-from mucudnn.devices import Device, device_named
-from mucudnn.dispatch import Call, LogListener, geometry, limit_of
+from mucudnn.arrays.devices import Device, device_named
+from mucudnn.arrays.dispatch import Call, LogListener, geometry, limit_of
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import MixedDevicesError, UsageError
-from mucudnn.kernels import PASSES, Kernel
-from mucudnn.optimizer import optimize
-from mucudnn.plan import Plan
-from mucudnn.result import to_plan
+from mucudnn.plans.decide import Decision, Limits
+from mucudnn.plans.optimizer import optimize
+from mucudnn.plans.plan import Plan
+from mucudnn.plans.result import to_plan
+from mucudnn.plans.tiles import better_tiles
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size
-from mucudnn.tiles import better_tiles
 from mucudnn.torch import ops
 from mucudnn.torch.modules import Choice, can_divide, convolutions, operands_of
 

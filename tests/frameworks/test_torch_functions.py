@@ -10,12 +10,12 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
-from mucudnn import arrays
-from mucudnn.arrays import View
-from mucudnn.dispatch import Call
+from mucudnn.arrays import views as arrays
+from mucudnn.arrays.dispatch import Call
+from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError
-from mucudnn.plan import Plan, PlanKernel
-from mucudnn.shapes import problem_of
+from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch import ops
 

@@ -14,7 +14,7 @@ import pytest
 from needs_torch import mt, torch
 from small_network import Network, X
 
-from mucudnn import dispatch
+from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.torch import modules
 

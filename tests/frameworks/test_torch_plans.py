@@ -10,8 +10,9 @@ from needs_torch import mt, torch
 from small_network import Network, X
 
 import mucudnn
-from mucudnn import dispatch, tiles
-from mucudnn.plan import Plan
+from mucudnn.arrays import dispatch
+from mucudnn.plans import tiles
+from mucudnn.plans.plan import Plan
 
 nn = torch.nn
 

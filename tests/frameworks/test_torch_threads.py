@@ -9,7 +9,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
-from mucudnn.cache import Cache
+from mucudnn.costs.cache import Cache
 from mucudnn.torch import ops
 
 X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)

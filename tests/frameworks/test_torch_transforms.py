@@ -9,7 +9,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
-from mucudnn import dispatch
+from mucudnn.arrays import dispatch
 from mucudnn.errors import NotDifferentiableError
 
 X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)

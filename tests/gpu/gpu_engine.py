@@ -16,7 +16,7 @@ from pathlib import Path
 from reference import Array, Bench
 
 from mucudnn._native import Candidate, Engine, EngineError, Problem, cudart_library, host_library
-from mucudnn.engines import open_engine
+from mucudnn.measuring.engines import open_engine
 
 _CHOICE = os.environ.get("TEST_GPU_ENGINE", "cudnn")
 ON_GPU = _CHOICE == "cudnn"

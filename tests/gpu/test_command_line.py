@@ -12,7 +12,7 @@ import pytest
 from gpu_engine import HAS_CUDA, engine_environment
 from programs import environment
 
-from mucudnn.planner import bundled_devices, read_properties
+from mucudnn.measuring.described_device import bundled_devices, read_properties
 
 pytestmark = pytest.mark.gpu
 

@@ -16,8 +16,8 @@ from torch_convolutions import CASES
 from torch_runs import LIMIT, PROGRAM, Run, alone, assert_within_contract, under
 
 from mucudnn._native import Engine, most_slices
-from mucudnn.kernels import PASSES, Flags, read_network
-from mucudnn.records import SUCCESS
+from mucudnn.costs.records import SUCCESS
+from mucudnn.problems.kernels import PASSES, Flags, read_network
 
 pytestmark = pytest.mark.gpu
 

@@ -9,8 +9,8 @@ import pytest
 from programs import compile_c, preload
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.records import Machine, Measurement
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Machine, Measurement
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
@@ -22,8 +22,8 @@ KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
 from mucudnn._native import parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.records import Machine, Measurement
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Machine, Measurement
 
 machine = Machine("host", "a device", "a library 1.0", 1)
 problem = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]

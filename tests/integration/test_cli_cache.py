@@ -8,11 +8,11 @@ from unittest.mock import Mock
 import pytest
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.cache_file import VERSION
 from mucudnn.cli import main
-from mucudnn.exchange import SCHEMA
-from mucudnn.records import Listed, Machine, Measurement
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import SCHEMA
+from mucudnn.costs.file import VERSION
+from mucudnn.costs.records import Listed, Machine, Measurement
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

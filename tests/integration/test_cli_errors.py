@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mucudnn.cache import Cache
-from mucudnn.cache_file import VERSION
 from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.file import VERSION
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

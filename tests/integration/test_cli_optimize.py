@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mucudnn.cache_file import VERSION
 from mucudnn.cli import main
-from mucudnn.plan import read_plan
+from mucudnn.costs.file import VERSION
+from mucudnn.plans.plan import read_plan
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

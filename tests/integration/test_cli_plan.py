@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mucudnn.cli import main
-from mucudnn.plan import Plan, read_plan, write_plan
+from mucudnn.plans.plan import Plan, read_plan, write_plan
 from mucudnn.solver import Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")

@@ -14,8 +14,8 @@ import pytest
 from programs import run
 from test_shim_nvidia import cudnn, stubs
 
-from mucudnn.cache import Cache
-from mucudnn.planner import bundled_devices, read_properties
+from mucudnn.costs.cache import Cache
+from mucudnn.measuring.described_device import bundled_devices, read_properties
 
 __all__ = ["cudnn", "stubs"]  # fixtures
 
@@ -138,7 +138,7 @@ def test_a_missing_cublas_is_named_with_the_package_that_has_it(cudnn: Path) -> 
     """Without one, cuDNN ends the process. Installed packages are kept out of sight: one may hold cuBLAS."""
     program = f"""
 import sys
-from mucudnn import planner
+from mucudnn.measuring import described_device as planner
 from mucudnn.cli import main
 planner.installed = lambda path: []
 sys.exit(main(["benchmark", "{KERNEL}", "--device-properties", "h200"]))

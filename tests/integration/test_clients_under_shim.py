@@ -14,7 +14,7 @@ from shim_cases import ENUMERATORS, ROOMY, algorithms
 from test_clients import PROBLEMS, problem
 
 from mucudnn._native import Engine, most_slices
-from mucudnn.kernels import Flags, read_network
+from mucudnn.problems.kernels import Flags, read_network
 
 ASKING = ("caffe", "pytorch")  # the habits that ask before they convolve
 

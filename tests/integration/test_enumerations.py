@@ -17,8 +17,8 @@ from test_cudnn_engine import mucudnn, on_stand_in
 from wrapped_library import build_wrapper, calls_in
 
 from mucudnn._native import Engine, Enumeration, host_library, parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.kernels import PASSES
+from mucudnn.costs.cache import Cache
+from mucudnn.problems.kernels import PASSES
 
 KERNEL = "mb4_ic8ih14_oc8_kh3_ph1"
 ASKED = {"legacy": "cudnnGetConvolutionForwardAlgorithm_v7", "graph": "ENGINEHEUR"}

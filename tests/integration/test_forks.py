@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import mucudnn
 from mucudnn._native import Engine
-from mucudnn.cache import Cache
+from mucudnn.costs.cache import Cache
 
 numbers = np.random.default_rng(1)
 W = numbers.random((16, 16, 3, 3), np.float32)

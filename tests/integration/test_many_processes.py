@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from mucudnn.cache import Cache
-from mucudnn.claims import Claims
 from mucudnn.cli import devices, main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.claims import Claims
+from mucudnn.costs.records import Machine
 from mucudnn.listener import Listener
-from mucudnn.records import Machine
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -49,7 +49,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
 def test_a_claim_is_one_processs_until_it_ends_however_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     script = (
-        "import signal, sys; from pathlib import Path; from mucudnn.claims import Claims\n"
+        "import signal, sys; from pathlib import Path; from mucudnn.costs.claims import Claims\n"
         "with Claims(Path(sys.argv[1])).claim('a kernel', wait=True):\n"
         "    print('mine', flush=True)\n    signal.pause()"
     )

@@ -17,9 +17,9 @@ from shim_clients import HERE
 from test_shim_nvidia import cudnn, stubs
 
 from mucudnn._native import NOT_ALLOWED, Problem, parse_descriptor
-from mucudnn.kernels import PASSES, Flags, bundled_networks, read_network
-from mucudnn.planner import bundled_devices, read_properties
-from mucudnn.records import SUCCESS
+from mucudnn.costs.records import SUCCESS
+from mucudnn.measuring.described_device import bundled_devices, read_properties
+from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_network
 from mucudnn.solver import MicroConfiguration, desirable_set
 
 __all__ = ["cudnn", "stubs"]  # fixtures
@@ -252,7 +252,7 @@ NAMES: Sequence[str] = (
 def test_a_name_that_is_no_engines_is_refused(cudnn: Path, stubs: Path) -> None:
     program = f"""
 from mucudnn._native import EngineError, Planner, parse_descriptor
-from mucudnn.planner import read_properties
+from mucudnn.measuring.described_device import read_properties
 planner = Planner("libcudnn.so.9", read_properties("h200"))
 problem = parse_descriptor("{HEADLINE.format(4)}")[0]
 for name in {NAMES!r}:

@@ -5,11 +5,11 @@ import pytest
 from browser import Browser, find_chromium
 from programs import is_missing
 
-from mucudnn.cache import Cache
 from mucudnn.cli import main
-from mucudnn.kernels import PASSES, Flags, read_network
-from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.problems.kernels import PASSES, Flags, read_network
+from mucudnn.problems.policies import micro_batch_sizes
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

@@ -18,7 +18,7 @@ from shim_clients import (
 )
 from stand_in_library import build_library
 
-from mucudnn.libraries import known_functions
+from mucudnn.drop_in.libraries import known_functions
 
 habits = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from programs import SHIM, compile_c, host_engine_folders, run
 
-from mucudnn import _native, doctor
+from mucudnn import _native
 from mucudnn.cli import doctor as cli_doctor
 from mucudnn.cli import main
+from mucudnn.drop_in import doctor
 from mucudnn.errors import UsageError
 
 CALL = (

@@ -12,8 +12,8 @@ import pytest
 from programs import SHIM, compile_c, is_missing, run, run_under_mucudnn
 from shim_clients import HABITS, HERE, Habit, build_answers, build_symbols
 
-from mucudnn.elf import read_elf
-from mucudnn.libraries import known_functions, unknown_functions
+from mucudnn.drop_in.elf import read_elf
+from mucudnn.drop_in.libraries import known_functions, unknown_functions
 
 DATA = HERE.parent / "data"
 STUBS = HERE.parent / "native" / "cuda_stubs.c"

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.ship import ship
-from mucudnn import system_database
 from mucudnn._native import parse_descriptor
-from mucudnn.cache import Cache, default_path
 from mucudnn.cli import main
-from mucudnn.decide import desirable_configurations
-from mucudnn.exchange import MEASUREMENT, Row, format_rows
-from mucudnn.kernels import Kernel
-from mucudnn.policies import micro_batch_sizes
-from mucudnn.records import SUCCESS, Listed, Machine, Measurement
-from mucudnn.system_database import SystemDatabase, file_name
+from mucudnn.costs import shipped as system_database
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.exchange import MEASUREMENT, Row, format_rows
+from mucudnn.costs.records import SUCCESS, Listed, Machine, Measurement
+from mucudnn.costs.shipped import SystemDatabase, file_name
+from mucudnn.plans.decide import desirable_configurations
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import micro_batch_sizes
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

@@ -10,7 +10,7 @@ from reference import EPSILON, OUTPUT, PASSES, convolve, divisions, problems
 
 import mucudnn
 from mucudnn._native import Problem, most_slices
-from mucudnn.plan import Plan, PlanKernel
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}

@@ -17,7 +17,7 @@ from reference import OUTPUT, PASSES
 
 import mucudnn
 from mucudnn._native import Division, Engine, Problem, host_library
-from mucudnn.plan import Plan, PlanKernel
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 Bytes = npt.NDArray[np.uint8]

@@ -17,17 +17,17 @@ from reference import EPSILON, Array, Bench, cancelling, convolve, divisions
 
 import mucudnn
 from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps
-from mucudnn.cache import Cache
-from mucudnn.devices import device_named
+from mucudnn.arrays.devices import device_named
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
-from mucudnn.measure import machine_of
-from mucudnn.plan import Plan, PlanKernel
-from mucudnn.policies import POLICIES
-from mucudnn.records import SUCCESS, Measurement
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.tiles import fastest_tiles
+from mucudnn.plans.verify import verify
+from mucudnn.problems.policies import POLICIES
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.tiles import fastest_tiles
-from mucudnn.verify import verify
 
 GRADIENT = "backward_filter"
 PROBLEM = Problem(

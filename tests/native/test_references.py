@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import PASSES, Array, Bench, problems
 
-from mucudnn import reference
 from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
-from mucudnn.buffers import Tensors, extent
-from mucudnn.compare import compare, comparison_memory
-from mucudnn.kernels import Kernel
-from mucudnn.reference import Piece, Reference, piece_of
+from mucudnn.measuring import reference
+from mucudnn.measuring.buffers import Tensors, extent
+from mucudnn.measuring.compare import compare, comparison_memory
+from mucudnn.measuring.reference import Piece, Reference, piece_of
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 ROOM = 2**40

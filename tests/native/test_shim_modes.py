@@ -15,9 +15,9 @@ from shim_cases import CLIENT, ENUMERATORS, case, check_results, problem_of, run
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, cudart_library, host_library, parse_plan
-from mucudnn.cache import Cache
 from mucudnn.cli import main
-from mucudnn.kernels import Flags, read_network
+from mucudnn.costs.cache import Cache
+from mucudnn.problems.kernels import Flags, read_network
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 MAGIC = "mucudnn plan 2\n"  # of a document of the journal

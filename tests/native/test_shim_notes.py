@@ -18,7 +18,7 @@ from test_shim_graph import SMALL, followed
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library, parse_descriptor
-from mucudnn.journal import rows_of
+from mucudnn.costs.journal import rows_of
 
 NOTES = {name: CONSTANTS[f"NUMERICAL_NOTE_{name}"] for name in ("TENSOR_CORE", "NONDETERMINISTIC")}
 PLAIN = {"forward": 0, "backward_data": 1, "backward_filter": 1}  # implicit GEMM

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mucudnn.plan import Plan
+from mucudnn.plans.plan import Plan
 
 
 class Odd(NamedTuple):

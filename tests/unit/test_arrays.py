@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn import arrays, devices
 from mucudnn._native import Division, Engine, EngineError
+from mucudnn.arrays import devices
+from mucudnn.arrays import views as arrays
 from mucudnn.errors import (
     ArgumentTypeError,
     MixedDevicesError,

@@ -22,10 +22,10 @@ from bench.record import Record, append, read
 from bench.ship import ship
 from bench.tables import gpu_tables
 from mucudnn._native import Problem
+from mucudnn.costs.journal import journal_of
+from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError
-from mucudnn.journal import journal_of
-from mucudnn.kernels import Kernel
-from mucudnn.system_database import SystemDatabase
+from mucudnn.problems.kernels import Kernel
 
 MIB = 2**20
 MACHINE = {

@@ -21,9 +21,9 @@ from bench.gpu.setting import HOST
 from bench.gpu.store import Store
 from bench.record import Record, append, read
 from mucudnn._native import EngineError, parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.journal import journal_of
-from mucudnn.records import SUCCESS, Machine, Measurement
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.journal import journal_of
+from mucudnn.costs.records import SUCCESS, Machine, Measurement
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "engine": "cudnn"}
 

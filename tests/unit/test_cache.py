@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.cache import Cache, default_path
-from mucudnn.cache_file import APPLICATION_ID, VERSION, UnwritableError
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.listener import Listener
-from mucudnn.records import Comparison, Listed, Machine, Measurement
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 

@@ -1,10 +1,10 @@
 import pytest
 
 from mucudnn._native import parse_descriptor
-from mucudnn.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Measurement
 from mucudnn.errors import MucudnnError, NothingFitsError
-from mucudnn.kernels import Kernel
-from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Measurement
+from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
 MiB = 2**20

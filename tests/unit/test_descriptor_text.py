@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.descriptor import GEOMETRY, geometry, problem_key, short_text
+from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key, short_text
 
 sizes = st.integers(1, 3)
 

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn import arrays, dispatch, shapes
 from mucudnn._native import Engine
-from mucudnn.cache import Cache
-from mucudnn.devices import Device
-from mucudnn.dispatch import Call, prepared
+from mucudnn.arrays import dispatch
+from mucudnn.arrays import views as arrays
+from mucudnn.arrays.devices import Device
+from mucudnn.arrays.dispatch import Call, prepared
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
-from mucudnn.optimizer import benchmark
-from mucudnn.plan import Plan, PlanKernel, write_plan
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.plan import Plan, PlanKernel, write_plan
+from mucudnn.problems import shapes
 from mucudnn.solver import Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import SHIM, compile_c
 
-from mucudnn.elf import NotElfError, read_elf
+from mucudnn.drop_in.elf import NotElfError, read_elf
 
 SOURCE = """
 int a_function(void) { return 1; }

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cache import Cache
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import ENUMERATION, MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement
+from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
-from mucudnn.exchange import ENUMERATION, MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
-from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement
-from mucudnn.system_database import SystemDatabase, file_name
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 THERE = Machine("host", "another device", "a library 1.0", 1)
@@ -214,7 +214,7 @@ def test_shipped_measurements_are_never_written_to(tmp_path: Path, system: Syste
 
 
 def test_what_the_package_ships_can_be_read_and_is_named_after_its_machine() -> None:
-    folder = resources.files("mucudnn") / "data"
+    folder = resources.files("mucudnn.costs") / "data"
     for file in folder.iterdir():
         if file.name.endswith(".jsonl"):
             for _, values in parse_rows(file.read_text("utf-8").splitlines(), file.name):

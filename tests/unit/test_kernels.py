@@ -6,7 +6,7 @@ import pytest
 
 from mucudnn._native import Problem
 from mucudnn.errors import UsageError
-from mucudnn.kernels import Flags, bundled_networks, read_network
+from mucudnn.problems.kernels import Flags, bundled_networks, read_network
 
 FORWARD = ("forward",)
 

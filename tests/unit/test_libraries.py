@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from programs import SHIM
 
-from mucudnn import _native, libraries
-from mucudnn.elf import NotElfError
+from mucudnn import _native
+from mucudnn.drop_in import libraries
+from mucudnn.drop_in.elf import NotElfError
+from mucudnn.drop_in.libraries import Found, chosen_library, find_libraries, format_version, preloading
 from mucudnn.errors import UsageError
-from mucudnn.libraries import Found, chosen_library, find_libraries, format_version, preloading
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from odd_values import ARRAY, FACTOR, LAYOUT, OUT, PLAN, SHAPE, SIZE, WORKSPACE,
 from reference import EPSILON, OUTPUT, PASSES, convolve
 
 import mucudnn
-from mucudnn import dispatch
 from mucudnn._native import Engine, Problem
+from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError
 
 EXAMPLES = int(os.environ.get("TEST_LONG", "150"))

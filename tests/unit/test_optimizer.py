@@ -7,15 +7,15 @@ import pytest
 from fake_engine import ALLOC_FAILED, FakeAlgorithm, FakeEngine, FakeMemory
 
 from mucudnn._native import Engine, EngineError, parse_descriptor
-from mucudnn.buffers import measuring_extent
-from mucudnn.cache import Cache
-from mucudnn.decide import Limits
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, UsageError
-from mucudnn.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.listener import Listener
-from mucudnn.measure import machine_of
-from mucudnn.optimizer import Result, optimize, replay
-from mucudnn.result import to_json, to_plan
+from mucudnn.measuring.buffers import measuring_extent
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.result import to_json, to_plan
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
 from mucudnn.solver import Division, solve_division
 
 MiB = 2**20
@@ -209,7 +209,7 @@ def test_a_division_that_was_stopped_says_its_gap(path: Path, monkeypatch: pytes
     with Cache.read_only(path) as cache:
         reached = replay(cache, KERNELS, "power_of_two", Limits(total=8 * MiB), listener)
         assert listener.messages == []
-        monkeypatch.setattr("mucudnn.decide.solve_division", stopped)
+        monkeypatch.setattr("mucudnn.plans.decide.solve_division", stopped)
         assert replay(cache, KERNELS, "power_of_two", Limits(total=8 * MiB), listener) == reached
     (message,) = listener.messages
     assert "stopped after 30 s at a gap of 1.23%" in message

@@ -7,7 +7,7 @@ import pytest
 
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError
-from mucudnn.plan import Plan, PlanKernel, read_plan, write_plan
+from mucudnn.plans.plan import Plan, PlanKernel, read_plan, write_plan
 from mucudnn.solver import Configuration, MicroConfiguration
 
 WHOLE = Configuration((MicroConfiguration(8, "LEAN", 8.5, 0),))

@@ -7,11 +7,11 @@ import pytest
 from fake_engine import UNSUPPORTED, FakeAlgorithm, FakeEngine
 
 from mucudnn._native import Engine, parse_descriptor
-from mucudnn.cache import Cache
-from mucudnn.decide import Limits
-from mucudnn.kernels import Kernel
+from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
-from mucudnn.optimizer import optimize
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.optimizer import optimize
+from mucudnn.problems.kernels import Kernel
 from mucudnn.report.figure import LIGHT, PALETTE
 from mucudnn.report.files import write_plots
 from mucudnn.report.gather import Report, gather

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mucudnn._native import parse_descriptor
-from mucudnn.decide import Limits
-from mucudnn.kernels import Kernel
+from mucudnn.plans.decide import Limits
+from mucudnn.problems.kernels import Kernel
 from mucudnn.report.advice import advise, next_step
 from mucudnn.report.curves import Curve, Point, divided_curve, even_curve
 from mucudnn.solver import Configuration, MicroConfiguration

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import Engine, parse_descriptor
-from mucudnn.cache import Cache
 from mucudnn.cli.sweep import cliff_sentence
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import UsageError
-from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
+from mucudnn.plans.sweep import JUMP, Cliff, Point, Sweep, find_cliffs, parse_sizes, sweep
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.sweep import JUMP, Cliff, Point, Sweep, find_cliffs, parse_sizes, sweep
 
 KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 MiB = 2**20

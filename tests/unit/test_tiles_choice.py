@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn import dispatch, tiles
 from mucudnn._native import Engine, parse_descriptor, tile_copies, tile_steps
-from mucudnn.cache import Cache
-from mucudnn.dispatch import Call
+from mucudnn.arrays import dispatch
+from mucudnn.arrays.dispatch import Call
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
-from mucudnn.plan import Plan, PlanKernel, write_plan
+from mucudnn.plans import tiles
+from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.sizes import parse_limit
 from mucudnn.solver import Configuration, MicroConfiguration
 

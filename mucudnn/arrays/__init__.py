@@ -1,0 +1,1 @@
+"""Convolutions of arrays of any library: NumPy, PyTorch, CuPy, DLPack."""

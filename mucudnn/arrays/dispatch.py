@@ -1,0 +1,301 @@
+"""From a call to a division made ready: decided once for a kernel and a limit, then looked up."""
+
+import logging
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePath
+from threading import Lock
+from typing import NamedTuple
+
+from mucudnn import settings
+from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
+from mucudnn.arrays.devices import Device, device_named
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import slices
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
+from mucudnn.listener import Listener
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import Limits, decide
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
+from mucudnn.plans.tiles import better_tiles
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.shapes import (
+    Shape,
+    Sizes,
+    exact_layout,
+    exact_size,
+    exact_sizes,
+    problem_of,
+    shapes_of,
+    whole_number,
+)
+from mucudnn.sizes import format_size, parse_limit
+from mucudnn.solver import Configuration
+
+PlanOrPath = Plan | AnyPath
+
+
+class Call(NamedTuple):
+    """What a decision depends on; y may have no shape yet where the pass writes it."""
+
+    pass_: str
+    device: str
+    data_type: str
+    layout: str
+    x: Shape
+    w: Shape
+    y: Shape | None
+    stride: Sizes
+    padding: Sizes
+    dilation: Sizes
+    groups: int
+    workspace: int | str | None  # None: of the environment
+    math: str = "default"
+    threads: int | None = None  # of the host engine; None: of the environment
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A division made ready on its device, with the shapes of its tensors."""
+
+    problem: Problem
+    configuration: Configuration
+    shapes: dict[str, Shape]
+    plan: PlanOrPath | None  # kept, so that its id is not given to another
+    _device: Device
+    _division: Division
+    _workspace: int
+
+    def run(
+        self,
+        x: int,
+        w: int,
+        y: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: int = 0,
+        owner: object = None,
+    ) -> None:
+        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream.
+
+        Where one of the tensors is given as `owner`, its library lends a CUDA device's workspace.
+        Raises NothingFitsError, MucudnnError.
+        """
+        try:
+            self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
+        except (EngineError, MemoryError) as error:
+            raise _failure(error) from None
+
+
+# What was used last. When `_MOST` are there they become the older ones, and those that were are forgotten, so
+# that shapes without end take no memory without end; what is used again comes back from the older ones.
+_MOST = 4096  # of 3 KB each
+_prepared: dict[Hashable, Prepared] = {}
+_older: dict[Hashable, Prepared] = {}
+_deciding = Lock()  # one at a time: measurements would disturb each other
+
+
+def _decide_in_child() -> None:
+    """The thread that held the lock when the process forked does not exist in the child."""
+    global _deciding
+    _deciding = Lock()
+
+
+os.register_at_fork(after_in_child=_decide_in_child)
+
+
+def prepared(
+    call: Call, plan: PlanOrPath | None = None, *, stream: int = 0, only_plan: bool = True
+) -> Prepared:
+    """The division for a call, on this stream: of the plan, else the fastest within the workspace.
+
+    Without `only_plan` a kernel that the plan does not have is decided as if there were no plan.
+
+    A kernel that was never measured is measured now, and kept in the cache. Raises UsageError,
+    ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it, and
+    on a stream that a CUDA graph captures; NoEngineError, NothingFitsError, MucudnnError.
+    """
+    if call.device != "cpu":
+        device_named(call.device).check_stream(stream)
+    if not _is_exact(call):
+        call = _exact(call)
+    identity = plan if isinstance(plan, str | PurePath) else id(plan)
+    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
+    found = _prepared.get(key)
+    if found is None:
+        with _deciding:
+            try:
+                found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
+            except (EngineError, MemoryError) as error:
+                raise _failure(error) from None
+            if len(_prepared) >= _MOST:
+                _older.clear()
+                _older.update(_prepared)
+                _prepared.clear()
+            _prepared[key] = found
+    return found
+
+
+def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
+    """The problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
+    problem = problem_of(
+        call.data_type,
+        call.layout,
+        call.x,
+        call.w,
+        call.stride,
+        call.padding,
+        call.dilation,
+        call.groups,
+        call.math,
+    )
+    shapes = shapes_of(problem, len(call.x) - 2)
+    if call.y is not None and tuple(call.y) != shapes["y"]:
+        raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
+    return problem, shapes
+
+
+def limit_of(workspace: int | str | None) -> int | None:
+    """Bytes of a limit, None for no limit; what is not given comes from the environment.
+
+    Raises UsageError, ArgumentTypeError.
+    """
+    if workspace is None:
+        limit: int | None = settings.WORKSPACE_LIMIT.read()
+        return limit
+    if isinstance(workspace, str):
+        return parse_limit(workspace)
+    size = whole_number(workspace)
+    if size is None:
+        raise ArgumentTypeError(
+            f"workspace is {shown(workspace)}: write bytes, or text such as '64MiB' or 'none'"
+        )
+    if size < 0:
+        raise UsageError(f"workspace is {shown(size)}: it cannot be negative")
+    if size >= 2**63:
+        raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
+    return size
+
+
+def known_plan(plan: PlanOrPath) -> Plan:
+    """The plan, or that of a file, which is read once. Raises MucudnnError."""
+    if isinstance(plan, Plan):
+        return plan
+    if not isinstance(plan, str | os.PathLike):
+        raise ArgumentTypeError(f"plan is {type(plan).__name__}, neither a Plan nor the path of one")
+    return _read_plan(path_of(plan))
+
+
+_read_plan = cache(read_plan)
+
+
+def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
+    problem, shapes = geometry(call)
+    device = device_named(call.device, call.threads)
+    planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
+    if planned is not None:
+        limit = None if call.workspace is None else limit_of(call.workspace)
+        configuration, tiles = _within(planned, limit)
+    elif plan is not None and only_plan:
+        raise _not_in(known_plan(plan), problem, call.pass_)
+    else:
+        configuration, tiles = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
+    count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
+    if refusal := refusal_of_slices(problem, call.pass_, count):
+        raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
+    try:
+        division = device.engine.prepare(problem, call.pass_, slices(configuration), tiles=tiles)
+    except (EngineError, ValueError) as error:
+        raise UsageError(
+            f"the plan cannot run here, it was made for another engine: {error}" if plan else str(error)
+        ) from None
+    return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
+
+
+def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> tuple[Configuration, bool]:
+    """The configuration, and whether it is of tiles. Raises NothingFitsError."""
+    kernel, listener, policy = Kernel(problem, pass_), LogListener(), settings.BATCH_POLICY.read()
+    with Cache.of_user(listener, needed=False) as cache:
+        benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
+        measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
+        try:
+            divided = decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
+        except NothingFitsError:
+            tiles = better_tiles(engine, cache, kernel, policy, limit, None, listener)
+            if tiles is None:
+                raise
+            return tiles, True
+        tiles = better_tiles(engine, cache, kernel, policy, limit, divided, listener)
+    return (divided, False) if tiles is None else (tiles, True)
+
+
+def _within(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool]:
+    """The plan's choice, or within a limit the fastest that it has, and whether it is of tiles.
+
+    Raises NothingFitsError.
+    """
+    if planned.tiles is not None and (limit is None or planned.tiles.workspace <= limit):
+        return planned.tiles, True
+    if limit is None or planned.chosen.workspace <= limit:
+        return planned.chosen, False
+    fitting = [c for c in planned.desirable if c.workspace <= limit]
+    if not fitting:
+        raise NothingFitsError(
+            f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)}"
+        )
+    return min(fitting, key=lambda configuration: configuration.time_ms), False
+
+
+def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:
+    others = [str(k.problem) for k in plan.kernels if k.pass_ == pass_]
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    there = ", ".join(others[:2]) + more if others else "none"
+    return UsageError(f"the plan has no {pass_} of {problem}: of this pass it has {there}")
+
+
+def _is_exact(call: Call) -> bool:
+    """Whether the caller's own arguments are of the types alone that `_exact` makes of them."""
+    for value in (call.stride, call.padding, call.dilation, call.groups):
+        if type(value) is not int:
+            if type(value) is not tuple:
+                return False
+            for size in value:
+                if type(size) is not int:
+                    return False
+    return type(call.layout) is str and (call.workspace is None or type(call.workspace) in (int, str))
+
+
+def _exact(call: Call) -> Call:
+    """The call with ints, and tuples of ints, as sizes: 1.0 and True equal 1, so that they would be found.
+
+    Raises UsageError, ArgumentTypeError.
+    """
+    workspace = call.workspace
+    if workspace is not None:
+        workspace = str.__str__(workspace) if isinstance(workspace, str) else limit_of(workspace)
+    return call._replace(
+        layout=exact_layout(call.layout),
+        stride=exact_sizes("stride", call.stride),
+        padding=exact_sizes("padding", call.padding),
+        dilation=exact_sizes("dilation", call.dilation),
+        groups=exact_size("groups", call.groups),
+        workspace=workspace,
+    )
+
+
+def _failure(error: Exception) -> MucudnnError:
+    if isinstance(error, MemoryError):
+        return NothingFitsError(f"there is not enough memory for this convolution: {error or 'none is left'}")
+    return MucudnnError(f"this convolution failed: {error}")
+
+
+class LogListener(Listener):
+    """Messages go to the logger `mucudnn`."""
+
+    def message(self, text: str) -> None:
+        """At level info, warnings at level warning."""
+        level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
+        logging.getLogger("mucudnn").log(level, text)

@@ -1,0 +1,1 @@
+"""What algorithms cost: measured times and workspaces, and the files that keep them."""

@@ -1,0 +1,238 @@
+"""The cache: an sqlite file of all that engines offered and everything measured, committed row by row."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from mucudnn import __version__, settings
+from mucudnn._native import Problem, format_candidates, parse_candidates
+from mucudnn.costs import file as cache_file
+from mucudnn.costs.claims import Claims
+from mucudnn.costs.exchange import COMPARISON, ENUMERATION, MEASUREMENT, Kind
+from mucudnn.costs.file import Database, UnwritableError
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
+from mucudnn.costs.rows import CacheRows
+from mucudnn.costs.shipped import SystemDatabase
+from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.listener import Listener
+from mucudnn.problems.descriptor import problem_key
+
+_MACHINE = ("engine", "device", "library", "threads")
+_KEY = ("device", "library", "threads", "problem", "pass")
+_MEASURED = (
+    "micro_batch",
+    "algorithm",
+    "status",
+    "workspace",
+    "notes",
+    "median_ms",
+    "spread_ms",
+    "accumulator",
+)
+_COMPARED = (
+    "undivided_ms", "divided_ms", "undivided_spread_ms", "divided_spread_ms",
+    "error", "same_algorithms_error", "undivided_error",
+)  # fmt: skip
+
+
+def default_path() -> Path:
+    """MUCUDNN_CACHE, else the user's cache directory."""
+    given = settings.CACHE.read()
+    return Path(given) if given else Path(platformdirs.user_cache_dir("mucudnn")) / "cache.sqlite"
+
+
+class Cache(CacheRows):
+    """An open cache, by what its rows say. Those of the file win over those of `system`, never written to."""
+
+    def __init__(
+        self,
+        path: Path,
+        database: Database,
+        *,
+        claims: Claims | None = None,
+        system: SystemDatabase | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        super().__init__(path, database, claims=claims, listener=listener)
+        self._system = system
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        system: SystemDatabase | None = None,
+        listener: Listener | None = None,
+        needed: bool = True,
+    ) -> "Cache":
+        """The file, made where it is missing. Raises UnwritableError, NewerFileError, MucudnnError.
+
+        With a `listener` the file may fail later, unless it is `needed`.
+        """
+        database, claims, aside = cache_file.open_file(path)
+        if aside is not None and listener is not None:
+            listener.message(f"The cache {path} was of a version not read any more: it is now {aside}")
+        return cls(path, database, claims=claims, system=system, listener=None if needed else listener)
+
+    @classmethod
+    def read_only(cls, path: Path) -> "Cache":
+        """An existing cache, which nothing can be added to. Raises NewerFileError, MucudnnError."""
+        return cls(path, cache_file.open_to_read(path))
+
+    @classmethod
+    def recorded(cls, source: Path) -> "Cache":
+        """An existing cache, or what is shipped of the one machine whose name contains `source`.
+
+        Raises NewerFileError, MucudnnError.
+        """
+        system, text = SystemDatabase(), str(source).lower()
+        names = [name for name in system.names() if text in name.lower()]
+        if source.exists() or not names:
+            return cls.read_only(source)
+        if len(names) > 1:
+            raise UsageError(f"measurements of several machines are called '{source}': {', '.join(names)}")
+        cache = cls(source, cache_file.in_memory())
+        cache.merge(system.rows_of(names[0]))
+        return cache
+
+    @classmethod
+    def in_memory(cls, path: Path, *, system: SystemDatabase | None = None) -> "Cache":
+        """What `path` holds, where it can be read, and otherwise an empty cache; nothing is kept."""
+        try:
+            with cls.read_only(path) as file:
+                return cls(path, cache_file.in_memory(file._database), system=system)
+        except NewerFileError:
+            raise
+        except MucudnnError:
+            return cls(path, cache_file.in_memory(), system=system)
+
+    @classmethod
+    def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
+        """The user's, with what is shipped under it.
+
+        Where it cannot be written and is not `needed`, one in memory, after a warning. Raises MucudnnError.
+        """
+        path = default_path()
+        try:
+            return cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
+        except UnwritableError as error:
+            if needed:
+                raise
+            listener.message(f"Warning: {error}; what is measured now is lost afterwards")
+            return cls.in_memory(path, system=SystemDatabase())
+
+    def machines(self) -> list[Machine]:
+        """All that measurements were made on."""
+        columns, found = ", ".join(_MACHINE), list[Machine]()
+
+        def first(where: str, *values: object) -> bool:
+            rows = self.query(
+                f"SELECT {columns} FROM measurements {where} ORDER BY device, library, threads LIMIT 1",
+                values,
+            )
+            found.extend(Machine(*row) for row in rows)
+            return bool(rows)
+
+        # From each to the next in the index, past all the rows of one machine.
+        more = first("")
+        while more:
+            device, library, threads = found[-1].identity
+            more = (
+                first("WHERE device = ? AND library = ? AND threads > ?", device, library, threads)
+                or first("WHERE device = ? AND library > ?", device, library)
+                or first("WHERE device > ?", device)
+            )
+        return found
+
+    def measurements(self, machine: Machine, problem: Problem, pass_: str) -> list[Measurement]:
+        """All of the problem's geometry, at any size, by size and algorithm."""
+        key = problem_key(problem)
+        rows = self.query(
+            f"SELECT {', '.join(_MEASURED)} FROM measurements WHERE {_where(_KEY)} "
+            "ORDER BY micro_batch, algorithm",
+            (*machine.identity, key, pass_),
+        )
+        own = [Measurement(*row) for row in rows]
+        shipped = self._shipped(MEASUREMENT, machine, key, pass_)
+        if not shipped:
+            return own
+        found = {
+            (m.micro_batch, m.algorithm): m
+            for m in (*(Measurement(**_some(r, _MEASURED)) for r in shipped), *own)
+        }
+        return [found[place] for place in sorted(found)]
+
+    def add(self, machine: Machine, problem: Problem, pass_: str, measured: Measurement) -> None:
+        """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
+        self._keep(MEASUREMENT, machine, problem_key(problem), pass_, _columns(measured, _MEASURED))
+
+    def enumerations(self, machine: Machine, problem: Problem, pass_: str) -> dict[int, list[Listed]]:
+        """What can run, in the engine's order, at each micro-batch size for which the engine said it all."""
+        key = problem_key(problem)
+        rows = self.query(
+            f"SELECT micro_batch, candidates FROM enumerations WHERE {_where(_KEY)}",
+            (*machine.identity, key, pass_),
+        )
+        shipped = self._shipped(ENUMERATION, machine, key, pass_)
+        texts = {**{row["micro_batch"]: row["candidates"] for row in shipped}, **dict(rows)}
+        return {size: [Listed(*one) for one in parse_candidates(text)] for size, text in texts.items()}
+
+    def add_enumeration(
+        self, machine: Machine, problem: Problem, pass_: str, micro_batch: int, candidates: Sequence[Listed]
+    ) -> None:
+        """Keep all that can run at a size."""
+        values = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
+        self._keep(ENUMERATION, machine, problem_key(problem), pass_, values)
+
+    def comparison(
+        self, machine: Machine, problem: Problem, pass_: str, undivided: str, divided: str
+    ) -> Comparison | None:
+        """Of two configurations, given as text; `undivided` is empty where none fits."""
+        rows = self.query(
+            f"SELECT {', '.join(_COMPARED)} FROM comparisons WHERE {_where((*_KEY, 'undivided', 'divided'))}",
+            (*machine.identity, str(problem), pass_, undivided, divided),
+        )
+        if rows:
+            return Comparison(*rows[0])
+        for row in self._shipped(COMPARISON, machine, str(problem), pass_):
+            if (row["undivided"], row["divided"]) == (undivided, divided):
+                return Comparison(**_some(row, _COMPARED))
+        return None
+
+    def add_comparison(
+        self,
+        machine: Machine,
+        problem: Problem,
+        pass_: str,
+        undivided: str,
+        divided: str,
+        compared: Comparison,
+    ) -> None:
+        """Keep one comparison, at once."""
+        values = {"undivided": undivided, "divided": divided, **_columns(compared, _COMPARED)}
+        self._keep(COMPARISON, machine, str(problem), pass_, values)
+
+    def _shipped(self, kind: Kind, machine: Machine, problem: str, pass_: str) -> list[dict[str, Any]]:
+        if self._system is None:
+            return []
+        return [row for of, row in self._system.rows(machine, problem, pass_) if of is kind]
+
+    def _keep(self, kind: Kind, machine: Machine, problem: str, pass_: str, values: dict[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        whose = {**_columns(machine, _MACHINE), "problem": problem, "pass": pass_}
+        self._upsert(kind, {**whose, **values, "measured_at": now, "version": __version__}, "")
+
+
+def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
+def _some(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names}
+
+
+def _where(columns: Iterable[str]) -> str:
+    return " AND ".join(f"{column} = ?" for column in columns)

@@ -1,0 +1,253 @@
+"""The cache's file: its format, and how it is opened without harm to what is no cache."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from mucudnn.costs.claims import Claims
+from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.forks import close_before_fork, no_fork
+from mucudnn.problems.descriptor import GEOMETRY
+
+VERSION = 2
+OLDEST = 1  # older ones are set aside
+APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
+_MAGIC = b"SQLite format 3\0"
+_WRITING_SECONDS = 30  # to wait for other processes; what was measured costs more than that
+_READING_SECONDS = 2
+
+_MACHINE = "engine TEXT NOT NULL, device TEXT NOT NULL, library TEXT NOT NULL, threads INTEGER NOT NULL"
+_KEPT = "measured_at TEXT NOT NULL, version TEXT NOT NULL"
+# Version 1 had no enumerations.
+_TABLES = {
+    "measurements": f"""
+  {_MACHINE}, problem TEXT NOT NULL, data_type TEXT NOT NULL, layout TEXT NOT NULL, math TEXT NOT NULL,
+  {", ".join(f'"{column}" INTEGER' for column in GEOMETRY)},
+  pass TEXT NOT NULL, micro_batch INTEGER NOT NULL, algorithm TEXT NOT NULL, status TEXT NOT NULL,
+  workspace INTEGER NOT NULL, notes TEXT NOT NULL, median_ms REAL, spread_ms REAL,
+  accumulator INTEGER NOT NULL, {_KEPT},
+  UNIQUE (device, library, threads, problem, pass, micro_batch, algorithm)""",
+    "comparisons": f"""
+  {_MACHINE}, problem TEXT NOT NULL, pass TEXT NOT NULL, undivided TEXT NOT NULL, divided TEXT NOT NULL,
+  undivided_ms REAL, divided_ms REAL NOT NULL, undivided_spread_ms REAL, divided_spread_ms REAL NOT NULL,
+  error REAL, same_algorithms_error REAL, undivided_error REAL, {_KEPT},
+  UNIQUE (device, library, threads, problem, pass, undivided, divided)""",
+    "enumerations": f"""
+  {_MACHINE}, problem TEXT NOT NULL, pass TEXT NOT NULL, micro_batch INTEGER NOT NULL,
+  candidates TEXT NOT NULL, {_KEPT},
+  UNIQUE (device, library, threads, problem, pass, micro_batch)""",
+}
+
+
+class UnwritableError(MucudnnError):
+    """The cache can only be read, or not even that."""
+
+
+class Database:
+    """A connection to sqlite that no fork interrupts or finds open.
+
+    A child would inherit locks in the memory of sqlite, for which it holds no locks in the file system.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection] | None = None
+    ) -> None:
+        """`connect` opens the same file again; without it the database is in memory. Call it in `no_fork`."""
+        self._connection: sqlite3.Connection | None = connection
+        self._connect = connect
+        if connect is not None:
+            close_before_fork(self)
+
+    @contextmanager
+    def in_use(self) -> Iterator[sqlite3.Connection]:
+        """The connection, opened again after a fork. Forks wait. Raises sqlite3.Error."""
+        with no_fork:
+            if self._connection is None:
+                assert self._connect is not None
+                self._connection = self._connect()
+            yield self._connection
+
+    def close(self) -> None:
+        """Close the connection, until it is next used."""
+        with no_fork:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+
+def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
+    """For reading and writing; made where it is missing. The path is where an older version was set aside.
+
+    Raises UnwritableError; MucudnnError where the file is no cache, which is never touched then;
+    NewerFileError.
+    """
+    claims, connection = None, None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _is_cache(path)
+        # Also tells at once that a file system has no locks, where sqlite would wait for them in vain.
+        claims = Claims(path)
+        aside = _set_aside(path, claims)
+        with no_fork:
+            connection = _connect(path, seconds=_WRITING_SECONDS)
+            connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
+            _bring_up_to_date(connection)
+            connection.execute("COMMIT")
+            with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            return Database(connection, partial(_connect_to_write, path)), claims, aside
+    except (OSError, sqlite3.OperationalError, MucudnnError) as error:
+        for opened in (connection, claims):
+            if opened is not None:
+                opened.close()
+        if isinstance(error, MucudnnError):
+            raise
+        raise UnwritableError(f"the cache {path} cannot be written: {_reason(error)}") from None
+
+
+def open_to_read(path: Path) -> Database:
+    """An existing cache, as it is, without a copy. Raises MucudnnError, NewerFileError."""
+    try:
+        if not _is_cache(path):
+            raise MucudnnError(f"the cache {path} does not exist or is empty")
+        # Beside a writer a reader needs locks, and with them the right to write. Who has neither, nor a
+        # writer's log beside the file, reads it as a file that nobody changes.
+        options = ["?mode=ro&immutable=1"]
+        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+            options.insert(0, "?mode=rw")
+        elif path.with_name(path.name + "-wal").exists():
+            options.insert(0, "?mode=ro")
+        while True:
+            connect = partial(_connect_to_read, path, options.pop(0))
+            try:
+                with no_fork:
+                    return Database(connect(), connect)
+            except sqlite3.OperationalError:
+                if not options:
+                    raise
+    except (OSError, sqlite3.OperationalError) as error:
+        raise MucudnnError(f"the cache {path} cannot be read: {_reason(error)}") from None
+
+
+def in_memory(source: Database | None = None) -> Database:
+    """A cache in memory, with what can be read from `source`, or with nothing in it."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    if source is not None:
+        with suppress(sqlite3.Error):  # what cannot be read is left, and an empty one is given
+            with source.in_use() as file:
+                file.backup(connection)
+            connection.execute("SELECT count(*) FROM measurements").fetchone()
+            _bring_up_to_date(connection)
+            return Database(connection)
+        connection.close()
+        return in_memory()
+    _bring_up_to_date(connection)
+    return Database(connection)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """A new file, or one of a version before: versions only add tables."""
+    if _add_missing_tables(connection):
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
+    """Returns whether any were missing; `temporary` ones are seen by this connection alone."""
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    missing = [name for name in _TABLES if name not in there]
+    for name in missing:
+        connection.execute(f"CREATE {'TEMP' if temporary else ''} TABLE {name} ({_TABLES[name]})")
+    return bool(missing)
+
+
+def _is_cache(path: Path) -> bool:
+    """False where there is no file, or an empty one. Raises MucudnnError for a file that is no cache."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return False
+    if header and (header[:16] != _MAGIC or int.from_bytes(header[68:72], "big") != APPLICATION_ID):
+        raise MucudnnError(
+            f"{path} is not a mucudnn cache: it was left as it is, name another in MUCUDNN_CACHE"
+        )
+    return bool(header)
+
+
+def _connect(path: Path, options: str = "", *, seconds: float) -> sqlite3.Connection:
+    uri = path.absolute().as_uri() + options
+    # Any thread may close the connection, when it forks.
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=seconds, check_same_thread=False)
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    """A file that was opened before. Raises sqlite3.OperationalError."""
+    connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
+    """Raises sqlite3.OperationalError, MucudnnError, NewerFileError."""
+    connection = _connect(path, options, seconds=_READING_SECONDS)
+    try:
+        _version(connection, path)
+        _add_missing_tables(connection, temporary=True)
+        connection.execute("PRAGMA query_only = 1")
+    except (sqlite3.OperationalError, MucudnnError):
+        connection.close()
+        raise
+    return connection
+
+
+def _set_aside(path: Path, claims: Claims) -> Path | None:
+    """Rename a cache of a version that is not read any more; returns its new path."""
+    # The claim is so that a new one is not set aside by the next.
+    with claims.claim("the file itself", wait=True), no_fork:
+        if not _is_cache(path):
+            return None
+        connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
+        try:
+            version = _version(connection, path)
+            if version >= OLDEST:
+                return None
+            connection.execute("PRAGMA journal_mode = DELETE")  # all of it in the one file
+        finally:
+            connection.close()
+        number, aside = 1, path.with_name(f"{path.name}.version-{version}")
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}.version-{version}.{number}")
+        return path.rename(aside)
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        raise failure(path, error) from None
+    if version > VERSION:
+        raise NewerFileError(
+            f"the cache {path} is of version {version}, this mucudnn reads up to version {VERSION}: "
+            "upgrade mucudnn, or name another file in MUCUDNN_CACHE"
+        )
+    return version
+
+
+def failure(path: Path, error: sqlite3.DatabaseError) -> UnwritableError:
+    """What sqlite says of an open file, for people."""
+    if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT and SQLITE_NOTADB are of no subclass
+        return UnwritableError(f"the cache {path} is damaged: {error}; move it away to start anew")
+    return UnwritableError(f"the cache {path} failed: {error}")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,1 @@
+"""How costs are found: engines are asked, timed and compared."""

@@ -1,0 +1,110 @@
+"""Both configurations of a kernel run whole, in turns, and their errors against fp64."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from mucudnn._native import Engine, EngineError
+from mucudnn.costs.records import Comparison, Slices, slices
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent
+from mucudnn.measuring.reference import Reference, piece_of
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration
+
+_BUDGET_MS = 2000.0
+_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
+
+
+def compare(
+    engine: Engine, kernel: Kernel, undivided: Configuration | None, divided: Configuration, cap: int
+) -> Comparison:
+    """Run both, in turns, on the whole mini-batch; `cap` bounds the bytes that are allocated.
+
+    Raises MucudnnError where the tensors take more than `cap`.
+    """
+    problem, pass_ = kernel.problem, kernel.pass_
+    measuring_extent(problem, cap, engine.uncached)
+    tensors = Tensors.random(engine, problem, extent(problem))
+    configurations = [divided] if undivided in (None, divided) else [divided, undivided]
+    assert None not in configurations
+    workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
+    predicted = sum(c.time_ms for c in configurations)
+    rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
+    divisions = [engine.prepare(problem, pass_, slices(c)) for c in configurations]
+    times = engine.compare(
+        divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
+    )
+    workspace = None
+    errors = _Errors(engine, kernel, tensors, cap)
+    return Comparison(
+        undivided_ms=statistics.median(times[-1]) if undivided else None,
+        divided_ms=statistics.median(times[0]),
+        undivided_spread_ms=spread(times[-1]) if undivided else None,
+        divided_spread_ms=spread(times[0]),
+        error=errors.of(slices(divided)),
+        same_algorithms_error=errors.worst_undivided({part.algorithm for part in divided.parts}),
+        undivided_error=errors.of(slices(undivided)) if undivided else None,
+    )
+
+
+def comparison_memory(kernel: Kernel, cap: int) -> int:
+    """Bytes that comparing takes beside workspaces: tensors, and the fp64 reference where there is room."""
+    tensors = extent(kernel.problem).total
+    piece = piece_of(kernel.problem, kernel.pass_, cap - tensors)
+    return tensors + (piece.memory if piece else 0)
+
+
+class _Errors:
+    """Normalised L2 errors of configurations on the same values, against one reference in fp64.
+
+    The errors of a large kernel are those of a piece of its results: see `mucudnn.measuring.reference`. None
+    stands for a configuration that the memory does not allow or that does not run, and for sums that are not
+    finite, as they may be in fp16.
+    """
+
+    def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
+        self._engine, self._kernel, self._tensors = engine, kernel, tensors
+        problem = kernel.problem
+        self._room = cap - extent(problem).total
+        self._known: dict[Slices, float | None] = {}
+        piece = piece_of(problem, kernel.pass_, self._room)
+        self._reference = Reference(engine, problem, kernel.pass_, tensors, piece) if piece else None
+        self._expected = self._reference.expected() if self._reference else None
+
+    def of(self, parts: Slices) -> float | None:
+        """Of one configuration, which needs no more workspace than there is room for."""
+        if parts not in self._known:
+            self._known[parts] = self._run(parts)
+        return self._known[parts]
+
+    def worst_undivided(self, algorithms: set[str]) -> float | None:
+        """The worst of the algorithms, each on the whole mini-batch; None where one cannot run on it."""
+        errors = [
+            self.of(((self._kernel.problem.mini_batch, algorithm),)) for algorithm in sorted(algorithms)
+        ]
+        known = [error for error in errors if error is not None]
+        return max(known) if len(known) == len(errors) else None
+
+    def _run(self, parts: Slices) -> float | None:
+        if self._reference is None or self._expected is None:
+            return None
+        problem, pass_, t = self._kernel.problem, self._kernel.pass_, self._tensors
+        try:
+            needed = self._engine.prepare(problem, pass_, parts).workspace
+            if needed > self._room:
+                return None
+            workspace = allocate_workspace(self._engine, needed)
+            self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
+        except EngineError:
+            return None
+        distance = float(np.linalg.norm(self._reference.found() - self._expected))
+        scale = float(np.linalg.norm(self._expected))
+        return distance / scale if scale and math.isfinite(distance) else None
+
+
+def spread(times: Sequence[float]) -> float:
+    """The distance between the quartiles."""
+    quartiles = statistics.quantiles(times, n=4, method="inclusive")
+    return quartiles[2] - quartiles[0]

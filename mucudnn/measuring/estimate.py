@@ -1,0 +1,52 @@
+"""How long measuring will take, from the speed of one quick run."""
+
+from collections.abc import Sequence
+
+from mucudnn._native import Engine
+from mucudnn.costs.records import SUCCESS
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.compare import comparison_memory
+from mucudnn.measuring.measure import BUDGET_MS, LEAST_RUNS, Survey, machine_of
+from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
+
+# Whole runs of a kernel that a comparison makes: its rounds of both, and the fp64 reference.
+COMPARISON_RUNS = 16
+
+
+def forecast(engine: Engine, found: Survey, compared: Sequence[Kernel], cap: int) -> str:
+    """One line: what will be measured, and the time and memory that it takes."""
+    rate = _flops_per_ms(engine, max((task.kernel for task in found.tasks), key=lambda k: k.problem.flops))
+    total_ms = 0.0
+    for task in found.tasks:
+        run_ms = task.kernel.problem.replace(mini_batch=task.micro_batch).flops / rate
+        runs = min(max(BUDGET_MS / run_ms, LEAST_RUNS), task.repeats)
+        total_ms += (1 + runs) * run_ms
+    total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
+    memory = max(found.memory, *(comparison_memory(kernel, cap) for kernel in compared), 0)
+    kernels = len({task.kernel for task in found.tasks})
+    what = f"{len(found.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {machine_of(engine)}"
+    return f"Measuring {what}: about {_duration(total_ms / 1000)} and {format_size(memory)} of memory"
+
+
+def _flops_per_ms(engine: Engine, kernel: Kernel) -> float:
+    problem = kernel.problem.replace(mini_batch=1)
+    runnable = [c for c in engine.enumerate(problem, kernel.pass_) if c.status == SUCCESS]
+    if not runnable:
+        return 1e7
+    leanest = min(runnable, key=lambda candidate: candidate.workspace)
+    tensors = Tensors.random(engine, problem, extent(problem))
+    workspace = allocate_workspace(engine, leanest.workspace)
+    times = engine.measure(
+        problem, kernel.pass_, leanest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
+        repeats=LEAST_RUNS, budget_ms=0.0, operands=tensors.operands,
+    )  # fmt: skip
+    return problem.flops / max(min(times), 1e-6)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return "a second"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

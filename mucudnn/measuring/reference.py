@@ -1,0 +1,182 @@
+"""Results of a kernel in fp64: of all of it, or of as much as is quickly done.
+
+What is left out of a large mini-batch are samples of the results of forward and backward_data. Each value of
+backward_filter sums over all samples, so there it is output channels, and the samples come share after share.
+Computed in NCHW, the layout that fp64 algorithms are for, whatever the kernel's is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from mucudnn._native import Engine, EngineError, Memory, Problem
+from mucudnn.costs.records import SUCCESS
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+
+Array = npt.NDArray[np.float64]
+MOST = 2**30  # bytes; one sample may take more
+FEW_CHANNELS = 8
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What of a kernel is computed: a problem in fp64, whose samples are these, a share of them at a time."""
+
+    problem: Problem
+    samples: tuple[int, ...]
+    in_channels: range
+    out_channels: range
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its tensors, and as many for the arrays that their values pass through."""
+        return 2 * extent(self.problem).total
+
+    @property
+    def shares(self) -> list[tuple[int, ...]]:
+        """The samples of one run after the other."""
+        size = self.problem.mini_batch
+        return [self.samples[first : first + size] for first in range(0, len(self.samples), size)]
+
+
+def piece_of(problem: Problem, pass_: str, room: int) -> Piece | None:
+    """All, or samples that are evenly spread, or few output channels; None where `room` is too small."""
+    outputs = problem.out_channels // problem.groups
+    piece = _within(_in_fp64(problem, problem.groups, outputs), problem, room)
+    if piece is None or piece.problem.mini_batch == problem.mini_batch or pass_ != "backward_filter":
+        return piece
+    # As many groups as have few output channels together, or few of one group.
+    groups = min(problem.groups, max(1, FEW_CHANNELS // outputs))
+    few = _in_fp64(problem, groups, min(outputs, FEW_CHANNELS))
+    return _within(few, problem, room, every_sample=True)
+
+
+def _within(problem: Problem, whole: Problem, room: int, *, every_sample: bool = False) -> Piece | None:
+    one, two = (2 * extent(problem.replace(mini_batch=samples)).total for samples in (1, 2))
+    if one > room:
+        return None
+    batch = whole.mini_batch
+    size = min(batch, (min(room, max(one, MOST)) - one) // (two - one) + 1)
+    some = range(batch) if every_sample else np.linspace(0, batch - 1, size).round().astype(int).tolist()
+    return Piece(
+        problem.replace(mini_batch=size),
+        tuple(some),
+        range(whole.in_channels - problem.in_channels, whole.in_channels),
+        range(whole.out_channels - problem.out_channels, whole.out_channels),
+    )
+
+
+def _in_fp64(problem: Problem, groups: int, outputs: int) -> Problem:
+    """Of so many groups with so many output channels each; without an epilogue, which few engines have."""
+    return Problem(
+        mini_batch=problem.mini_batch,
+        in_channels=groups * (problem.in_channels // problem.groups),
+        out_channels=groups * outputs,
+        input=problem.input,
+        kernel=problem.kernel,
+        stride=problem.stride,
+        padding=problem.padding,
+        dilation=problem.dilation,
+        groups=groups,
+        data_type="f64",
+    )
+
+
+class Reference:
+    """The fp64 results of a piece of a kernel on the values of its tensors."""
+
+    def __init__(self, engine: Engine, problem: Problem, pass_: str, tensors: Tensors, piece: Piece) -> None:
+        self._engine, self._whole, self._pass = engine, problem, pass_
+        self._tensors, self._piece = tensors, piece
+
+    def expected(self) -> Array | None:
+        """In fp64; None where nothing runs in it."""
+        shares = self._piece.shares
+        t = Tensors.allocated(self._engine, extent(self._piece.problem))
+        for number, samples in enumerate(shares):
+            for memory, values in self._values(t, samples):
+                memory.write("f64", values.ravel())
+            if not self._run(t, len(samples), beta=float(number > 0)):
+                return None
+        output, count = {
+            "forward": (t.y, self._piece.problem.y_elements),
+            "backward_data": (t.x, self._piece.problem.x_elements),
+            "backward_filter": (t.w, self._piece.problem.w_elements),
+        }[self._pass]
+        result = output.read("f64", count)
+        return self._finished(result) if self._whole.epilogue else result
+
+    def found(self) -> Array:
+        """The same values of the kernel's own result, which is in its tensors."""
+        samples = self._piece.samples
+        read = {"forward": self._read_y, "backward_data": self._read_x, "backward_filter": self._read_w}
+        return read[self._pass](samples).ravel()
+
+    def _values(self, into: Tensors, samples: Sequence[int]) -> list[tuple[Memory, Array]]:
+        """What a share of the samples reads."""
+        read = [(into.w, self._read_w(samples))] if self._pass != "backward_filter" else []
+        if self._pass != "backward_data":
+            read.append((into.x, self._read_x(samples)))
+        if self._pass != "forward":
+            read.append((into.y, self._read_y(samples)))
+        return read
+
+    def _finished(self, result: Array) -> Array:
+        """With what follows a fused forward convolution."""
+        values, operands = result.reshape(len(self._piece.samples), -1), iter(self._tensors.operands)
+        for operation in self._whole.epilogue.split("+")[1:]:
+            if operation == "relu":
+                values = np.maximum(values, 0)
+            elif operation == "bias":
+                bias = next(operands).read(self._whole.data_type, self._whole.out_channels)
+                values = values + np.repeat(bias, values.shape[1] // bias.size)
+            else:
+                added = self._read_y(self._piece.samples, next(operands)).reshape(values.shape)
+                values = values if operation == "add0" else values + added
+        return values.ravel()
+
+    def _read_x(self, samples: Sequence[int]) -> Array:
+        whole = self._whole
+        return self._read(self._tensors.x, whole.in_channels, whole.input, samples, self._piece.in_channels)
+
+    def _read_y(self, samples: Sequence[int], memory: Memory | None = None) -> Array:
+        source, whole = memory or self._tensors.y, self._whole
+        return self._read(source, whole.out_channels, whole.output, samples, self._piece.out_channels)
+
+    def _read_w(self, _: Sequence[int]) -> Array:
+        of_group, whole = self._whole.in_channels // self._whole.groups, self._whole
+        filters = self._piece.out_channels
+        return self._read(self._tensors.w, of_group, whole.kernel, filters, range(of_group))
+
+    def _read(
+        self, memory: Memory, channels: int, spatial: Sequence[int], samples: Sequence[int], wanted: range
+    ) -> Array:
+        """Samples and channels of a tensor, in NCHW."""
+        plane, data_type = prod(spatial), self._whole.data_type
+        values = np.empty((len(samples), len(wanted), plane))
+        for place, sample in enumerate(samples):
+            first = sample * channels * plane
+            if self._whole.layout == "nchw":
+                read = memory.read(data_type, len(wanted) * plane, first + wanted.start * plane)
+                values[place] = read.reshape(-1, plane)
+            else:
+                read = memory.read(data_type, channels * plane, first)
+                values[place] = read.reshape(plane, channels)[:, wanted.start : wanted.stop].T
+        return values
+
+    def _run(self, t: Tensors, samples: int, beta: float) -> bool:
+        """Whether an algorithm did; one that says that it runs may not."""
+        engine, problem = self._engine, self._piece.problem.replace(mini_batch=samples)
+        candidates = [c for c in engine.enumerate(problem, self._pass) if c.status == SUCCESS]
+        for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
+            workspace = allocate_workspace(engine, candidate.workspace)
+            parts = [(samples, candidate.algorithm)]
+            try:
+                engine.execute(problem, self._pass, parts, t.x, t.w, t.y, workspace, beta=beta)
+            except EngineError:  # the next may
+                continue
+            return True
+        return False

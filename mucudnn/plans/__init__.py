@@ -1,0 +1,1 @@
+"""What is decided: how each kernel is divided, and the text that keeps it."""

@@ -1,0 +1,152 @@
+"""What a result is as numbers, as JSON and as a plan."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mucudnn.plans.decide import Decision
+from mucudnn.plans.optimizer import Result
+from mucudnn.plans.plan import Plan, PlanKernel
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of one kernel, or of all: measured whole where that was done, else predicted."""
+
+    undivided_ms: float | None
+    divided_ms: float
+
+    @property
+    def speedup(self) -> float | None:
+        """Of divided over undivided."""
+        if self.undivided_ms is None or self.divided_ms == 0:
+            return None
+        return self.undivided_ms / self.divided_ms
+
+
+def predicted(decision: Decision) -> Times:
+    """Sums of the micro-configurations' times, of what was chosen in the end."""
+    return Times(decision.undivided.time_ms if decision.undivided else None, decision.chosen.time_ms)
+
+
+def measured(decision: Decision) -> Times | None:
+    """Of what was chosen in the end; None where nothing was run whole."""
+    comparison = decision.comparison
+    if comparison is None:
+        return None
+    if decision.dropped and comparison.undivided_ms is not None:
+        return Times(comparison.undivided_ms, comparison.undivided_ms)
+    return Times(comparison.undivided_ms, comparison.divided_ms)
+
+
+def final(decision: Decision) -> Times:
+    """As measured, or as predicted where nothing was run whole."""
+    return measured(decision) or predicted(decision)
+
+
+def total(result: Result, times_of: Callable[[Decision], Times] = final) -> Times:
+    """Over the kernels, weighted by count; undivided is None where it is None for any."""
+    divided, undivided = [], []
+    for decision in result.decisions:
+        times, count = times_of(decision), decision.kernel.count
+        divided.append(count * times.divided_ms)
+        undivided.append(math.nan if times.undivided_ms is None else count * times.undivided_ms)
+    whole = math.fsum(undivided)
+    return Times(None if math.isnan(whole) else whole, math.fsum(divided))
+
+
+def total_workspace(result: Result) -> int:
+    """Bytes: the most of any kernel where one workspace is reused, the sum where it is divided."""
+    if result.limits.mode == "wr":
+        return max(decision.chosen.workspace for decision in result.decisions)
+    return sum(decision.kernel.count * decision.chosen.workspace for decision in result.decisions)
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """The object that `optimize --json` prints."""
+    limits, machine, times = result.limits, result.machine, total(result)
+    return {
+        "schema": SCHEMA,
+        "mode": limits.mode,
+        "device": machine.device,
+        "library": machine.library,
+        "engine": machine.engine,
+        "threads": machine.threads,
+        "policy": result.policy,
+        "workspace_limit": limits.workspace,
+        "total_workspace": limits.total,
+        "new_measurements": result.new_measurements,
+        "kernels": [_kernel_json(decision) for decision in result.decisions],
+        "total": {
+            "undivided_ms": times.undivided_ms,
+            "divided_ms": times.divided_ms,
+            "speedup": times.speedup,
+            "workspace": total_workspace(result),
+        },
+    }
+
+
+def to_plan(result: Result) -> Plan:
+    """The choices with their desirable sets."""
+    machine, limits = result.machine, result.limits
+    header = {
+        "device": machine.device,
+        "library": machine.library,
+        "engine": machine.engine,
+        "threads": str(machine.threads),
+        "policy": result.policy,
+        "mode": limits.mode,
+        "workspace_limit": _limit(limits.workspace),
+        "total_workspace": _limit(limits.total),
+    }
+    kernels = [PlanKernel(d.kernel.problem, d.kernel.pass_, d.kernel.count, d.chosen, d.desirable)
+               for d in result.decisions]  # fmt: skip
+    return Plan(header, tuple(kernels))
+
+
+def _limit(size: int | None) -> str:
+    return "none" if size is None else str(size)
+
+
+def _kernel_json(decision: Decision) -> dict[str, Any]:
+    kernel, undivided, chosen = decision.kernel, decision.undivided, decision.chosen
+    best = undivided.parts[0] if undivided else None
+    return {
+        "problem": str(kernel.problem),
+        "pass": kernel.pass_,
+        "count": kernel.count,
+        "undivided": best
+        and {"algorithm": best.algorithm, "time_ms": best.time_ms, "workspace": best.workspace},
+        "divided": {
+            "parts": [
+                {
+                    "micro_batch": part.micro_batch,
+                    "algorithm": part.algorithm,
+                    "time_ms": part.time_ms,
+                    "workspace": part.workspace,
+                }
+                for part in chosen.parts
+            ],
+            "time_ms": chosen.time_ms,
+            "workspace": chosen.workspace,
+        },
+        "measured": _measured_json(decision),
+    }
+
+
+def _measured_json(decision: Decision) -> dict[str, Any] | None:
+    times, comparison = measured(decision), decision.comparison
+    if times is None or comparison is None:
+        return None
+    dropped = decision.dropped
+    return {
+        "undivided_ms": times.undivided_ms,
+        "divided_ms": times.divided_ms,
+        "speedup": times.speedup,
+        "error": comparison.undivided_error if dropped else comparison.error,
+        "same_algorithms_error": comparison.undivided_error if dropped else comparison.same_algorithms_error,
+        "undivided_error": comparison.undivided_error,
+    }

@@ -1,0 +1,160 @@
+"""Time of a kernel against its mini-batch size, undivided and divided, and where it jumps."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mucudnn._native import Engine
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Measurement
+from mucudnn.errors import UsageError
+from mucudnn.listener import Listener
+from mucudnn.measuring.measure import machine_of
+from mucudnn.plans.decide import desirable_configurations
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import micro_batch_sizes, usable_sizes
+from mucudnn.solver import Configuration
+
+JUMP = 1.3
+NEIGHBOURS = 3
+_LARGEST = 2**16
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mini-batch size with the best undivided algorithm and the best division within the limit.
+
+    Either is None where nothing fits. `spread_ms` is the distance between the quartiles of the runs of the
+    undivided algorithm.
+    """
+
+    mini_batch: int
+    undivided: Configuration | None
+    divided: Configuration | None
+    spread_ms: float = 0.0
+
+    @property
+    def per_sample(self) -> float | None:
+        """Milliseconds of one sample, undivided."""
+        return None if self.undivided is None else self.undivided.time_ms / self.mini_batch
+
+    @property
+    def least_per_sample(self) -> float | None:
+        """`per_sample` at the lower quartile of the runs, or about that."""
+        if self.undivided is None:
+            return None
+        return (self.undivided.time_ms - self.spread_ms / 2) / self.mini_batch
+
+    @property
+    def divided_per_sample(self) -> float | None:
+        """Milliseconds of one sample, divided."""
+        return None if self.divided is None else self.divided.time_ms / self.mini_batch
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """A size at which the time per sample jumps, and the size swept before it."""
+
+    before: Point
+    point: Point
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One kernel at several mini-batch sizes, ascending."""
+
+    kernel: Kernel
+    limit: int | None
+    points: tuple[Point, ...]
+
+    @property
+    def cliffs(self) -> list[Cliff]:
+        """Of the undivided times: see `find_cliffs`."""
+        return find_cliffs(self.points)
+
+
+def parse_sizes(text: str) -> tuple[int, ...] | None:
+    """Mini-batch sizes, ascending, of `1-64`, `8,16,32`, `1-8,16`; None for `powers`. Raises UsageError."""
+    if text == "powers":
+        return None
+    sizes: set[int] = set()
+    for item in text.split(","):
+        first, dash, last = item.strip().partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isascii() and end.isdigit() for end in ends):
+            raise UsageError(f"'{text}' is no list of sizes: write 1-64, 8,16,32 or powers")
+        low, high = map(int, ends)
+        if not 1 <= low <= high <= _LARGEST:
+            raise UsageError(f"the sizes '{item}' must ascend, from 1 to {_LARGEST}")
+        sizes.update(range(low, high + 1))
+    return tuple(sorted(sizes))
+
+
+def sweep(
+    engine: Engine,
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    sizes: Sequence[int] | None,
+    policy: str,
+    limit: int | None,
+    listener: Listener,
+) -> tuple[list[Sweep], int]:
+    """Measure each kernel at these sizes, or at those of the policy; returns how many measurements were new.
+
+    A division is made of the sizes swept, and of the powers of two below the largest, measured for that.
+    """
+    swept = {kernel: sizes or micro_batch_sizes(policy, kernel.problem.mini_batch) for kernel in kernels}
+    slices = {}
+    for kernel, found in swept.items():
+        largest = kernel.problem.replace(mini_batch=max(found))
+        slices[kernel] = sorted({*found, *usable_sizes("power_of_two", largest, kernel.pass_)})
+    measured = [_at(kernel, size) for kernel, found in slices.items() for size in found]
+    new = benchmark(engine, cache, measured, "undivided", listener, comparing=False)
+    machine = machine_of(engine)
+    results = []
+    for kernel in kernels:
+        rows = cache.measurements(machine, kernel.problem, kernel.pass_)
+        wanted = [row for row in rows if row.micro_batch in slices[kernel]]
+        points = [_point(_at(kernel, size), wanted, limit) for size in swept[kernel]]
+        results.append(Sweep(kernel, limit, tuple(points)))
+    return results, new
+
+
+def find_cliffs(points: Sequence[Point]) -> list[Cliff]:
+    """The sizes at which the time per sample jumps, of points with sizes ascending.
+
+    It jumps where even its lower quartile is more than JUMP times that of the size swept before, and more
+    than JUMP times the median of up to NEIGHBOURS sizes before: the first keeps what follows a cliff from
+    being one too, the second keeps a single fast size from making one of the next. Where nothing undivided
+    fits any more, the time is infinite.
+    """
+    cliffs = []
+    for index in range(1, len(points)):
+        neighbours = points[max(0, index - NEIGHBOURS) : index]
+        before = [point.per_sample for point in neighbours if point.per_sample is not None]
+        here, last = points[index].least_per_sample, points[index - 1].per_sample
+        if last is not None and (here is None or here > JUMP * max(last, statistics.median(before))):
+            cliffs.append(Cliff(points[index - 1], points[index]))
+    return cliffs
+
+
+def _at(kernel: Kernel, mini_batch: int) -> Kernel:
+    return replace(kernel, problem=kernel.problem.replace(mini_batch=mini_batch))
+
+
+def _point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> Point:
+    size = kernel.problem.mini_batch
+    whole = {row.algorithm: row for row in rows if row.micro_batch == size}
+    undivided = _fastest(list(whole.values()), kernel, limit)
+    return Point(
+        size,
+        undivided,
+        _fastest([row for row in rows if row.micro_batch <= size], kernel, limit),
+        (whole[undivided.parts[0].algorithm].spread_ms or 0.0) if undivided else 0.0,
+    )
+
+
+def _fastest(rows: Sequence[Measurement], kernel: Kernel, limit: int | None) -> Configuration | None:
+    fitting = [c for c in desirable_configurations(rows, kernel) if limit is None or c.workspace <= limit]
+    return fitting[-1] if fitting else None

@@ -1,0 +1,1 @@
+"""What is to be computed: kernels, their descriptors and networks of them."""

@@ -1,0 +1,126 @@
+"""The kernels of a network: from a bundled name, a file of descriptors, or one descriptor."""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+from mucudnn._native import Problem, parse_descriptor
+from mucudnn.errors import UsageError
+from mucudnn.problems.descriptor import short_text
+
+PASSES = ("forward", "backward_data", "backward_filter")
+DEFAULT_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One (problem, pass), with its name and how often it occurs in the network."""
+
+    problem: Problem
+    pass_: str
+    name: str = ""
+    count: int = 1
+
+    @property
+    def label(self) -> str:
+        """The name, or the descriptor where it has none."""
+        return self.name or short_text(self.problem)
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.pass_}"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the command line gave; None where it gave nothing."""
+
+    batch: int | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    math: str | None = None
+
+
+def bundled_networks() -> list[str]:
+    """Names of the networks in the package."""
+    folder = resources.files("mucudnn.problems") / "networks"
+    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".txt"))
+
+
+def read_network(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
+    """The kernels of a bundled network, a file or a descriptor; identical ones are counted, not repeated.
+
+    What a descriptor says stands unless a flag was given; what neither says takes the default. A fused
+    convolution has the pass forward only: of the others there is no kernel.
+    Raises UsageError, which for a file names the line.
+    """
+    merged: dict[tuple[Problem, str], Kernel] = {}
+    for problem, name, count in _read_lines(source, flags):
+        for pass_ in passes:
+            if problem.epilogue and pass_ != "forward":
+                continue
+            first = merged.setdefault((problem, pass_), Kernel(problem, pass_, name, 0))
+            merged[problem, pass_] = replace(first, count=first.count + count)
+    if not merged:
+        raise UsageError(f"{source}: there is no descriptor in it for the pass {', '.join(passes)}")
+    return list(merged.values())
+
+
+def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
+    if source in bundled_networks():
+        text = (resources.files("mucudnn.problems") / "networks" / f"{source}.txt").read_text("utf-8")
+        return _read_text(text, source, flags)
+    if Path(source).is_file():
+        try:
+            return _read_text(Path(source).read_text("utf-8"), source, flags)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{source} cannot be read as a list of descriptors: {error}") from None
+    if re.search(r"[io]c-?\d|[ik][dh]-?\d", source):
+        try:
+            return [_read_descriptor(source, flags)]
+        except ValueError as error:
+            raise UsageError(f"'{source}': {error}") from None
+    raise UsageError(_unknown(source))
+
+
+def _read_text(text: str, source: str, flags: Flags) -> list[tuple[Problem, str, int]]:
+    read = []
+    for number, line in enumerate(text.splitlines(), 1):
+        descriptor = line.strip()
+        if not descriptor or descriptor.startswith("#"):
+            continue
+        try:
+            read.append(_read_descriptor(descriptor, flags))
+        except ValueError as error:
+            raise UsageError(f"{source}, line {number}: {error}") from None
+    return read
+
+
+def _read_descriptor(text: str, flags: Flags) -> tuple[Problem, str, int]:
+    problem, name, count = parse_descriptor(
+        text,
+        mini_batch=DEFAULT_BATCH if flags.batch is None else flags.batch,
+        data_type=flags.dtype or "f32",
+        layout=flags.layout or "nchw",
+        math=flags.math or "default",
+    )
+    given = problem.replace(
+        mini_batch=flags.batch, data_type=flags.dtype, layout=flags.layout, math=flags.math
+    )
+    return given, name, count
+
+
+def _unknown(source: str) -> str:
+    if source and Path(source).is_dir():
+        return f"'{source}' is a folder: write a network, a file or a descriptor"
+    if Path(source).suffix or Path(source).name != source:
+        return f"there is no file '{source}'"
+    names = bundled_networks()
+    near = difflib.get_close_matches(source.lower(), names, n=2, cutoff=0.5)
+    hint = f": did you mean {' or '.join(near)}?" if near else "."
+    return (
+        f"'{source}' is no network, file or descriptor{hint} "
+        f"The networks are {', '.join(names)}; a descriptor looks like mb64_ic64ih27_oc192_kh5_ph2"
+    )
