@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 
 enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3 };
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "abi.h"
+#include "cudnn.h"
 
 enum { kMostSamples = 64, kSide = 4, kSample = kSide * kSide, kCalls = 20000 };
 

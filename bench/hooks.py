@@ -24,7 +24,7 @@ def run() -> list[Record]:
     """Measure. Needs a C compiler."""
     with TemporaryDirectory() as folder:
         timing, plan = Path(folder) / "timing", Path(folder) / "slices.plan"
-        headers = Path(__file__).parents[1] / "native" / "cudnn"
+        headers = Path(__file__).parents[1] / "native" / "abi"
         compile_c(Path(__file__).with_name("hook_timing.c"), timing, f"-I{headers}")
         plan.write_text(_plan())
         cache = Path(folder) / "cache.sqlite"

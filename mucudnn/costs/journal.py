@@ -20,7 +20,7 @@ from mucudnn.problems.descriptor import problem_key
 
 
 def journal_of(cache: Path) -> Path:
-    """Where the journal of a cache is: native/shim/measurements.cpp has the same name."""
+    """Where the journal of a cache is: native/shim/decisions/measurements.cpp has the same name."""
     return cache.with_name(cache.name + ".journal")
 
 

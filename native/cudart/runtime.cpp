@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "cudart/abi.h"
+#include "abi/cudart.h"
 
 struct CUstream_st {};
 

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 #include "cudnn/library.hpp"
 
 namespace mucudnn {

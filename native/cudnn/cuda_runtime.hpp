@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cudart/abi.h"
+#include "abi/cudart.h"
 
 namespace mucudnn {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "abi/cudnn.h"
 #include "core/problem.hpp"
-#include "cudnn/abi.h"
 
 namespace mucudnn {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 
 namespace mucudnn {
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include "abi/cudnn_backend.h"
 #include "core/problem.hpp"
-#include "cudnn/backend_abi.h"
 
 namespace mucudnn {
 

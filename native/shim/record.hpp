@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "shim/seen_kernels.hpp"
+#include "shim/decisions/seen_kernels.hpp"
 
 namespace mucudnn::shim {
 

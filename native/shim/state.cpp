@@ -6,7 +6,7 @@
 #include <new>
 
 #include "core/log.hpp"
-#include "shim/real_library.hpp"
+#include "shim/entry/real_library.hpp"
 #include "shim/record.hpp"
 
 namespace mucudnn::shim {

@@ -9,9 +9,9 @@
 #include "core/options.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/recognise.hpp"
-#include "shim/decider.hpp"
-#include "shim/seen_kernels.hpp"
-#include "shim/shadows.hpp"
+#include "shim/decisions/decider.hpp"
+#include "shim/decisions/seen_kernels.hpp"
+#include "shim/graph/shadows.hpp"
 #include "shim/tally.hpp"
 #include "shim/workspace_answers.hpp"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
+#include "cudnn.h"
 
 enum { kRounds = 200, kDims = 5 };
 

@@ -49,7 +49,7 @@ HABITS = (
 
 def build_answers(habit: Habit, folder: Path) -> list[str | Path]:
     """The program that prints what descriptor calls answer."""
-    return habit.build(HERE / "shim_answers.c", folder, f"-I{NATIVE / 'cudnn'}")
+    return habit.build(HERE / "shim_answers.c", folder, f"-I{NATIVE / 'abi'}")
 
 
 def build_symbols(habit: Habit, folder: Path, names: Sequence[str]) -> list[str | Path]:

@@ -62,7 +62,7 @@ def test_convolutions_have_the_same_results(
 ) -> None:
     program = tmp_path / client
     source = HERE.parent / "native" / f"{client}.c"
-    compile_c(f"-I{NATIVE / 'cudnn'}", source, "-o", program, *libraries, "-pthread", "-ldl")
+    compile_c(f"-I{NATIVE / 'abi'}", source, "-o", program, *libraries, "-pthread", "-ldl")
     under = run_under_mucudnn(program, *arguments, MUCUDNN_LIBRARY="host")
     assert (under.returncode, under.stdout, under.stderr) == (0, answer, "")
 
@@ -70,7 +70,7 @@ def test_convolutions_have_the_same_results(
 def test_every_function_reaches_the_one_of_its_name_with_its_arguments_in_threads_and_children(
     tmp_path: Path,
 ) -> None:
-    exports = f"-I{NATIVE / 'shim'}"
+    exports = f"-I{NATIVE / 'shim' / 'entry'}"
     library = build_library(HERE / "shim_numbered_library.c", tmp_path / "libcudnn.so.9", exports)
     client = tmp_path / "client"
     compile_c("-D_GNU_SOURCE", exports, HERE / "shim_numbered_client.c", "-o", client, "-pthread", "-ldl")

@@ -30,9 +30,9 @@ def test_arguments_and_results_pass_through_every_trampoline(
         monkeypatch.setenv("CC", compiler)
         emulator = (program, "-L", f"/usr/{processor}-linux-gnu")
 
-    exports = f"-I{NATIVE / 'shim'}"
+    exports = f"-I{NATIVE / 'shim' / 'entry'}"
     real = build_library(HERE / "shim_numbered_library.c", tmp_path / "real.so", exports)
-    trampolines = NATIVE / "shim" / f"trampoline_{processor}.S"
+    trampolines = NATIVE / "shim" / "entry" / f"trampoline_{processor}.S"
     build_library(HERE / "shim_resolver.c", tmp_path / "libcudnn.so.9", exports, trampolines, "-ldl")
     client = tmp_path / "client"
     compile_c("-D_GNU_SOURCE", exports, HERE / "shim_numbered_client.c", "-o", client, "-pthread", "-ldl")

@@ -10,7 +10,7 @@ from programs import compile_c
 SOURCE = """
 #include <stdlib.h>
 #include <string.h>
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 
 /* As the host engine, so that no GPU is looked for. */
 void mucudnnHostSetThreads(int threads) {}

@@ -1,4 +1,4 @@
-/* dlopen_client LIBRARY: opens a cuDNN as JAX or onnxruntime do, finds each function of abi.h in the version
+/* dlopen_client LIBRARY: opens a cuDNN as JAX or onnxruntime do, finds each function of abi/cudnn.h in the version
  * libcudnn.so.9, and convolves in several threads at once, each with a handle of its own. Prints "ok". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "abi.h"
+#include "cudnn.h"
 
 enum { kThreads = 4, kRounds = 50, kBatch = 16, kSize = 16 };
 

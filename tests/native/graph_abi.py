@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-HEADER = Path(__file__).parents[2] / "native" / "cudnn" / "backend_abi.h"
+HEADER = Path(__file__).parents[2] / "native" / "abi" / "cudnn_backend.h"
 # Every constant of the header by its name without CUDNN_.
 CONSTANTS = {
     name: int(value)

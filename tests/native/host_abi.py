@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mucudnn import _native
 
-ABI = Path(__file__).parents[2] / "native" / "cudnn" / "abi.h"
+ABI = Path(__file__).parents[2] / "native" / "abi" / "cudnn.h"
 
 
 def declared(*headers: Path) -> list[tuple[str, str, str]]:
@@ -22,7 +22,7 @@ def declared(*headers: Path) -> list[tuple[str, str, str]]:
     return re.findall(r"X\(([^,()]+), (\w+), \(([^()]*)\)\)", text)
 
 
-CUDNN = declared(ABI, ABI.with_name("backend_abi.h"))
+CUDNN = declared(ABI, ABI.with_name("cudnn_backend.h"))
 FUNCTIONS = [name for _, name, _ in CUDNN]
 
 SUCCESS, BAD_PARAM, BAD_PARAM_NULL_POINTER, NOT_SUPPORTED, ALLOC_FAILED = 0, 2000, 2002, 3000, 4003

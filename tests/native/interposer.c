@@ -1,8 +1,8 @@
-/* A library that exports every function of abi.h and lets none of them be called. */
+/* A library that exports every function of abi/cudnn.h and lets none of them be called. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "abi.h"
+#include "cudnn.h"
 
 #define REFUSE(result, function, parameters)    \
   result function parameters {                  \

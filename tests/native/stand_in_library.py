@@ -7,7 +7,7 @@ from pathlib import Path
 from host_abi import ABI, FUNCTIONS
 from programs import SONAME, compile_c
 
-VERSION_SCRIPT = ABI.parents[1] / "shim" / "exports.map"
+VERSION_SCRIPT = ABI.parents[1] / "shim" / "entry" / "exports.map"
 
 
 def build_library(source: Path, library: Path, *options: str | Path) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from mucudnn import _native
 
-ABI = Path(__file__).parents[2] / "native" / "cudart" / "abi.h"
+ABI = Path(__file__).parents[2] / "native" / "abi" / "cudart.h"
 SUCCESS, INVALID_VALUE, NO_MEMORY, BAD_DIRECTION, INVALID_DEVICE, INVALID_HANDLE = 0, 1, 2, 21, 101, 400
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEFAULT = 1, 2, 4
 NO_TIMING = 2

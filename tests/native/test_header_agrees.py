@@ -31,20 +31,20 @@ class Header:
 
 
 CUDNN = Header(
-    NATIVE / "cudnn" / "abi.h",
+    NATIVE / "abi" / "cudnn.h",
     "cudnn.h",
     r"CUDNN_\w+|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL",
     (80, 50, 13, 3, 6),
 )
 BACKEND = Header(
-    NATIVE / "cudnn" / "backend_abi.h",
+    NATIVE / "abi" / "cudnn_backend.h",
     "cudnn.h",
     r"CUDNN_\w+",
     (140, 10, 9, 0, 2),
     (CUDNN.path,),
 )
 CUDART = Header(
-    NATIVE / "cudart" / "abi.h",
+    NATIVE / "abi" / "cudart.h",
     "cuda_runtime_api.h",
     r"cuda(?:Success|Error[A-Z]\w+|Memcpy[A-Z]\w+To\w+|MemcpyDefault|DevAttr\w+|StreamCapture(?:Status|Mode)[A-Z]\w+"
     r"|Stream(?:Default|NonBlocking)|Event(?:Default|BlockingSync|DisableTiming|Interprocess))",

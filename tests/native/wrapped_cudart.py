@@ -10,7 +10,7 @@ from programs import compile_c
 
 from mucudnn._native import cudart_library
 
-ABI = Path(__file__).parents[2] / "native" / "cudart" / "abi.h"
+ABI = Path(__file__).parents[2] / "native" / "abi" / "cudart.h"
 NAMES = ("A device", "Another device")
 SOURCE = f"""
 #define _GNU_SOURCE
@@ -21,7 +21,7 @@ SOURCE = f"""
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "cudart/abi.h"
+#include "abi/cudart.h"
 
 static _Thread_local int current, capturing;
 static _Thread_local enum cudaStreamCaptureMode mode;

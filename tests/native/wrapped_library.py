@@ -18,7 +18,7 @@ SOURCE = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";

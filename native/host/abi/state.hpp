@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "cudnn/abi.h"
+#include "abi/cudnn.h"
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;

@@ -1,5 +1,5 @@
 // The functions of the graph API.
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 
 #include "host/graph/plans.hpp"
 

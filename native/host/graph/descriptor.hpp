@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cudnn/backend_abi.h"
+#include "abi/cudnn_backend.h"
 #include "host/abi/state.hpp"
 
 namespace mucudnn::host::graph {

@@ -1,4 +1,4 @@
-#include "shim/real_library.hpp"
+#include "shim/entry/real_library.hpp"
 
 #include <dlfcn.h>
 #include <stdlib.h>

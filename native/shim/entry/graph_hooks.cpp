@@ -2,8 +2,8 @@
 // is not recognised is left to them.
 #include <algorithm>
 
-#include "shim/graph_plan.hpp"
-#include "shim/hooks.hpp"
+#include "shim/entry/hooks.hpp"
+#include "shim/graph/plan.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -1,4 +1,4 @@
-#include "shim/journal.hpp"
+#include "shim/decisions/journal.hpp"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "shim/shadows.hpp"
+#include "shim/graph/shadows.hpp"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cudnn/legacy_engine.hpp"
-#include "shim/measured_kernel.hpp"
+#include "shim/decisions/measured_kernel.hpp"
 
 namespace mucudnn::shim {
 

@@ -10,8 +10,8 @@
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
 #include "cudnn/library.hpp"
-#include "shim/known_kernel.hpp"
-#include "shim/measurements.hpp"
+#include "shim/decisions/known_kernel.hpp"
+#include "shim/decisions/measurements.hpp"
 
 namespace mucudnn::shim {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/problem.hpp"
-#include "shim/shadows.hpp"
+#include "shim/graph/shadows.hpp"
 
 namespace mucudnn::shim {
 

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "shim/graph_tensor.hpp"
+#include "shim/graph/tensor.hpp"
 
 namespace mucudnn::shim {
 

@@ -14,8 +14,8 @@
 #include "cudnn/engine.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/survey.hpp"
-#include "shim/journal.hpp"
-#include "shim/measured_kernel.hpp"
+#include "shim/decisions/journal.hpp"
+#include "shim/decisions/measured_kernel.hpp"
 
 namespace mucudnn::shim {
 

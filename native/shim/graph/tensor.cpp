@@ -1,4 +1,4 @@
-#include "shim/graph_tensor.hpp"
+#include "shim/graph/tensor.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -1,11 +1,11 @@
-/* The part of cuDNN 9's graph API (cudnnBackend*) that convolutions need, declared by us as abi.h declares
+/* The part of cuDNN 9's graph API (cudnnBackend*) that convolutions need, declared by us as cudnn.h declares
  * the rest. tests/native/test_header_agrees.py checks this header too. */
 #ifndef MUCUDNN_CUDNN_BACKEND_ABI_H
 #define MUCUDNN_CUDNN_BACKEND_ABI_H
 
 #include <stdint.h>
 
-#include "cudnn/abi.h"
+#include "abi/cudnn.h"
 
 /* X(result, function, parameters) */
 #define MUCUDNN_BACKEND_FUNCTIONS(X)                                                              \

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "shim/known_kernel.hpp"
+#include "shim/decisions/known_kernel.hpp"
 
 namespace mucudnn::shim {
 

@@ -1,11 +1,11 @@
-#include "shim/decider.hpp"
+#include "shim/decisions/decider.hpp"
 
 #include <algorithm>
 
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
-#include "shim/notes.hpp"
+#include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
 namespace {

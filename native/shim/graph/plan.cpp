@@ -1,4 +1,4 @@
-#include "shim/graph_plan.hpp"
+#include "shim/graph/plan.hpp"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 
 #include "cudnn/convolution_graph.hpp"
 #include "cudnn/recognise.hpp"
-#include "shim/graph_epilogue.hpp"
+#include "shim/graph/epilogue.hpp"
 
 namespace mucudnn::shim {
 

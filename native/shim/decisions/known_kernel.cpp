@@ -1,4 +1,4 @@
-#include "shim/known_kernel.hpp"
+#include "shim/decisions/known_kernel.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shim/point.hpp"
+#include "shim/decisions/point.hpp"
 
 namespace mucudnn::shim {
 

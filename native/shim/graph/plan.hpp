@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "shim/graph_convolution.hpp"
+#include "shim/graph/convolution.hpp"
 #include "shim/state.hpp"
 
 namespace mucudnn::shim {

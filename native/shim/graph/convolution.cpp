@@ -1,4 +1,4 @@
-#include "shim/graph_convolution.hpp"
+#include "shim/graph/convolution.hpp"
 
 #include <optional>
 

@@ -9,7 +9,7 @@
 #include <climits>
 #include <cstring>
 
-#include "shim/real_library.hpp"
+#include "shim/entry/real_library.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -1,10 +1,10 @@
-#include "shim/measurements.hpp"
+#include "shim/decisions/measurements.hpp"
 
 #include <algorithm>
 
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
-#include "shim/notes.hpp"
+#include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <memory>
 
-#include "cudnn/abi.h"
-#include "shim/real_library.hpp"
+#include "abi/cudnn.h"
+#include "shim/entry/real_library.hpp"
 
 extern "C" {
 extern std::atomic<void*> mucudnn_slots[];  // in the order of exports.def
@@ -56,7 +56,7 @@ struct Export {
 
 constexpr Export kExports[] = {
 #define EXPORT(name, result) {#name, Result::result},
-#include "shim/exports.def"
+#include "shim/entry/exports.def"
 #undef EXPORT
 };
 

@@ -1,5 +1,5 @@
 // The bodies of the hooked functions. Each makes the caller's own call where there is nothing better to do.
-#include "shim/hooks.hpp"
+#include "shim/entry/hooks.hpp"
 
 #include "shim/execution.hpp"
 #include "shim/selection.hpp"

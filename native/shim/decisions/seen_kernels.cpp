@@ -1,4 +1,4 @@
-#include "shim/seen_kernels.hpp"
+#include "shim/decisions/seen_kernels.hpp"
 
 #include <memory>
 

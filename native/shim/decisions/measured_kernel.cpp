@@ -1,4 +1,4 @@
-#include "shim/measured_kernel.hpp"
+#include "shim/decisions/measured_kernel.hpp"
 
 #include <algorithm>
 

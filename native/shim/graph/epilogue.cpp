@@ -1,4 +1,4 @@
-#include "shim/graph_epilogue.hpp"
+#include "shim/graph/epilogue.hpp"
 
 #include <algorithm>
 

@@ -1,0 +1,66 @@
+"""The includes of native/ point down, as the imports of mucudnn/ do (pyproject.toml, import-linter)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "native"
+MAY_INCLUDE = {
+    "abi": set(),
+    "core": set(),
+    "cudart": {"abi"},
+    "cudnn": {"abi", "core"},
+    "host": {"abi", "core"},
+    "shim": {"abi", "core", "cudnn"},
+    "bindings": {"core", "cudnn"},
+}
+# Inside the drop-in: `state` and its neighbours stand between the decisions and the graph API.
+SHIM_MAY_INCLUDE = {
+    "decisions": {"decisions"},
+    "graph": {"graph", "decisions", "state", "execution", "workspace_answers"},
+    "": {"decisions", "graph/shadows", "entry/real_library"},
+}
+INCLUDE = re.compile(r'^#include "([\w/]+)\.(?:h|hpp|def)"', re.MULTILINE)
+
+
+def sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in {".c", ".cpp", ".h", ".hpp", ".S"}]
+
+
+def includes(path: Path) -> list[str]:
+    return [name for name in INCLUDE.findall(path.read_text()) if "/" in name]
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {path.name for path in NATIVE.iterdir() if path.is_dir()} == set(MAY_INCLUDE)
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_a_room_includes_its_own_headers_and_those_of_the_rooms_below(room: str) -> None:
+    allowed = MAY_INCLUDE[room] | {room}
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in sources(NATIVE / room)
+        for name in includes(path)
+        if name.split("/")[0] not in allowed
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", SHIM_MAY_INCLUDE)
+def test_inside_the_drop_in_the_decisions_know_no_graph_and_nobody_includes_the_entry(room: str) -> None:
+    folder = NATIVE / "shim" / room
+    beside = {path.stem for path in folder.iterdir() if path.is_file()} if room == "" else set()
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in (
+            sources(folder) if room else [p for p in folder.iterdir() if p.suffix in {".cpp", ".hpp"}]
+        )
+        for name in includes(path)
+        if name.startswith("shim/")
+        and not any(name.startswith(f"shim/{prefix}") for prefix in SHIM_MAY_INCLUDE[room] | beside)
+    ]
+    assert wrong == []
