@@ -16,16 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench.record import Record
 from mucudnn._native import Problem, format_candidates, parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.exchange import ENUMERATION, MEASUREMENT, Row
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.measure import machine_of
-from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import PASSES, Flags, read_network
 from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 
@@ -116,6 +114,7 @@ def write(path: Path, number: int) -> None:
 def _fill_network(path: Path) -> int:
     """ResNet-50 at every size up to 64, with the workspaces of the host engine and times made up."""
     engine = open_engine("host", 1)
+    machine = machine_of(engine)
     random_times = random.Random(SEED)
     rows: list[Row] = []
     for kernel in read_network("resnet50", Flags(), PASSES):
@@ -124,7 +123,7 @@ def _fill_network(path: Path) -> int:
             enumeration = list(engine.enumerate(problem, kernel.pass_))
             runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
             candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
-            rows.append((ENUMERATION, _row(machine_of(engine), problem, kernel.pass_, candidates)))
+            rows.append((ENUMERATION, ENUMERATION.row(machine, problem, kernel.pass_, candidates)))
             for found in enumeration:
                 runs = found.status == SUCCESS
                 milliseconds = 0.05 + problem.flops / 1e8 * random_times.uniform(0.5, 2)
@@ -132,7 +131,7 @@ def _fill_network(path: Path) -> int:
                     size, found.algorithm, found.status, found.workspace, found.notes,
                     milliseconds if runs else None, 0.01 if runs else None,
                 )  # fmt: skip
-                rows.append((MEASUREMENT, _row(machine_of(engine), problem, kernel.pass_, vars(measured))))
+                rows.append((MEASUREMENT, MEASUREMENT.row(machine, problem, kernel.pass_, vars(measured))))
     with Cache.open(path) as cache:
         return cache.merge(rows)
 
@@ -141,13 +140,7 @@ def _made_up(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Itera
     for problem, count in problems:
         for size in range(1, count + 1):
             measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
-            yield MEASUREMENT, _row(machine, problem, "forward", vars(measured))
-
-
-def _row(machine: Machine, problem: Problem, pass_: str, values: dict[str, Any]) -> dict[str, Any]:
-    when = {"measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0"}
-    kernel = {"problem": problem_key(problem), "pass": pass_}
-    return {**vars(machine), **kernel, **values, **when}
+            yield MEASUREMENT, MEASUREMENT.row(machine, problem, "forward", vars(measured))
 
 
 def _command(cache: Path, *arguments: str) -> float:

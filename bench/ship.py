@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.exchange import MEASUREMENT, Row, format_rows, parse_rows
+from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.records import Machine
+from mucudnn.costs.schema import MEASUREMENT, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError
 

@@ -1,41 +1,32 @@
 """The cache: an sqlite file of all that engines offered and everything measured, committed row by row."""
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from mucudnn import __version__, settings
+from mucudnn import settings
 from mucudnn._native import Problem, format_candidates, parse_candidates
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims
-from mucudnn.costs.exchange import COMPARISON, ENUMERATION, MEASUREMENT, Kind
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
 from mucudnn.costs.rows import CacheRows
+from mucudnn.costs.schema import (
+    COMPARISON,
+    ENUMERATION,
+    KERNEL_KEY,
+    MACHINE,
+    MEASUREMENT,
+    Table,
+    record_of,
+)
 from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.listener import Listener
-from mucudnn.problems.descriptor import problem_key
 
-_MACHINE = ("engine", "device", "library", "threads")
-_KEY = ("device", "library", "threads", "problem", "pass")
-_MEASURED = (
-    "micro_batch",
-    "algorithm",
-    "status",
-    "workspace",
-    "notes",
-    "median_ms",
-    "spread_ms",
-    "accumulator",
-)
-_COMPARED = (
-    "undivided_ms", "divided_ms", "undivided_spread_ms", "divided_spread_ms",
-    "error", "same_algorithms_error", "undivided_error",
-)  # fmt: skip
+_OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
 
 def default_path() -> Path:
@@ -126,7 +117,7 @@ class Cache(CacheRows):
 
     def machines(self) -> list[Machine]:
         """All that measurements were made on."""
-        columns, found = ", ".join(_MACHINE), list[Machine]()
+        columns, found = ", ".join(column.name for column in MACHINE), list[Machine]()
 
         def first(where: str, *values: object) -> bool:
             rows = self.query(
@@ -148,58 +139,35 @@ class Cache(CacheRows):
         return found
 
     def measurements(self, machine: Machine, problem: Problem, pass_: str) -> list[Measurement]:
-        """All of the problem's geometry, at any size, by size and algorithm."""
-        key = problem_key(problem)
-        rows = self.query(
-            f"SELECT {', '.join(_MEASURED)} FROM measurements WHERE {_where(_KEY)} "
-            "ORDER BY micro_batch, algorithm",
-            (*machine.identity, key, pass_),
-        )
-        own = [Measurement(*row) for row in rows]
-        shipped = self._shipped(MEASUREMENT, machine, key, pass_)
-        if not shipped:
-            return own
-        found = {
-            (m.micro_batch, m.algorithm): m
-            for m in (*(Measurement(**_some(r, _MEASURED)) for r in shipped), *own)
-        }
-        return [found[place] for place in sorted(found)]
+        """Return all that was measured of the problem's geometry at any size, by size and algorithm."""
+        rows = self._kernel_rows(MEASUREMENT, machine, problem, pass_)
+        found = {(row["micro_batch"], row["algorithm"]): row for row in rows}
+        return [record_of(Measurement, found[place]) for place in sorted(found)]
 
     def add(self, machine: Machine, problem: Problem, pass_: str, measured: Measurement) -> None:
         """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
-        self._keep(MEASUREMENT, machine, problem_key(problem), pass_, _columns(measured, _MEASURED))
+        self._keep(MEASUREMENT, machine, problem, pass_, vars(measured))
 
     def enumerations(self, machine: Machine, problem: Problem, pass_: str) -> dict[int, list[Listed]]:
-        """What can run, in the engine's order, at each micro-batch size for which the engine said it all."""
-        key = problem_key(problem)
-        rows = self.query(
-            f"SELECT micro_batch, candidates FROM enumerations WHERE {_where(_KEY)}",
-            (*machine.identity, key, pass_),
-        )
-        shipped = self._shipped(ENUMERATION, machine, key, pass_)
-        texts = {**{row["micro_batch"]: row["candidates"] for row in shipped}, **dict(rows)}
+        """Return what can run at each size that the engine listed whole, in the engine's order."""
+        rows = self._kernel_rows(ENUMERATION, machine, problem, pass_)
+        texts = {row["micro_batch"]: row["candidates"] for row in rows}
         return {size: [Listed(*one) for one in parse_candidates(text)] for size, text in texts.items()}
 
     def add_enumeration(
         self, machine: Machine, problem: Problem, pass_: str, micro_batch: int, candidates: Sequence[Listed]
     ) -> None:
         """Keep all that can run at a size."""
-        values = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
-        self._keep(ENUMERATION, machine, problem_key(problem), pass_, values)
+        listed = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
+        self._keep(ENUMERATION, machine, problem, pass_, listed)
 
     def comparison(
         self, machine: Machine, problem: Problem, pass_: str, undivided: str, divided: str
     ) -> Comparison | None:
-        """Of two configurations, given as text; `undivided` is empty where none fits."""
-        rows = self.query(
-            f"SELECT {', '.join(_COMPARED)} FROM comparisons WHERE {_where((*_KEY, 'undivided', 'divided'))}",
-            (*machine.identity, str(problem), pass_, undivided, divided),
-        )
-        if rows:
-            return Comparison(*rows[0])
-        for row in self._shipped(COMPARISON, machine, str(problem), pass_):
+        """Return the comparison of two configurations, given as text; `undivided` is empty if none fits."""
+        for row in reversed(self._kernel_rows(COMPARISON, machine, problem, pass_)):
             if (row["undivided"], row["divided"]) == (undivided, divided):
-                return Comparison(**_some(row, _COMPARED))
+                return record_of(Comparison, row)
         return None
 
     def add_comparison(
@@ -212,27 +180,19 @@ class Cache(CacheRows):
         compared: Comparison,
     ) -> None:
         """Keep one comparison, at once."""
-        values = {"undivided": undivided, "divided": divided, **_columns(compared, _COMPARED)}
-        self._keep(COMPARISON, machine, str(problem), pass_, values)
+        values = {"undivided": undivided, "divided": divided, **vars(compared)}
+        self._keep(COMPARISON, machine, problem, pass_, values)
 
-    def _shipped(self, kind: Kind, machine: Machine, problem: str, pass_: str) -> list[dict[str, Any]]:
-        if self._system is None:
-            return []
-        return [row for of, row in self._system.rows(machine, problem, pass_) if of is kind]
+    def _kernel_rows(
+        self, table: Table, machine: Machine, problem: Problem, pass_: str
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a kernel; the user's own come after those that are shipped, and win."""
+        text = table.problem_text(problem)
+        shipped = [] if self._system is None else self._system.rows(machine, text, pass_)
+        own = self.select(table, _OF_KERNEL, (*machine.identity, text, pass_))
+        return [*(row for of, row in shipped if of is table), *own]
 
-    def _keep(self, kind: Kind, machine: Machine, problem: str, pass_: str, values: dict[str, Any]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        whose = {**_columns(machine, _MACHINE), "problem": problem, "pass": pass_}
-        self._upsert(kind, {**whose, **values, "measured_at": now, "version": __version__}, "")
-
-
-def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
-
-
-def _some(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: row[name] for name in names}
-
-
-def _where(columns: Iterable[str]) -> str:
-    return " AND ".join(f"{column} = ?" for column in columns)
+    def _keep(
+        self, table: Table, machine: Machine, problem: Problem, pass_: str, own: Mapping[str, Any]
+    ) -> None:
+        self._upsert(table, table.row(machine, problem, pass_, own), "")

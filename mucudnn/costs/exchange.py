@@ -7,76 +7,25 @@ can be put after one another. Schema 1 had no enumerations.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from mucudnn._native import Problem, parse_candidates, parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE
+from mucudnn.costs.schema import ENUMERATION, TABLES, Column, Row, Table
 from mucudnn.errors import MucudnnError, NewerFileError
-from mucudnn.problems.descriptor import geometry, problem_key
 from mucudnn.problems.kernels import PASSES
 
 SCHEMA = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """One table: its columns with their types, those that may be null, and those that make a row unique."""
-
-    name: str
-    table: str
-    columns: Mapping[str, type]
-    nullable: frozenset[str]
-    key: tuple[str, ...]
-
-
-_MACHINE = {"engine": str, "device": str, "library": str, "threads": int}
-_KEPT = {"measured_at": str, "version": str}
-MEASUREMENT = Kind(
-    "measurement",
-    "measurements",
-    {
-        **_MACHINE, "problem": str, "pass": str, "micro_batch": int, "algorithm": str, "status": str,
-        "workspace": int, "notes": str, "median_ms": float, "spread_ms": float, "accumulator": int, **_KEPT,
-    },
-    frozenset({"median_ms", "spread_ms"}),
-    ("device", "library", "threads", "problem", "pass", "micro_batch", "algorithm"),
-)  # fmt: skip
-COMPARISON = Kind(
-    "comparison",
-    "comparisons",
-    {
-        **_MACHINE, "problem": str, "pass": str, "undivided": str, "divided": str, "undivided_ms": float,
-        "divided_ms": float, "undivided_spread_ms": float, "divided_spread_ms": float, "error": float,
-        "same_algorithms_error": float, "undivided_error": float, **_KEPT,
-    },
-    frozenset({"undivided_ms", "undivided_spread_ms", "error", "same_algorithms_error", "undivided_error"}),
-    ("device", "library", "threads", "problem", "pass", "undivided", "divided"),
-)  # fmt: skip
-# What can run at a micro-batch size, all of it. Other algorithms are not there, or cannot.
-ENUMERATION = Kind(
-    "enumeration",
-    "enumerations",
-    {**_MACHINE, "problem": str, "pass": str, "micro_batch": int, "candidates": str, **_KEPT},
-    frozenset(),
-    ("device", "library", "threads", "problem", "pass", "micro_batch"),
-)
-KINDS = (MEASUREMENT, COMPARISON, ENUMERATION)
-
-_LEAST = {"threads": 1, "micro_batch": 1, "accumulator": CANNOT_ACCUMULATE}  # of the others 0
-
-Row: TypeAlias = tuple[Kind, dict[str, Any]]
-
-
 def format_rows(rows: Iterable[Row]) -> Iterator[str]:
     """The lines of a file, with their ends."""
     yield json.dumps({"kind": "header", "schema": SCHEMA}) + "\n"
-    for kind, values in rows:
-        columns = {name: values[name] for name in kind.columns}
-        yield json.dumps({"kind": kind.name, **columns}, ensure_ascii=False, allow_nan=False) + "\n"
+    for table, values in rows:
+        columns = {name: values[name] for name in table.columns}
+        yield json.dumps({"kind": table.kind, **columns}, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
@@ -100,18 +49,6 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
             raise MucudnnError(f"{source}, line {number}: {error}") from None
 
 
-@lru_cache(maxsize=4096)
-def derived(kind: Kind, problem: str) -> dict[str, Any]:
-    """The table's columns that the problem tells, and the problem in full. Raises ValueError."""
-    parsed: Problem = parse_descriptor(problem)[0]
-    if kind is COMPARISON:
-        return {"problem": str(parsed)}
-    if kind is ENUMERATION:
-        return {"problem": problem_key(parsed)}
-    said = {"data_type": parsed.data_type, "layout": parsed.layout, "math": parsed.math}
-    return {"problem": problem_key(parsed), **said, **geometry(parsed)}
-
-
 def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number that a cache keeps")
 
@@ -126,36 +63,41 @@ def _is_known(schema: Any, source: str) -> bool:
     return True
 
 
-def _row(name: Any, values: dict[str, Any]) -> Row:
-    kind = next((kind for kind in KINDS if kind.name == name), None)
-    if kind is None:
-        raise ValueError(f"the kind is {name!r}, not one of {', '.join(kind.name for kind in KINDS)}")
-    if values.keys() != kind.columns.keys():
-        missing, extra = kind.columns.keys() - values.keys(), values.keys() - kind.columns.keys()
+def _row(kind: Any, values: dict[str, Any]) -> Row:
+    table = next((table for table in TABLES if table.kind == kind), None)
+    if table is None:
+        raise ValueError(f"the kind is {kind!r}, not one of {', '.join(table.kind for table in TABLES)}")
+    columns = table.columns
+    if values.keys() != columns.keys():
+        missing, extra = columns.keys() - values.keys(), values.keys() - columns.keys()
         raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)} is no column")
-    row = {column: _value(kind, column, value) for column, value in values.items()}
+    row = {name: _value(columns[name], value) for name, value in values.items()}
     if row["pass"] not in PASSES:
         raise ValueError(f"pass is {row['pass']!r}, not one of {', '.join(PASSES)}")
-    if kind is ENUMERATION:
+    if table is ENUMERATION:
         parse_candidates(row["candidates"])
-    row["problem"] = derived(kind, row["problem"])["problem"]
+    row["problem"] = _problem_text(table, row["problem"])
     row["measured_at"] = _time(row["measured_at"])
-    return kind, row
+    return table, row
 
 
-def _value(kind: Kind, column: str, given: Any) -> Any:
-    if given is None and column in kind.nullable:
+@lru_cache(maxsize=4096)
+def _problem_text(table: Table, problem: str) -> str:
+    parsed: Problem = parse_descriptor(problem)[0]
+    return table.problem_text(parsed)
+
+
+def _value(column: Column, given: Any) -> Any:
+    if given is None and column.nullable:
         return None
-    wanted = kind.columns[column]
-    value = float(given) if wanted is float and type(given) is int else given
-    if type(value) is not wanted:
-        raise ValueError(f"{column} is {given!r}, not {wanted.__name__}")
+    value = float(given) if column.type is float and type(given) is int else given
+    if type(value) is not column.type:
+        raise ValueError(f"{column.name} is {given!r}, not {column.type.__name__}")
     if isinstance(value, str):
-        value.encode()  # a ValueError where it is no Unicode
-    if isinstance(value, int | float):
-        least = _LEAST.get(column, 0)
-        if not least <= value < (2**63 if wanted is int else math.inf):
-            raise ValueError(f"{column} is {value}, must be at least {least} and finite")
+        value.encode()  # raises a ValueError if the text is no Unicode
+    most = 2**63 if column.type is int else math.inf
+    if isinstance(value, int | float) and not column.least <= value < most:
+        raise ValueError(f"{column.name} is {value}, must be at least {column.least} and finite")
     return value
 
 

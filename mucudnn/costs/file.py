@@ -8,38 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from mucudnn.costs.claims import Claims
+from mucudnn.costs.schema import TABLES
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.forks import close_before_fork, no_fork
-from mucudnn.problems.descriptor import GEOMETRY
 
-VERSION = 2
+VERSION = 2  # version 1 had no enumerations
 OLDEST = 1  # older ones are set aside
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 _MAGIC = b"SQLite format 3\0"
 _WRITING_SECONDS = 30  # to wait for other processes; what was measured costs more than that
 _READING_SECONDS = 2
-
-_MACHINE = "engine TEXT NOT NULL, device TEXT NOT NULL, library TEXT NOT NULL, threads INTEGER NOT NULL"
-_KEPT = "measured_at TEXT NOT NULL, version TEXT NOT NULL"
-# Version 1 had no enumerations.
-_TABLES = {
-    "measurements": f"""
-  {_MACHINE}, problem TEXT NOT NULL, data_type TEXT NOT NULL, layout TEXT NOT NULL, math TEXT NOT NULL,
-  {", ".join(f'"{column}" INTEGER' for column in GEOMETRY)},
-  pass TEXT NOT NULL, micro_batch INTEGER NOT NULL, algorithm TEXT NOT NULL, status TEXT NOT NULL,
-  workspace INTEGER NOT NULL, notes TEXT NOT NULL, median_ms REAL, spread_ms REAL,
-  accumulator INTEGER NOT NULL, {_KEPT},
-  UNIQUE (device, library, threads, problem, pass, micro_batch, algorithm)""",
-    "comparisons": f"""
-  {_MACHINE}, problem TEXT NOT NULL, pass TEXT NOT NULL, undivided TEXT NOT NULL, divided TEXT NOT NULL,
-  undivided_ms REAL, divided_ms REAL NOT NULL, undivided_spread_ms REAL, divided_spread_ms REAL NOT NULL,
-  error REAL, same_algorithms_error REAL, undivided_error REAL, {_KEPT},
-  UNIQUE (device, library, threads, problem, pass, undivided, divided)""",
-    "enumerations": f"""
-  {_MACHINE}, problem TEXT NOT NULL, pass TEXT NOT NULL, micro_batch INTEGER NOT NULL,
-  candidates TEXT NOT NULL, {_KEPT},
-  UNIQUE (device, library, threads, problem, pass, micro_batch)""",
-}
 
 
 class UnwritableError(MucudnnError):
@@ -159,9 +137,9 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
 def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
     """Returns whether any were missing; `temporary` ones are seen by this connection alone."""
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    missing = [name for name in _TABLES if name not in there]
-    for name in missing:
-        connection.execute(f"CREATE {'TEMP' if temporary else ''} TABLE {name} ({_TABLES[name]})")
+    missing = [table for table in TABLES if table.name not in there]
+    for table in missing:
+        connection.execute(f"CREATE {'TEMP' if temporary else ''} TABLE {table.name} ({table.definition})")
     return bool(missing)
 
 

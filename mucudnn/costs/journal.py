@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from mucudnn import __version__
 from mucudnn._native import MOST_SLICES_IN_PLACE, Problem, accumulator_size, parse_journal
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.exchange import ENUMERATION, MEASUREMENT, Row
-from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS
+from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
-from mucudnn.problems.descriptor import problem_key
 
 
 def journal_of(cache: Path) -> Path:
@@ -51,30 +48,18 @@ def rows_of(text: str) -> Iterator[Row]:
     for header, measured, candidates in parse_journal(text):
         with suppress(ValueError, KeyError):  # a header that is not of a journal
             is_host = header["engine"] == "host"
-            whose = {
-                **{name: header[name] for name in ("engine", "device", "library")},
-                "threads": int(header["threads"]),
-                "measured_at": _time(header["measured_at"]),
-                "version": __version__,
-            }
+            machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
+            time = _time(header["measured_at"])
             for problem, pass_, algorithm, time_ms, workspace, notes in measured:
-                result = {
-                    "algorithm": algorithm,
-                    "status": SUCCESS,
-                    "workspace": workspace,
-                    "notes": notes,
-                    "median_ms": time_ms,
-                    "spread_ms": None,
-                    "accumulator": _accumulator(problem, pass_, sums=is_host),
-                }
-                yield MEASUREMENT, {**whose, **_kernel(problem, pass_), **result}
+                accumulator = _accumulator(problem, pass_, sums=is_host)
+                one = Measurement(
+                    problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
+                )
+                yield MEASUREMENT, MEASUREMENT.row(machine, problem, pass_, vars(one), measured_at=time)
             for problem, pass_, api, text in candidates:
                 if api == _api_of_engine(problem, is_host=is_host):
-                    yield ENUMERATION, {**whose, **_kernel(problem, pass_), "candidates": text}
-
-
-def _kernel(problem: Problem, pass_: str) -> dict[str, Any]:
-    return {"problem": problem_key(problem), "pass": pass_, "micro_batch": problem.mini_batch}
+                    listed = {"micro_batch": problem.mini_batch, "candidates": text}
+                    yield ENUMERATION, ENUMERATION.row(machine, problem, pass_, listed, measured_at=time)
 
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:

@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims
-from mucudnn.costs.exchange import KINDS, Kind, Row, derived
 from mucudnn.costs.file import Database, UnwritableError
+from mucudnn.costs.schema import TABLES, Row, Table
 from mucudnn.listener import Listener
 
 T = TypeVar("T")
@@ -67,10 +68,14 @@ class CacheRows:
 
     def rows(self) -> Iterator[Row]:
         """Everything in the file, sorted, as `merge` takes it."""
-        for kind in KINDS:
-            names = ", ".join(f'"{name}"' for name in kind.columns)
-            for row in self.query(f"SELECT {names} FROM {kind.table} ORDER BY {', '.join(kind.key)}"):
-                yield kind, dict(zip(kind.columns, row, strict=True))
+        for table in TABLES:
+            yield from ((table, row) for row in self.select(table, f"ORDER BY {', '.join(table.key)}"))
+
+    def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> Iterator[dict[str, Any]]:
+        """Return the exported rows of a table that the clauses of a SELECT leave. Raise UnwritableError."""
+        names = ", ".join(f'"{name}"' for name in table.columns)
+        for row in self.query(f"SELECT {names} FROM {table.name} {clauses}", values):
+            yield dict(zip(table.columns, row, strict=True))
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or, where one is an error, none. Returns how many.
@@ -78,15 +83,15 @@ class CacheRows:
         Of two rows about the same the one measured later wins; of equally old ones that which is here.
         """
         with self._counted() as changes:
-            for kind, row in rows:
-                self._upsert(kind, row, f"WHERE excluded.measured_at > {kind.table}.measured_at")
+            for table, row in rows:
+                self._upsert(table, row, f"WHERE excluded.measured_at > {table.name}.measured_at")
         return changes[0]
 
     def remove(self, column: str, operator: str, value: str) -> int:
         """Delete the rows of all tables of which it is true. Returns how many."""
         with self._counted() as changes:
-            for kind in KINDS:
-                self.query(f"DELETE FROM {kind.table} WHERE {column} {operator} ?", (value,))
+            for table in TABLES:
+                self.query(f"DELETE FROM {table.name} WHERE {column} {operator} ?", (value,))
         return changes[0]
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
@@ -132,12 +137,17 @@ class CacheRows:
             self._claims.close()
         self._claims = self._listener = None
 
-    def _upsert(self, kind: Kind, values: dict[str, Any], condition: str) -> None:
-        row = {**values, **derived(kind, values["problem"])}
+    def _upsert(self, table: Table, values: dict[str, Any], condition: str) -> None:
+        row = {**values, **_told_by(table, values["problem"])}
         names = [f'"{name}"' for name in row]
         self.query(
-            f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(row))}) "
-            f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
+            f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(row))}) "
+            f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET "
             f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
             row.values(),
         )
+
+
+@lru_cache(maxsize=4096)
+def _told_by(table: Table, problem: str) -> dict[str, Any]:
+    return table.told_by(problem)

@@ -12,8 +12,9 @@ from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from mucudnn.costs.exchange import Row, parse_rows
+from mucudnn.costs.exchange import parse_rows
 from mucudnn.costs.records import Machine
+from mucudnn.costs.schema import Row
 
 SHIPPED: Traversable = resources.files("mucudnn.costs") / "data"
 _SUFFIX = ".jsonl"

@@ -15,8 +15,9 @@ from mucudnn._native import parse_descriptor
 from mucudnn.cli import main
 from mucudnn.costs import shipped as system_database
 from mucudnn.costs.cache import Cache, default_path
-from mucudnn.costs.exchange import MEASUREMENT, Row, format_rows
+from mucudnn.costs.exchange import format_rows
 from mucudnn.costs.records import SUCCESS, Listed, Machine, Measurement
+from mucudnn.costs.schema import MEASUREMENT, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.plans.decide import desirable_configurations
 from mucudnn.problems.kernels import Kernel

@@ -16,7 +16,9 @@ from shim_cases import ENUMERATORS, algorithms, case, check_results, problem_of,
 from mucudnn._native import Engine, most_slices
 
 HOOKS = re.findall(
-    r"^HOOK\((cudnn\w*Convolution\w+)\)", (host_abi.ABI.parents[1] / "shim" / "entry" / "hooks.def").read_text(), re.M
+    r"^HOOK\((cudnn\w*Convolution\w+)\)",
+    (host_abi.ABI.parents[1] / "shim" / "entry" / "hooks.def").read_text(),
+    re.M,
 )
 SMALL = "f32:nchw:default:mb7_ic4ih12_oc6_kh3_ph1"
 PASS_OF = {"Forward": "forward", "BackwardData": "backward_data", "BackwardFilter": "backward_filter"}

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.exchange import ENUMERATION, MEASUREMENT, SCHEMA, Row, format_rows, parse_rows
+from mucudnn.costs.exchange import SCHEMA, format_rows, parse_rows
 from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mucudnn.costs.exchange import ENUMERATION, MEASUREMENT
 from mucudnn.costs.journal import rows_of
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 
 PLAIN = "f32:nchw:default:g1mb4_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
 KEY = PLAIN.replace("mb4", "")

@@ -1,0 +1,151 @@
+"""The tables of a cache, in the one place that names their columns.
+
+A table's own columns are mostly the fields of its record in `records`. Before them stand the machine and the
+kernel, after them the origin of the row. Table definitions, the lines of an exported file and keys all come
+from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
+
+from mucudnn import __version__
+from mucudnn._native import Problem, parse_descriptor
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
+from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
+
+Record = TypeVar("Record")
+
+_SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
+_LEAST = {"threads": 1, "micro_batch": 1, "accumulator": CANNOT_ACCUMULATE}  # 0 for all other numbers
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column with the Python type of its values."""
+
+    name: str
+    type: type
+    nullable: bool = False
+
+    @property
+    def definition(self) -> str:
+        """The column as CREATE TABLE has it."""
+        return f'"{self.name}" {_SQL[self.type]}{"" if self.nullable else " NOT NULL"}'
+
+    @property
+    def least(self) -> int:
+        """The smallest number that the column may hold."""
+        return _LEAST.get(self.name, 0)
+
+
+def columns_of(record: type) -> tuple[Column, ...]:
+    """Return a column for each field of a record. A field that may be None may be null."""
+    hints = get_type_hints(record)
+    columns = []
+    for field in fields(record):
+        types = get_args(hints[field.name]) or (hints[field.name],)
+        [type_] = [one for one in types if one is not type(None)]
+        columns.append(Column(field.name, type_, nullable=len(types) > 1))
+    return tuple(columns)
+
+
+MACHINE = columns_of(Machine)
+_PROBLEM, _PASS = Column("problem", str), Column("pass", str)
+_ORIGIN = (Column("measured_at", str), Column("version", str))
+# A person can ask sqlite for them. The problem's text tells them, so that no exported row has them.
+_TOLD_BY_PROBLEM = (
+    *(Column(name, str) for name in ("data_type", "layout", "math")),
+    *(Column(name, int, nullable=True) for name in GEOMETRY),
+)
+KERNEL_KEY = ("device", "library", "threads", "problem", "pass")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of the cache: `kind` names its rows in exported files, `own` are columns of no other table."""
+
+    kind: str
+    name: str
+    own: tuple[Column, ...]
+    own_key: tuple[str, ...]
+    told_by_problem: tuple[Column, ...] = ()
+    keeps_mini_batch: bool = False
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns of an exported row, by name."""
+        return {column.name: column for column in (*MACHINE, _PROBLEM, _PASS, *self.own, *_ORIGIN)}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that tell rows apart."""
+        return (*KERNEL_KEY, *self.own_key)
+
+    @property
+    def definition(self) -> str:
+        """The table as CREATE TABLE has it."""
+        columns = (*MACHINE, _PROBLEM, *self.told_by_problem, _PASS, *self.own, *_ORIGIN)
+        return f"{', '.join(column.definition for column in columns)}, UNIQUE ({', '.join(self.key)})"
+
+    def problem_text(self, problem: Problem) -> str:
+        """Return the text that stands for a problem in this table."""
+        return str(problem) if self.keeps_mini_batch else problem_key(problem)
+
+    def told_by(self, problem: str) -> dict[str, Any]:
+        """Return the problem's text in full and the columns that it tells. Raise ValueError if it is none."""
+        parsed: Problem = parse_descriptor(problem)[0]
+        values = geometry(parsed) | {name: getattr(parsed, name) for name in ("data_type", "layout", "math")}
+        told = {column.name: values.get(column.name) for column in self.told_by_problem}
+        return {"problem": self.problem_text(parsed), **told}
+
+    def row(
+        self,
+        machine: Machine,
+        problem: Problem,
+        pass_: str,
+        own: Mapping[str, Any],
+        *,
+        measured_at: str | None = None,
+    ) -> dict[str, Any]:
+        """Return an exported row for the values of the table's own columns. Without a time it is of now."""
+        return {
+            **vars(machine),
+            "problem": self.problem_text(problem),
+            "pass": pass_,
+            **{column.name: own[column.name] for column in self.own},
+            "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
+            "version": __version__,
+        }
+
+
+def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:
+    """Return the record that a row holds."""
+    return record(**{column.name: row[column.name] for column in columns_of(record)})
+
+
+MEASUREMENT = Table(
+    "measurement",
+    "measurements",
+    columns_of(Measurement),
+    ("micro_batch", "algorithm"),
+    told_by_problem=_TOLD_BY_PROBLEM,
+)
+COMPARISON = Table(
+    "comparison",
+    "comparisons",
+    (Column("undivided", str), Column("divided", str), *columns_of(Comparison)),
+    ("undivided", "divided"),
+    keeps_mini_batch=True,
+)
+# A row lists everything that can run at a micro-batch size: other algorithms are not there, or cannot run.
+ENUMERATION = Table(
+    "enumeration",
+    "enumerations",
+    (Column("micro_batch", int), Column("candidates", str)),
+    ("micro_batch",),
+)
+TABLES = (MEASUREMENT, COMPARISON, ENUMERATION)
+
+Row: TypeAlias = tuple[Table, dict[str, Any]]
