@@ -1,1 +1,1 @@
-"""What algorithms cost: measured times and workspaces, and the files that keep them."""
+"""The costs of algorithms: measured times and workspaces, and the files that keep them."""

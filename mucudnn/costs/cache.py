@@ -30,13 +30,13 @@ _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
 
 def default_path() -> Path:
-    """MUCUDNN_CACHE, else the user's cache directory."""
+    """Return the path in MUCUDNN_CACHE, else one in the user's cache directory."""
     given = settings.CACHE.read()
     return Path(given) if given else Path(platformdirs.user_cache_dir("mucudnn")) / "cache.sqlite"
 
 
 class Cache(CacheRows):
-    """An open cache, by what its rows say. Those of the file win over those of `system`, never written to."""
+    """An open cache that takes and gives records. A row of the file wins over one of `system`."""
 
     def __init__(
         self,
@@ -59,9 +59,10 @@ class Cache(CacheRows):
         listener: Listener | None = None,
         needed: bool = True,
     ) -> "Cache":
-        """The file, made where it is missing. Raises UnwritableError, NewerFileError, MucudnnError.
+        """Open the file, and make it if it is missing.
 
-        With a `listener` the file may fail later, unless it is `needed`.
+        With a `listener`, a file that is not `needed` may fail later: the work goes on in memory. Raise
+        UnwritableError, NewerFileError, MucudnnError.
         """
         database, claims, aside = cache_file.open_file(path)
         if aside is not None and listener is not None:
@@ -70,14 +71,14 @@ class Cache(CacheRows):
 
     @classmethod
     def read_only(cls, path: Path) -> "Cache":
-        """An existing cache, which nothing can be added to. Raises NewerFileError, MucudnnError."""
+        """Open an existing cache to which nothing can be added. Raise NewerFileError, MucudnnError."""
         return cls(path, cache_file.open_to_read(path))
 
     @classmethod
     def recorded(cls, source: Path) -> "Cache":
-        """An existing cache, or what is shipped of the one machine whose name contains `source`.
+        """Open an existing cache, or the shipped rows of the one machine whose name contains `source`.
 
-        Raises NewerFileError, MucudnnError.
+        Raise NewerFileError, MucudnnError; UsageError if several machines have such names.
         """
         system, text = SystemDatabase(), str(source).lower()
         names = [name for name in system.names() if text in name.lower()]
@@ -91,7 +92,7 @@ class Cache(CacheRows):
 
     @classmethod
     def in_memory(cls, path: Path, *, system: SystemDatabase | None = None) -> "Cache":
-        """What `path` holds, where it can be read, and otherwise an empty cache; nothing is kept."""
+        """Return a copy of the cache at `path`, or an empty one if it cannot be read. Nothing is kept."""
         try:
             with cls.read_only(path) as file:
                 return cls(path, cache_file.in_memory(file._database), system=system)
@@ -102,9 +103,9 @@ class Cache(CacheRows):
 
     @classmethod
     def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
-        """The user's, with what is shipped under it.
+        """Open the user's cache above the shipped rows.
 
-        Where it cannot be written and is not `needed`, one in memory, after a warning. Raises MucudnnError.
+        If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """
         path = default_path()
         try:
@@ -116,7 +117,7 @@ class Cache(CacheRows):
             return cls.in_memory(path, system=SystemDatabase())
 
     def machines(self) -> list[Machine]:
-        """All that measurements were made on."""
+        """Return the machines that measurements were made on."""
         columns, found = ", ".join(column.name for column in MACHINE), list[Machine]()
 
         def first(where: str, *values: object) -> bool:

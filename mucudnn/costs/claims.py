@@ -42,9 +42,9 @@ class Claims:
 
     @contextmanager
     def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
-        """Whether the claim is ours inside the block; with `wait` it is, once its owner is done.
+        """Yield whether the claim is ours inside the block; with `wait`, first wait for its owner.
 
-        Who holds one claim must not wait for another, or two processes wait for each other.
+        The holder of a claim must not wait for another claim, or two processes wait for each other.
         """
         offset = 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
         if self._file.closed:  # in a child of fork()
@@ -68,6 +68,6 @@ class Claims:
 
 
 def _lock(file: FileIO, offset: int, kind: int, *, wait: bool) -> None:
-    # Of the open file, not of the process: the latter are lost when anyone in it closes the file.
+    # The lock belongs to the open file: a lock of the process is lost when any thread closes the file.
     command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
     fcntl.fcntl(file, command, struct.pack("hhqqi0q", kind, os.SEEK_SET, offset, 1, 0))

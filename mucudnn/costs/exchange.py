@@ -21,7 +21,7 @@ SCHEMA = 2
 
 
 def format_rows(rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of a file, with their ends."""
+    """Yield the lines of a file, with their ends."""
     yield json.dumps({"kind": "header", "schema": SCHEMA}) + "\n"
     for table, values in rows:
         columns = {name: values[name] for name in table.columns}
@@ -29,7 +29,7 @@ def format_rows(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
-    """The rows of a file's lines. Raises MucudnnError naming `source` and the line; NewerFileError."""
+    """Yield the rows of a file's lines. Raise MucudnnError naming `source` and the line; NewerFileError."""
     known = False
     for number, line in enumerate(lines, 1):
         try:
@@ -102,7 +102,7 @@ def _value(column: Column, given: Any) -> Any:
 
 
 def _time(text: str) -> str:
-    """In UTC and to the second, so that times compare as text."""
+    """Return the time in UTC and to the second, so that times compare as text."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

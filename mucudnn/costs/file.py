@@ -33,7 +33,7 @@ class Database:
     def __init__(
         self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection] | None = None
     ) -> None:
-        """`connect` opens the same file again; without it the database is in memory. Call it in `no_fork`."""
+        """Take a connection, in `no_fork`. Without `connect`, which opens it again, it is in memory."""
         self._connection: sqlite3.Connection | None = connection
         self._connect = connect
         if connect is not None:
@@ -41,7 +41,7 @@ class Database:
 
     @contextmanager
     def in_use(self) -> Iterator[sqlite3.Connection]:
-        """The connection, opened again after a fork. Forks wait. Raises sqlite3.Error."""
+        """Yield the connection, opened again after a fork. Forks wait meanwhile. Raise sqlite3.Error."""
         with no_fork:
             if self._connection is None:
                 assert self._connect is not None
@@ -57,10 +57,10 @@ class Database:
 
 
 def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
-    """For reading and writing; made where it is missing. The path is where an older version was set aside.
+    """Open a cache for reading and writing, and make it if it is missing.
 
-    Raises UnwritableError; MucudnnError where the file is no cache, which is never touched then;
-    NewerFileError.
+    The returned path is the new name of a file of an older version, which was set aside. Raise
+    UnwritableError; NewerFileError; MucudnnError if the file is no cache, which is never touched then.
     """
     claims, connection = None, None
     try:
@@ -88,12 +88,12 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
 
 
 def open_to_read(path: Path) -> Database:
-    """An existing cache, as it is, without a copy. Raises MucudnnError, NewerFileError."""
+    """Open an existing cache as it is, without a copy. Raise MucudnnError, NewerFileError."""
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # Beside a writer a reader needs locks, and with them the right to write. Who has neither, nor a
-        # writer's log beside the file, reads it as a file that nobody changes.
+        # A reader beside a writer needs locks, and with them the right to write. A reader that may not
+        # write, and finds no writer's log beside the file, reads it as a file that nobody changes.
         options = ["?mode=ro&immutable=1"]
         if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
             options.insert(0, "?mode=rw")
@@ -112,10 +112,10 @@ def open_to_read(path: Path) -> Database:
 
 
 def in_memory(source: Database | None = None) -> Database:
-    """A cache in memory, with what can be read from `source`, or with nothing in it."""
+    """Return a cache in memory: a copy of `source` if that can be read, else an empty one."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     if source is not None:
-        with suppress(sqlite3.Error):  # what cannot be read is left, and an empty one is given
+        with suppress(sqlite3.Error):  # an unreadable source gives an empty cache
             with source.in_use() as file:
                 file.backup(connection)
             connection.execute("SELECT count(*) FROM measurements").fetchone()
@@ -128,14 +128,14 @@ def in_memory(source: Database | None = None) -> Database:
 
 
 def _bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """A new file, or one of a version before: versions only add tables."""
+    """Make the tables of a new file, or those that an older version lacks: versions only add tables."""
     if _add_missing_tables(connection):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
-    """Returns whether any were missing; `temporary` ones are seen by this connection alone."""
+    """Return whether any were missing. Only this connection sees `temporary` tables."""
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     missing = [table for table in TABLES if table.name not in there]
     for table in missing:
@@ -144,7 +144,7 @@ def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = Fal
 
 
 def _is_cache(path: Path) -> bool:
-    """False where there is no file, or an empty one. Raises MucudnnError for a file that is no cache."""
+    """Return False for no file or an empty one. Raise MucudnnError for a file that is no cache."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -164,14 +164,14 @@ def _connect(path: Path, options: str = "", *, seconds: float) -> sqlite3.Connec
 
 
 def _connect_to_write(path: Path) -> sqlite3.Connection:
-    """A file that was opened before. Raises sqlite3.OperationalError."""
+    """Open again a file that was opened before. Raise sqlite3.OperationalError."""
     connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
 
 
 def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
-    """Raises sqlite3.OperationalError, MucudnnError, NewerFileError."""
+    """Open a file to read. Raise sqlite3.OperationalError, MucudnnError, NewerFileError."""
     connection = _connect(path, options, seconds=_READING_SECONDS)
     try:
         _version(connection, path)
@@ -221,7 +221,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def failure(path: Path, error: sqlite3.DatabaseError) -> UnwritableError:
-    """What sqlite says of an open file, for people."""
+    """Return the error that a person reads for one of sqlite about an open file."""
     if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT and SQLITE_NOTADB are of no subclass
         return UnwritableError(f"the cache {path} is damaged: {error}; move it away to start anew")
     return UnwritableError(f"the cache {path} failed: {error}")

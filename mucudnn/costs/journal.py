@@ -17,7 +17,7 @@ from mucudnn.errors import MucudnnError
 
 
 def journal_of(cache: Path) -> Path:
-    """Where the journal of a cache is: native/shim/decisions/measurements.cpp has the same name."""
+    """Return the path of a cache's journal. native/shim/decisions/decider.cpp has the same name."""
     return cache.with_name(cache.name + ".journal")
 
 
@@ -44,7 +44,7 @@ def take_journal(cache: Path, *, forget: bool = False) -> None:
 
 
 def rows_of(text: str) -> Iterator[Row]:
-    """The rows of all documents that can be read."""
+    """Yield the rows of all documents that can be read."""
     for header, measured, candidates in parse_journal(text):
         with suppress(ValueError, KeyError):  # a header that is not of a journal
             is_host = header["engine"] == "host"
@@ -63,12 +63,12 @@ def rows_of(text: str) -> Iterator[Row]:
 
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
-    """The API whose candidates are those that an Engine enumerates: see native/bindings/engine.cpp."""
+    """Return the API whose candidates an Engine enumerates: see native/bindings/engine.cpp."""
     return "legacy" if is_host and not problem.epilogue else "graph"
 
 
 def _accumulator(problem: Problem, pass_: str, *, sums: bool) -> int:
-    """Of any division into more slices than are summed in place; `sums`: the device can sum them in fp32."""
+    """Return the bytes for more slices than are summed in place; `sums`: the device sums them in fp32."""
     size = accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
     return CANNOT_ACCUMULATE if size is None or (size and not sums) else size
 

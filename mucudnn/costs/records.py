@@ -1,4 +1,4 @@
-"""What the cache keeps: machines, what can run on them, measurements, and comparisons of whole runs."""
+"""The records of the cache: machines, algorithms, measurements, and comparisons of whole runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices ou
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a time was measured. Times of one machine say nothing about another."""
+    """The place of a measurement. Times of one machine say nothing about another."""
 
     engine: str
     device: str
@@ -25,7 +25,7 @@ class Machine:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What tells machines apart."""
+        """The values that tell machines apart."""
         return self.device, self.library, self.threads
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Measurement:
     accumulator: int = 0
 
     def part(self) -> MicroConfiguration | None:
-        """The micro-configuration; None where the algorithm did not run."""
+        """Return the micro-configuration, or None if the algorithm did not run."""
         if self.status != SUCCESS or self.median_ms is None:
             return None
         return MicroConfiguration(self.micro_batch, self.algorithm, self.median_ms, self.workspace)
@@ -69,8 +69,8 @@ class Listed(NamedTuple):
 class Comparison:
     """The undivided and the divided configuration run whole, in turns; errors are normalised L2 against fp64.
 
-    What belongs to the undivided configuration is None where nothing undivided fits the limit. Errors are
-    None where the memory did not allow the reference.
+    Values of the undivided configuration are None if nothing undivided fits the limit. Errors are None if the
+    memory did not allow the reference.
     """
 
     undivided_ms: float | None
@@ -83,23 +83,23 @@ class Comparison:
 
     @property
     def speedup(self) -> float | None:
-        """Of divided over undivided."""
+        """The time of the undivided run over that of the divided one."""
         return None if self.undivided_ms is None else self.undivided_ms / self.divided_ms
 
 
 def grouped(parts: Sequence[MicroConfiguration]) -> list[tuple[int, MicroConfiguration]]:
-    """(how many, part) of the runs of equal parts, in order."""
+    """Return (how many, part) for each run of equal parts, in order."""
     runs = [list(run) for _, run in groupby(parts, key=lambda p: (p.micro_batch, p.algorithm))]
     return [(len(run), run[0]) for run in runs]
 
 
 def slices(configuration: Configuration) -> Slices:
-    """(micro-batch size, algorithm) of each part, as engines take them."""
+    """Return the (micro-batch size, algorithm) of each part, as engines take them."""
     return tuple((part.micro_batch, part.algorithm) for part in configuration.parts)
 
 
 def describe(configuration: Configuration) -> str:
-    """`4*16 WINOGRAD_NONFUSED`, several joined by ` + `."""
+    """Return a text such as `4*16 WINOGRAD_NONFUSED`, several joined by ` + `."""
     return " + ".join(
         f"{times}*{part.micro_batch} {part.algorithm}" for times, part in grouped(configuration.parts)
     )

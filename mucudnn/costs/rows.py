@@ -46,14 +46,14 @@ class CacheRows:
 
     @property
     def kept(self) -> bool:
-        """Whether what is added will be there next time."""
+        """True if added rows will be there next time."""
         return self._claims is not None
 
     def claimed(self, items: Iterable[T], name: Callable[[T], str]) -> Iterator[T]:
-        """Each item while its name is claimed for us.
+        """Yield each item while its name is claimed for us.
 
-        First come those that no other process works at, then, as these are done, the others: whoever gets
-        one looks up first what there is already.
+        First come the items that no other process works at, then the others as these are done. The caller
+        must look in the cache again before measuring: another process may have finished the item.
         """
         waiting = list(items)
         for wait in (False, True):
@@ -67,7 +67,7 @@ class CacheRows:
             waiting = left
 
     def rows(self) -> Iterator[Row]:
-        """Everything in the file, sorted, as `merge` takes it."""
+        """Yield all rows of the file, sorted, as `merge` takes them."""
         for table in TABLES:
             yield from ((table, row) for row in self.select(table, f"ORDER BY {', '.join(table.key)}"))
 
@@ -95,7 +95,7 @@ class CacheRows:
         return changes[0]
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        """All rows of a statement. Raises UnwritableError."""
+        """Return all rows of a statement. Raise UnwritableError."""
         bound = tuple(values)
         try:
             return self._rows_of(sql, bound)
@@ -112,7 +112,7 @@ class CacheRows:
 
     @contextmanager
     def _counted(self) -> Iterator[list[int]]:
-        """One transaction; afterwards the number of rows that it changed is in the list."""
+        """Open a transaction. The list holds the number of changed rows afterwards."""
         changes: list[int] = []
         with self._database.in_use() as connection:
             self.query("BEGIN IMMEDIATE")

@@ -28,16 +28,16 @@ class SystemDatabase:
         self._of = lru_cache(maxsize=None)(self._read)
 
     def rows(self, machine: Machine, problem: str, pass_: str) -> list[Row]:
-        """Of a problem as the cache's table has it. Raises MucudnnError where a file is damaged."""
+        """Return the rows of a problem, given as the cache's table has it. Raise MucudnnError if damaged."""
         return self._of(machine).get((problem, pass_), [])
 
     def names(self) -> list[str]:
-        """Of the machines that there are measurements of, as `rows_of` takes them."""
+        """Return the names of the machines that were measured, as `rows_of` takes them."""
         files = (file.name for file in self._folder.iterdir())
         return sorted(name.removesuffix(_SUFFIX) for name in files if name.endswith(_SUFFIX))
 
     def rows_of(self, name: str) -> Iterator[Row]:
-        """Everything measured on one machine. Raises MucudnnError where the file is damaged."""
+        """Yield all rows of one machine. Raise MucudnnError if the file is damaged."""
         with (self._folder / f"{name}{_SUFFIX}").open(encoding="utf-8") as lines:
             yield from parse_rows(lines, name)
 
@@ -53,6 +53,6 @@ class SystemDatabase:
 
 
 def file_name(machine: Machine) -> str:
-    """`NVIDIA-H200-cuDNN-9.19-1.jsonl`. Two machines may share a name: each row says whose it is."""
+    """Return `NVIDIA-H200-cuDNN-9.19-1.jsonl`. Machines may share a name: each row names its machine."""
     text = f"{machine.device} {machine.library} {machine.threads}"
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") + _SUFFIX
