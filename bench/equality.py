@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.record import Record
-from mucudnn._native import Engine
+from mucudnn._native import Engine, most_slices
 from mucudnn.buffers import memory_cap
 from mucudnn.cache import Cache
 from mucudnn.compare import compare
@@ -33,18 +33,18 @@ def run(engine: Engine, cache: Cache, kernel: Kernel, case: str, listener: Liste
     batch = kernel.problem.mini_batch
     for slices in SLICES:
         metric = f"error in {slices} slices over that undivided"
+        accumulator = engine.accumulator_size(kernel.problem, kernel.pass_, slices)
+        if accumulator is None:
+            may_overflow = slices > most_slices(kernel.problem, kernel.pass_)
+            why = "a slice may overflow" if may_overflow else "the slices cannot be summed in fp32"
+            yield Record("equality", case, metric, None, "ratio", {"why": why})
+            continue
         both = at[batch].keys() & at.get(batch // slices, {}).keys()
         if not both:
             yield Record("equality", case, metric, None, "ratio", {"why": "no algorithm runs at both sizes"})
             continue
         algorithm = min(both, key=lambda name: at[batch][name].time_ms)
         whole = Configuration((at[batch][algorithm],))
-        accumulator = engine.accumulator_size(kernel.problem, kernel.pass_, slices)
-        if accumulator is None:
-            yield Record(
-                "equality", case, metric, None, "ratio", {"why": "the slices cannot be summed in fp32"}
-            )
-            continue
         part = at[batch // slices][algorithm]
         part = replace(part, workspace=part.workspace + accumulator)
         yield _compared(engine, kernel, whole, Configuration((part,) * slices), case, metric)

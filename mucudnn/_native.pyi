@@ -164,7 +164,7 @@ NOT_ALLOWED: str
 """Status of an engine whose arithmetic the problem does not allow, such as TF32 where nobody asked for it."""
 
 MOST_SLICES_IN_PLACE: int
-"""Slices of a 16-bit backward_filter that may be summed in the output: each rounds it once more."""
+"""Slices of a bf16 backward_filter that may be summed in the output: each rounds it once more."""
 
 class Engine:
     """A library with the cuDNN ABI, and the device it computes on."""
@@ -208,8 +208,9 @@ class Engine:
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
         """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
 
-        Only backward_filter of a 16-bit type in more than MOST_SLICES_IN_PLACE slices needs any: its slices
-        are summed in fp32. None where the device cannot do that, so that there is no such division.
+        Only backward_filter in bf16 in more than MOST_SLICES_IN_PLACE slices needs any: its slices are summed
+        in fp32. None where there is no such division: where the device cannot do that, and of more slices
+        than `most_slices`.
         """
     def measure(
         self,
@@ -317,8 +318,20 @@ class Memory:
         """`count` values from the `first` on. Raises ValueError where there are fewer."""
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
 
-def accumulator_size(problem: Problem, pass_: str, parts: int) -> int:
-    """What `Engine.accumulator_size` says of a device that can sum slices in fp32."""
+def accumulator_size(problem: Problem, pass_: str, parts: int) -> int | None:
+    """Return what `Engine.accumulator_size` does for a device that can sum slices in fp32."""
+
+def most_slices(problem: Problem, pass_: str) -> int:
+    """Return the most slices of a division: 1 for backward_filter in f16, where a slice's sum may overflow.
+
+    Else any number, which is more than a mini-batch can have.
+    """
+
+def most_slices_in_place(problem: Problem, pass_: str) -> int:
+    """Return the most slices that are summed in the output itself."""
+
+def refusal_of_slices(problem: Problem, pass_: str, slices: int) -> str:
+    """Return why there is no division into so many slices; empty where there is one."""
 
 def tile_steps(problem: Problem, pass_: str) -> int:
     """What tiles add to: rows of y; in backward_data groups of as many rows of x as the stride."""

@@ -127,7 +127,8 @@ def convolution_backward_filter(
     """Compute dw = alpha · (the filter's gradient, for dy the output's) + beta · dw, of `filter_shape`.
 
     `dy` has the shape of the forward output. Everything else is as in `convolution_forward`. Micro-batches
-    are summed; in 16 bit more than four of them are summed in fp32, which counts as workspace.
+    are summed; in bf16 more than four of them are summed in fp32, which counts as workspace. In f16 the
+    mini-batch is not divided: a part of the sum may exceed 65504, the end of f16, where the whole does not.
 
     Source: cudnnConvolutionBackwardFilter.
     """

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from mucudnn._native import MOST_SLICES_IN_PLACE
+from mucudnn._native import most_slices, most_slices_in_place
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
-from mucudnn.policies import micro_batch_sizes
+from mucudnn.policies import usable_sizes
 from mucudnn.records import CANNOT_ACCUMULATE, Comparison, Measurement
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_division
@@ -83,16 +83,20 @@ def decide(
 
 
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
-    """The Pareto-optimal configurations, workspace ascending.
+    """Return the Pareto-optimal configurations, workspace ascending.
 
     Where slices cannot all be summed in place, those of a division count the accumulator with their
-    workspace, where there is one; slices of a quarter of the mini-batch and above are too few to need one.
+    workspace, where there is one; slices that are large enough are too few to need one. A kernel that is not
+    divided has none but the whole mini-batch, whatever was measured.
     """
     mini_batch = kernel.problem.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
+    if most_slices(kernel.problem, kernel.pass_) == 1:
+        parts = [(part, 0) for part, _ in parts if part.micro_batch == mini_batch]
     if not any(accumulator for _, accumulator in parts):
         return desirable_set([part for part, _ in parts], mini_batch)
-    in_place = [part for part, _ in parts if part.micro_batch * MOST_SLICES_IN_PLACE >= mini_batch]
+    most = most_slices_in_place(kernel.problem, kernel.pass_)
+    in_place = [part for part, _ in parts if part.micro_batch * most >= mini_batch]
     accumulated = [
         part if part.micro_batch == mini_batch else replace(part, workspace=part.workspace + accumulator)
         for part, accumulator in parts
@@ -107,7 +111,7 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
 
 
 def _of_policy(kernel: Kernel, rows: Sequence[Measurement], policy: str) -> list[Measurement]:
-    sizes = micro_batch_sizes(policy, kernel.problem.mini_batch)
+    sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
     missing = sorted(set(sizes) - {row.micro_batch for row in rows})
     if missing:
         raise MucudnnError(f"{kernel}: nothing was measured at micro-batch {', '.join(map(str, missing))}")

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from mucudnn import settings
-from mucudnn._native import Division, Engine, EngineError, Problem
+from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
 from mucudnn.cache import Cache
 from mucudnn.decide import Limits, decide
 from mucudnn.devices import Device, device_named
@@ -203,6 +203,9 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         raise _not_in(known_plan(plan), problem, call.pass_)
     else:
         configuration, tiles = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
+    count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
+    if refusal := refusal_of_slices(problem, call.pass_, count):
+        raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     try:
         division = device.engine.prepare(problem, call.pass_, slices(configuration), tiles=tiles)
     except (EngineError, ValueError) as error:

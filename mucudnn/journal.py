@@ -85,7 +85,7 @@ def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
 def _accumulator(problem: Problem, pass_: str, *, sums: bool) -> int:
     """Of any division into more slices than are summed in place; `sums`: the device can sum them in fp32."""
     size = accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
-    return size if sums or not size else CANNOT_ACCUMULATE
+    return CANNOT_ACCUMULATE if size is None or (size and not sums) else size
 
 
 def _time(seconds: str) -> str:

@@ -14,7 +14,7 @@ from mucudnn.candidates import candidates
 from mucudnn.descriptor import problem_key
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
-from mucudnn.policies import micro_batch_sizes
+from mucudnn.policies import usable_sizes
 from mucudnn.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
 from mucudnn.sizes import format_size
 
@@ -70,7 +70,7 @@ def survey(
     machine, found = machine_of(engine), Survey()
     for kernel in kernels:
         problem, pass_ = kernel.problem, kernel.pass_
-        sizes = micro_batch_sizes(policy, problem.mini_batch)
+        sizes = usable_sizes(policy, problem, pass_)
         known = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
         if not {size for size, _ in known}.issuperset(sizes):
             measuring_extent(problem, cap, engine.uncached)

@@ -16,7 +16,7 @@ from mucudnn.engines import cudnn_paths, installed
 from mucudnn.errors import NoEngineError, UsageError
 from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
-from mucudnn.policies import micro_batch_sizes
+from mucudnn.policies import usable_sizes
 from mucudnn.records import PLANNING, Machine
 
 
@@ -82,7 +82,7 @@ def plan(
     missing = []
     for kernel in kernels:
         known = cache.enumerations(machine, kernel.problem, kernel.pass_)
-        sizes = micro_batch_sizes(policy, kernel.problem.mini_batch)
+        sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
         missing += [(kernel, size) for size in sizes if size not in known]
     for kernel, size in listener.track(missing, "Planning", total=len(missing)):
         candidates(planner, machine, cache, kernel, [size])

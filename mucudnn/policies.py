@@ -1,5 +1,6 @@
 """Which micro-batch sizes are measured for a mini-batch."""
 
+from mucudnn._native import Problem, most_slices
 from mucudnn.errors import UsageError
 
 POLICIES = ("power_of_two", "all", "undivided")
@@ -20,3 +21,9 @@ def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
         return list(range(1, mini_batch + 1))
     powers = [1 << exponent for exponent in range(mini_batch.bit_length())]
     return sorted({*powers, mini_batch})
+
+
+def usable_sizes(policy: str, problem: Problem, pass_: str) -> list[int]:
+    """Return a policy's sizes for a kernel: the mini-batch alone where slices cannot be summed."""
+    divided = most_slices(problem, pass_) > 1
+    return micro_batch_sizes(policy if divided else "undivided", problem.mini_batch)

@@ -12,7 +12,7 @@ from mucudnn.kernels import Kernel
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
-from mucudnn.policies import micro_batch_sizes
+from mucudnn.policies import micro_batch_sizes, usable_sizes
 from mucudnn.records import Measurement
 from mucudnn.solver import Configuration
 
@@ -105,10 +105,10 @@ def sweep(
     A division is made of the sizes swept, and of the powers of two below the largest, measured for that.
     """
     swept = {kernel: sizes or micro_batch_sizes(policy, kernel.problem.mini_batch) for kernel in kernels}
-    slices = {
-        kernel: sorted({*found, *micro_batch_sizes("power_of_two", max(found))})
-        for kernel, found in swept.items()
-    }
+    slices = {}
+    for kernel, found in swept.items():
+        largest = kernel.problem.replace(mini_batch=max(found))
+        slices[kernel] = sorted({*found, *usable_sizes("power_of_two", largest, kernel.pass_)})
     measured = [_at(kernel, size) for kernel, found in slices.items() for size in found]
     new = benchmark(engine, cache, measured, "undivided", listener, comparing=False)
     machine = machine_of(engine)

@@ -6,7 +6,15 @@ sample as micro-batches add to the mini-batch: the same dynamic programming choo
 
 import statistics
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, Problem, tile_copies, tile_problem, tile_steps
+from mucudnn._native import (
+    MOST_SLICES_IN_PLACE,
+    Engine,
+    Problem,
+    most_slices,
+    tile_copies,
+    tile_problem,
+    tile_steps,
+)
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent, memory_cap
 from mucudnn.cache import Cache
 from mucudnn.candidates import candidates
@@ -75,6 +83,8 @@ def better_tiles(
 ) -> Configuration | None:
     """The fastest tiles within `limit` bytes, where they beat a division of the mini-batch, if any."""
     problem, pass_ = kernel.problem, kernel.pass_
+    if most_slices(problem, pass_) == 1:  # tiles of a sample are summed like samples
+        return None
     if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
         return None
     tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)

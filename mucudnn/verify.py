@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mucudnn._native import Engine, Problem, tile_copies, tile_problem
+from mucudnn._native import Engine, Problem, refusal_of_slices, tile_copies, tile_problem
 from mucudnn.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.listener import Listener
 from mucudnn.measure import machine_of
@@ -60,7 +60,7 @@ def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
     problem, pass_, parts = kernel.problem, kernel.pass_, kernel.chosen.parts
     accumulator = engine.accumulator_size(problem, pass_, len(parts))
     if accumulator is None:
-        yield f"{len(parts)} micro-batches of 16 bit cannot be summed on this device"
+        yield _why_not_summed(problem, pass_, len(parts), f"{len(parts)} micro-batches")
     else:
         for part in dict.fromkeys(parts):
             one = problem.replace(mini_batch=part.micro_batch)
@@ -68,15 +68,23 @@ def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
     if kernel.tiles is None:
         return
     parts = kernel.tiles.parts
-    accumulator = engine.accumulator_size(problem, pass_, len(parts) * problem.mini_batch)
+    count = len(parts) * problem.mini_batch
+    accumulator = engine.accumulator_size(problem, pass_, count)
     if accumulator is None:
-        yield f"{len(parts) * problem.mini_batch} tiles of 16 bit cannot be summed on this device"
+        yield _why_not_summed(problem, pass_, count, f"{count} tiles")
         return
     for part in dict.fromkeys(parts):
         tile = tile_problem(problem, pass_, part.micro_batch)
         beside = accumulator + tile_copies(problem, pass_, part.micro_batch)
         for change in _changes(engine, tile, pass_, part, beside, kernel.tiles.workspace):
             yield f"tiles: {change}"
+
+
+def _why_not_summed(problem: Problem, pass_: str, count: int, slices: str) -> str:
+    return (
+        refusal_of_slices(problem, pass_, count)
+        or f"{slices} of {problem.data_type} cannot be summed on this device"
+    )
 
 
 def _changes(

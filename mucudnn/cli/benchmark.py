@@ -14,7 +14,7 @@ from mucudnn.kernels import Kernel
 from mucudnn.measure import machine_of
 from mucudnn.optimizer import benchmark
 from mucudnn.planner import bundled_devices, open_planner, plan, read_properties
-from mucudnn.policies import micro_batch_sizes
+from mucudnn.policies import usable_sizes
 from mucudnn.records import SUCCESS, Machine
 from mucudnn.sizes import format_size
 from mucudnn.text import short_names
@@ -74,7 +74,7 @@ def _show(
         if len(made) > 1:
             rows.add_row(str(machine), style="bold")
         for name, kernel in zip(names, kernels, strict=True):
-            sizes = micro_batch_sizes(policy, kernel.problem.mini_batch)
+            sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
             label = f"{name} {kernel.pass_}"
             for row in cache.measurements(machine, kernel.problem, kernel.pass_):
                 if row.micro_batch not in sizes or row.status != SUCCESS:
@@ -118,7 +118,7 @@ def _show_planned(
     for title in ("micro-batch", "engines", "least workspace", "with tensor cores"):
         rows.add_column(title, justify="right")
     for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
-        sizes = sorted(micro_batch_sizes(policy, kernel.problem.mini_batch))
+        sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
         label = f"{name} {kernel.pass_}"
         for size, found in candidates(planner, machine, cache, kernel, sizes).items():
             fast = [one for one in found if "tensor_op" in one.notes.split()]

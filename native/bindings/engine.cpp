@@ -147,7 +147,7 @@ class PyEngine {
 
   std::optional<std::size_t> accumulator(const Problem& problem, const std::string& pass,
                                          std::size_t parts) const {
-    return accumulator_size(*device_, problem, pass_named(pass), parts);
+    return accumulator_size(*device_, problem, pass_named(pass), parts).size;
   }
 
   std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
@@ -323,6 +323,22 @@ void bind_engine(py::module_& module) {
       },
       py::arg("problem"), py::arg("pass_"), py::arg("parts"));
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
+  module.def(
+      "most_slices",
+      [](const Problem& problem, const std::string& pass) { return most_slices(problem, pass_named(pass)); },
+      py::arg("problem"), py::arg("pass_"));
+  module.def(
+      "refusal_of_slices",
+      [](const Problem& problem, const std::string& pass, std::size_t slices) {
+        return refusal_of_slices(problem, pass_named(pass), slices);
+      },
+      py::arg("problem"), py::arg("pass_"), py::arg("slices"));
+  module.def(
+      "most_slices_in_place",
+      [](const Problem& problem, const std::string& pass) {
+        return most_slices_in_place(problem, pass_named(pass));
+      },
+      py::arg("problem"), py::arg("pass_"));
   module.def(
       "tile_steps",
       [](const Problem& problem, const std::string& pass) { return tile_steps(problem, pass_named(pass)); },

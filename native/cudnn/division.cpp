@@ -38,6 +38,7 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     throw std::invalid_argument("the micro-batches do not add to the mini-batch of " +
                                 std::to_string(problem.mini_batch));
   }
+  accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
   // Each slice begins at a multiple of the greatest power of two in its size, so that its tensors are aligned
   // as those are that its algorithm is planned for.
   std::vector<Slice> in_order = slices;
@@ -57,7 +58,6 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }
-  accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
 }
 
 std::vector<std::string> Division::notes() const {

@@ -3,8 +3,6 @@
 namespace mucudnn {
 namespace {
 
-bool is_16_bit(DataType type) { return type == DataType::f16 || type == DataType::bf16; }
-
 std::size_t slice_bytes(const Problem& problem) {
   return aligned(static_cast<std::size_t>(problem.w_elements()) * size_of(problem.data_type));
 }
@@ -15,25 +13,41 @@ std::size_t sum_bytes(const Problem& problem) {
 
 }  // namespace
 
-std::size_t accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
-  if (pass != Pass::backward_filter || !is_16_bit(problem.data_type) || slices <= kMostSlicesInPlace)
-    return 0;
+std::size_t most_slices(const Problem& problem, Pass pass) {
+  return pass == Pass::backward_filter && problem.data_type == DataType::f16 ? 1 : kAnyNumberOfSlices;
+}
+
+std::string refusal_of_slices(const Problem& problem, Pass pass, std::size_t slices) {
+  if (slices <= most_slices(problem, pass)) return {};
+  return std::string("a filter gradient in ") + name_of(problem.data_type) + " in " + std::to_string(slices) +
+         " slices is refused: the sum of a slice may overflow where that of all does not";
+}
+
+std::size_t most_slices_in_place(const Problem& problem, Pass pass) {
+  if (pass == Pass::backward_filter && problem.data_type == DataType::bf16) return kMostSlicesInPlace;
+  return most_slices(problem, pass);
+}
+
+std::optional<std::size_t> accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
+  if (slices > most_slices(problem, pass)) return std::nullopt;
+  if (slices <= most_slices_in_place(problem, pass)) return 0;
   // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
   return aligned(1) + slice_bytes(problem) + sum_bytes(problem);
 }
 
-std::optional<std::size_t> accumulator_size(Device& device, const Problem& problem, Pass pass,
-                                            std::size_t slices) {
-  const std::size_t size = accumulator_size(problem, pass, slices);
-  if (size > 0 && device.accumulator() == nullptr) return std::nullopt;
-  return size;
+Accumulation accumulator_size(Device& device, const Problem& problem, Pass pass, std::size_t slices) {
+  auto size = accumulator_size(problem, pass, slices);
+  if (size.value_or(0) > 0 && device.accumulator() == nullptr) size.reset();
+  return {most_slices_in_place(problem, pass), size};
 }
 
 std::size_t required_accumulator(Device& device, const Problem& problem, Pass pass, std::size_t slices) {
-  const auto size = accumulator_size(device, problem, pass, slices);
+  const auto [most_in_place, size] = accumulator_size(device, problem, pass, slices);
   if (size) return *size;
+  const std::string refusal = refusal_of_slices(problem, pass, slices);
+  if (!refusal.empty()) throw EngineError(refusal);
   throw EngineError(device.name() + " cannot sum " + std::to_string(slices) + " slices of " +
-                    name_of(problem.data_type) + " gradients in fp32: " + std::to_string(kMostSlicesInPlace) +
+                    name_of(problem.data_type) + " gradients in fp32: " + std::to_string(most_in_place) +
                     " are the most");
 }
 

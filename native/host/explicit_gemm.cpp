@@ -7,6 +7,10 @@ namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // 2^62 bytes
 
+// Each product copies its other factor, which takes too long for fewer columns than these.
+constexpr std::int64_t kColumns = 2048;
+constexpr std::int64_t kGradientColumns = 512;
+
 // Elements of the workspace's parts, which are used by one group after the other.
 struct Parts {
   std::int64_t columns = 0, factor = 0, result = 0;
@@ -80,7 +84,7 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
     for_each_part({0, l.columns()}, n, [&](Range part) {
       float* const to =
           direct ? result + group * m * (nchw ? l.columns() : 1) + part.begin * result_step : product;
-      parallel_for(part.size(), [&](std::int64_t begin, std::int64_t end) {
+      const auto multiply_columns = [&](std::int64_t begin, std::int64_t end) {
         const Range range{part.begin + begin, part.begin + end};
         float* c = columns + begin * (nchw ? 1 : k);
         gather_columns(l, source, group, {0, k}, range, c, column_stride);
@@ -95,7 +99,8 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
                f, l.transposed ? m : k, keep, to + begin * result_step, result_stride);
         }
         if (!direct) store(l, to + begin * result_step, result_stride, group, {0, m}, range, beta, result);
-      });
+      };
+      parallel_for(part.size(), multiply_columns, kColumns);
     });
   }
 }
@@ -120,11 +125,12 @@ void multiply_gradient(const Problem& p, const float* x, const float* y, float a
       });
       const float* d = direct ? y + group * m * (nchw ? l.columns() : 1) + part.begin * y_step : packed_y;
       const float keep = part.begin == 0 ? beta : 1;
-      parallel_for(k, [&](std::int64_t begin, std::int64_t end) {
+      const auto multiply_columns = [&](std::int64_t begin, std::int64_t end) {
         const float* c = columns + begin * (nchw ? n : 1);
         gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, m, end - begin,
              part.size(), alpha, d, y_stride, c, nchw ? n : k, keep, w + group * m * k + begin, k);
-      });
+      };
+      parallel_for(k, multiply_columns, kGradientColumns);
     });
   }
 }

@@ -21,7 +21,26 @@ using Body = std::function<void(std::int64_t, std::int64_t)>;
 // follow each other faster than a sleeping thread wakes up.
 constexpr std::chrono::microseconds patience{100};
 
-// A job is taken chunk by chunk, by its caller and by the workers that are awake in time: nobody waits for
+// A range cut into even pieces. The size of a piece is the size of the products in it, and OpenBLAS rounds
+// sums of products of different sizes differently. So the cut follows from the range and the number of
+// threads alone. A caller gets the same bits whether other threads help, wake up late or are busy with
+// another job.
+struct Pieces {
+  Pieces(std::int64_t items, int threads, std::int64_t least)
+      : items(items), count(std::min(items, threads * per_thread(items / threads / least))) {}
+
+  void run(std::int64_t index, const Body& body) const {
+    body(items * index / count, items * (index + 1) / count);
+  }
+
+  std::int64_t items, count;
+
+ private:
+  // With several pieces a thread that starts late leaves more of them to the others.
+  static std::int64_t per_thread(std::int64_t wanted) { return std::clamp<std::int64_t>(wanted, 1, 4); }
+};
+
+// A job is taken piece by piece, by its caller and by the workers that are awake in time: nobody waits for
 // one that wakes up late. Workers start when first needed.
 class Pool {
  public:
@@ -36,23 +55,22 @@ class Pool {
 
   pid_t owner() const { return owner_; }
 
-  // Nothing is run, and false returned, while another caller's job is in progress.
-  bool run(std::int64_t count, int parts, const Body& body) {
+  // Runs nothing and returns false while another caller's job is in progress.
+  bool run(const Pieces& pieces, int threads, const Body& body) {
     const std::unique_lock caller(caller_, std::try_to_lock);
     if (!caller) return false;
     {
       const std::lock_guard lock(mutex_);
-      while (static_cast<int>(workers_.size()) < parts - 1) workers_.emplace_back(&Pool::work, this);
+      while (static_cast<int>(workers_.size()) < threads - 1) workers_.emplace_back(&Pool::work, this);
       body_ = &body;
-      count_ = count;
-      chunk_ = std::max<std::int64_t>(1, count / (parts * std::int64_t{chunks_per_part}));
+      pieces_ = &pieces;
       next_ = 0;
-      wanted_ = parts - 1;
+      wanted_ = threads - 1;
       failure_ = nullptr;
       ++job_;
     }
     wake_.notify_all();
-    take_chunks();
+    take_pieces();
     {
       const std::lock_guard lock(mutex_);
       wanted_ = 0;  // from here on nobody joins
@@ -65,9 +83,6 @@ class Pool {
   }
 
  private:
-  // Chunks are even where no thread is late, and small enough for one that is.
-  static constexpr int chunks_per_part = 4;
-
   template <typename Condition>
   static void wait_for(const Condition& condition) {
     const auto end = std::chrono::steady_clock::now() + patience;
@@ -86,13 +101,13 @@ class Pool {
       --wanted_;
       ++working_;
       lock.unlock();
-      take_chunks();
+      take_pieces();
       lock.lock();
       if (--working_ == 0) done_.notify_one();
     }
   }
 
-  void take_chunks();
+  void take_pieces();
 
   const pid_t owner_ = getpid();
   std::mutex caller_;  // held for the whole of a job
@@ -102,8 +117,8 @@ class Pool {
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> job_{0};
   const Body* body_ = nullptr;
-  std::int64_t count_ = 0, chunk_ = 1;
-  std::atomic<std::int64_t> next_{0};  // the first item that nobody has taken
+  const Pieces* pieces_ = nullptr;
+  std::atomic<std::int64_t> next_{0};  // the first piece that nobody has taken
   int wanted_ = 0;                     // workers that may still join
   std::atomic<int> working_{0};
   std::exception_ptr failure_;
@@ -129,13 +144,13 @@ struct Inside {
   ~Inside() { inside = before; }
 };
 
-void Pool::take_chunks() {
+void Pool::take_pieces() {
   const Inside inside_now;
   try {
-    std::int64_t begin;
-    while ((begin = next_.fetch_add(chunk_)) < count_) (*body_)(begin, std::min(begin + chunk_, count_));
+    std::int64_t piece;
+    while ((piece = next_++) < pieces_->count) pieces_->run(piece, *body_);
   } catch (...) {
-    next_ = count_;
+    next_ = pieces_->count;
     const std::lock_guard lock(mutex_);
     failure_ = std::current_exception();
   }
@@ -159,10 +174,15 @@ int threads() {
   return own_threads == 0 ? state.threads.load() : own_threads;
 }
 
-void parallel_for(std::int64_t count, const Body& body) {
+void parallel_for(std::int64_t count, const Body& body, std::int64_t least) {
   if (count <= 0) return;
-  const int parts = static_cast<int>(std::min<std::int64_t>(count, threads()));
-  if (parts == 1 || !pool_of_this_process().run(count, parts, body)) body(0, count);
+  const int used = static_cast<int>(std::min<std::int64_t>(count, threads()));
+  if (used == 1) return body(0, count);
+  const Pieces pieces(count, used, least);
+  if (pool_of_this_process().run(pieces, used, body)) return;
+  run_inline([&] {
+    for (std::int64_t piece = 0; piece < pieces.count; ++piece) pieces.run(piece, body);
+  });
 }
 
 void run_inline(const std::function<void()>& body) {

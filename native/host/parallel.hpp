@@ -14,8 +14,10 @@ void set_default_threads(int count);
 int threads();
 
 // Calls body(begin, end) over disjoint ranges that cover [0, count), on up to threads() threads,
-// and returns when all are done.
-void parallel_for(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+// and returns when all are done. The ranges depend on the arguments and on threads() alone, not on which
+// threads are free. A thread gets several ranges where each of them then has at least `least` items.
+void parallel_for(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end)>& body,
+                  std::int64_t least = 1);
 
 // Calls body, in which every parallel_for stays on the calling thread.
 void run_inline(const std::function<void()>& body);

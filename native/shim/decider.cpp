@@ -140,14 +140,12 @@ std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass p
                                   std::vector<Point> points, std::vector<Slice>& refused) const {
   std::vector<Point> all;
   std::string failures;
-  bool any_fits = false;
   const auto fails = [&](const Point& point, const EngineError& error) {
     failures += (failures.empty() ? "" : "; ") + describe(point.configuration) + ": " + error.what();
   };
   for (Point& point : points) {
     try {
       make_ready(engine, problem, pass, point);
-      any_fits = any_fits || point.workspace <= options_.workspace_limit.value_or(kNoLimit);
       all.push_back(std::move(point));
     } catch (const SliceRefused& refusal) {
       fails(point, refusal);
@@ -156,11 +154,8 @@ std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass p
       fails(point, error);
     }
   }
-  const std::string kernel = to_text(problem) + " " + name_of(pass);
-  if (!failures.empty()) log(LogLevel::warning, "not used for " + kernel + ": " + failures);
-  if (!all.empty() && !any_fits) {
-    log(LogLevel::warning, "nothing fits the workspace limit, the program's own calls are made: " + kernel);
-  }
+  if (!failures.empty())
+    log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " + failures);
   return all;
 }
 
@@ -184,14 +179,10 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
   for (unsigned i = 0; const char* const name = legacy_algorithm(pass, i); ++i) {
     const auto own = std::find_if(whole.begin(), whole.end(),
                                   [&](const Listed& listed) { return listed.algorithm == name; });
-    permissions[i].deterministic_only = own == whole.end() || is_deterministic(own->notes);
-    if (options_.workspace_limit) {
-      permissions[i].limit = *options_.workspace_limit;
-    } else if (preferred != nullptr) {
-      permissions[i].limit = preferred->workspace;
-    } else if (own != whole.end()) {
-      permissions[i].limit = own->workspace;
-    }
+    if (own == whole.end()) continue;  // the library says why it does not run
+    permissions[i].deterministic_only = is_deterministic(own->notes);
+    permissions[i].limit =
+        options_.workspace_limit.value_or(preferred == nullptr ? own->workspace : preferred->workspace);
   }
   return permissions;
 }

@@ -3,9 +3,14 @@
 #include <algorithm>
 
 #include "cudnn/descriptors.hpp"
+#include "shim/rescue.hpp"
 
 namespace mucudnn::shim {
 namespace {
+
+std::int64_t bytes(std::size_t size) {
+  return static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit));
+}
 
 double value_of(const void* scale, DataType type) {
   return type == DataType::f64 ? *static_cast<const double*>(scale)
@@ -49,13 +54,12 @@ const char* obstacle_to(State& state, const Execution& execution, Choice& choice
   if (execution.fusion) {
     if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
       return "z is not like y";
-    if (!may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
   }
+  if (execution.fusion && !may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
   const KnownKernel* const known = state.know(execution.handle, *choice.kernel, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
-  choice.point =
-      known->choose(execution.algorithm, static_cast<std::int64_t>(std::min<std::size_t>(given, kNoLimit)));
+  choice.point = known->choose(execution.algorithm, bytes(given));
   if (choice.point == nullptr) return "nothing within the workspace";
   return known->is_own(*choice.point, execution.algorithm) ? "the caller's own choice is the best" : nullptr;
 }
@@ -85,15 +89,34 @@ cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
 Choice choose(State& state, const Execution& execution) noexcept {
   const OwnWork guard;
   Choice choice;
-  const char* obstacle = "out of memory";
+  choice.obstacle = "out of memory";
   try {
-    obstacle = obstacle_to(state, execution, choice);
+    choice.obstacle = obstacle_to(state, execution, choice);
   } catch (...) {
     // The caller's own call needs nothing of ours.
   }
-  if (obstacle == nullptr) return choice;
-  state.tally().passed(obstacle);
-  return {};
+  if (choice.obstacle != nullptr) choice.point = nullptr;
+  return choice;
+}
+
+void count_passed(State& state, const Choice& choice, const Execution& execution) noexcept {
+  if (choice.obstacle == nullptr) return;
+  const OwnWork guard;
+  state.tally().passed(choice.obstacle);
+  // The library is asked only about a call that may take more than the limit.
+  if (bytes(execution.workspace.size) > state.limit().value_or(kNoLimit))
+    state.warn_above_limit(choice.kernel, choice.obstacle, own_workspace(state.library(), execution));
+}
+
+bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noexcept {
+  if (state.answers().least_shortfall() == kNoLimit || !is_complete(execution)) return false;
+  const OwnWork guard;
+  const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
+  const std::int64_t needed = own_workspace(state.library(), execution);
+  if (needed <= bytes(given) || !run_in_slices(state.library(), execution, status)) return false;
+  state.tally().rescued();
+  state.warn_rescued(needed, bytes(given));
+  return true;
 }
 
 bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {

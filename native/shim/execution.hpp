@@ -19,14 +19,35 @@ struct Execution {
   cudnnTensorDescriptor_t z_descriptor = nullptr;
 };
 
-// By what to run it; null, with the reason counted, where the caller's own call is to be made.
+// What to run it by; without a point the caller's own call is to be made.
 struct Choice {
-  SeenKernel* kernel = nullptr;
+  SeenKernel* kernel = nullptr;  // null where the convolution is not recognised
   const Point* point = nullptr;
+  const char* obstacle = nullptr;  // why there is no point
+  bool may_exchange = true;        // whether other algorithms compute the same
 };
 Choice choose(State& state, const Execution& execution) noexcept;
 
 bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept;
+
+// Makes the caller's own call with `own` and counts it. A program whose workspace is too small for that call,
+// because we told it of less than the library would have, gets the call in slices that fit.
+template <typename Own>
+cudnnStatus_t pass_on(State& state, const Choice& choice, const Execution& execution, Own own) noexcept;
+
+// Counts a call that is passed on, with one warning where it takes more than the workspace limit.
+void count_passed(State& state, const Choice& choice, const Execution& execution) noexcept;
+
+// Runs a call in slices that the library refused. False where that was not our doing, or cannot be mended.
+bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noexcept;
+
+template <typename Own>
+cudnnStatus_t pass_on(State& state, const Choice& choice, const Execution& execution, Own own) noexcept {
+  cudnnStatus_t status = own();
+  if (status == CUDNN_STATUS_SUCCESS || !rescue(state, execution, status))
+    count_passed(state, choice, execution);
+  return status;
+}
 
 // What run() runs, whichever API it was asked for by.
 struct Work {

@@ -20,25 +20,13 @@ std::shared_ptr<const GraphPlan> plan_of(State* state, cudnnBackendDescriptor_t 
   return state == nullptr ? nullptr : state->shadows().plan(plan);
 }
 
-// Configurations that the heuristics gave are for the heuristics' graph.
-void take_results(State& state, cudnnBackendDescriptor_t heuristics, std::int64_t count,
-                  const cudnnBackendDescriptor_t* configs) {
-  const auto asked = state.shadows().find(heuristics);
-  if (asked == nullptr || asked->type() != CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR ||
-      !asked->has_only({CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_ENGINEHEUR_MODE}))
-    return;
-  const auto graph = asked->referred_one(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-  for (std::int64_t i = 0; i < count; ++i)
-    state.shadows().set(configs[i], CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
-}
-
 // The native CUDA graph is made from the program's own plan, which is no slower than it ever was.
 template <typename Own>
 cudnnStatus_t make_cuda_graph(cudnnBackendDescriptor_t plan, Own own) {
   State* const state = watching();
   const auto known = plan_of(state, plan);
   if (known == nullptr) return own();
-  if (!known->own_fits()) {
+  if (!known->own_fits(state->answers())) {
     state->warn_once(*known->kernel, "no CUDA graph: the program's own plan is above the workspace limit");
     return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
   }
@@ -77,7 +65,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 
 cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t descriptor) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendInitialize(descriptor);
-  if (State* const state = watching(status)) state->shadows().clear(descriptor);
+  if (State* const state = watching(status)) state->shadows().initialize(descriptor);
   return status;
 }
 
@@ -95,24 +83,27 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   const cudnnStatus_t status =
       mucudnn_real_cudnnBackendGetAttribute(descriptor, name, type, requested, count, elements);
   if (elements == nullptr || requested < 1) return status;
+  State* const state = watching(status);
+  if (state == nullptr) return status;
   if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-    if (const auto plan = plan_of(watching(status), descriptor))
-      *static_cast<int64_t*>(elements) = plan->told;
-  } else if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && count != nullptr) {
-    State* const state = watching(status);
-    if (state == nullptr) return status;
-    take_results(*state, descriptor, std::min(requested, *count),
-                 static_cast<const cudnnBackendDescriptor_t*>(elements));
+    if (const auto plan = plan_of(state, descriptor))
+      *static_cast<int64_t*>(elements) = report_workspace(*state, *plan);
+  } else if (name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) {
+    note_workspace(*state, descriptor, *static_cast<const int64_t*>(elements));
+  } else if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION && count != nullptr) {
+    if (const auto plan = plan_of(state, descriptor))
+      note_text(*state, plan, static_cast<const char*>(elements), std::min(requested, *count));
+  } else if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    state->shadows().copy(descriptor, name, count == nullptr ? requested : std::min(requested, *count),
+                          static_cast<const cudnnBackendDescriptor_t*>(elements));
   }
   return status;
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendFinalize(descriptor);
-  if (State* const state = watching(status)) {
-    if (auto plan = make_graph_plan(*state, descriptor))
-      state->shadows().set_plan(descriptor, std::move(plan));
-  }
+  if (State* const state = watching(status))
+    state->shadows().finalize(descriptor, make_graph_plan(*state, descriptor));
   return status;
 }
 
@@ -142,7 +133,8 @@ cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle, cudnnBack
                                                  cudnnBackendDescriptor_t variant_pack, size_t* size) {
   const cudnnStatus_t status =
       mucudnn_real_cudnnGetExecutionPlanWorkspaceSize(handle, plan, variant_pack, size);
-  if (const auto known = plan_of(watching(status), plan)) *size = static_cast<size_t>(known->told);
+  State* const state = watching(status);
+  if (const auto known = plan_of(state, plan)) *size = static_cast<size_t>(report_workspace(*state, *known));
   return status;
 }
 

@@ -34,6 +34,18 @@ bool are_planned(const GraphConvolution& c) {
   return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && c.pass == Pass::backward_filter));
 }
 
+// The convolution has no math yet, which is the engine's.
+Configured name_configuration(const GraphConvolution& convolution, const std::string& engine) {
+  const Problem& problem = convolution.recognised.problem;
+  return {to_text(problem.with_mini_batch(1)) + " " + name_of(convolution.pass), problem.mini_batch, engine};
+}
+
+// A program sets and reads texts with and without the zero at their end.
+std::string trimmed(const char* text, std::size_t size) {
+  while (size > 0 && text[size - 1] == '\0') --size;
+  return {text, size};
+}
+
 // What its caller permits.
 Permission permission_of(const State& state, const EngineNotes& notes, const GraphPlan& plan) {
   Permission permission;
@@ -73,7 +85,7 @@ std::optional<Point> choose(State& state, cudnnHandle_t handle, GraphPlan& plan,
 
 void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, GraphPlan& made) {
   made.own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  made.told = made.own.workspace;
+  made.reported_workspace = made.own.workspace;
   GraphConvolution& convolution = made.convolution;
   made.obstacle = convolution.recognised.obstacle;
   if (made.obstacle != nullptr) return;
@@ -89,6 +101,8 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
   made.own.algorithm = to_text(name_of(configs.at(0)));
   made.own.notes = notes.text();
+  made.configured = name_configuration(convolution, made.own.algorithm);
+  made.least_answer = state.answers().least(*made.configured);
   Problem& problem = convolution.recognised.problem;
   if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
     // It needs no workspace, and graph_engine.cpp lists none of its kind to hold another against.
@@ -107,7 +121,10 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const bool own_is_allowed = made.own.workspace <= permission.limit;
   if (own_is_allowed) made.obstacle = obstacle_to_comparing(made);
   if (made.obstacle != nullptr) return;
-  made.point = choose(state, handle, made, permission, kNoLimit);
+  // A program may have taken this configuration because of a size that it read, and bring no more.
+  made.point = choose(state, handle, made, permission, made.least_answer);
+  if (!made.point && made.own.workspace > made.least_answer)
+    made.point = choose(state, handle, made, permission, kNoLimit);
   if (!made.point) {
     made.obstacle = "nothing within the workspace";
   } else if (is_own(*made.point, made.own.algorithm.c_str())) {
@@ -116,19 +133,26 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
     if (made.point->workspace > 0) made.lean = choose(state, handle, made, permission, 0);
     // The program's own plan fits besides as far as the limit allows, so that it can be run where this fails
     // or a CUDA graph is made.
-    made.told = std::max(made.point->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
+    made.reported_workspace =
+        std::max(made.point->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
   }
 }
 
-// Of a plan that was made from JSON. It may be of anything; a convolution in it is counted.
-std::shared_ptr<const GraphPlan> plan_from_json(const Shadow& shadow, const Backend& plan) {
+// A plan made from JSON may be of anything; a convolution in it is counted. A program that has the text of a
+// plan of ours brings the workspace that it read for that one.
+std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
+  const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+  if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
+    const SeenKernel& kernel = *known->kernel;
+    if (state.decider(kernel).device().current() == kernel.device) return known;
+  }
   if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
     return nullptr;
   const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
   auto made = std::make_shared<GraphPlan>();
   made->own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  made->told = made->own.workspace;
+  made->reported_workspace = made->own.workspace;
   made->obstacle = "a plan made from JSON";
   return made;
 }
@@ -142,7 +166,7 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
     const Backend finalized(state.library(), plan);
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    if (config == nullptr) return plan_from_json(*shadow, finalized);
+    if (config == nullptr) return plan_from_json(state, *shadow, finalized);
     const auto graph = graph_of(*config);
     if (graph == nullptr) return nullptr;
     auto made = std::make_shared<GraphPlan>();
@@ -156,18 +180,56 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
   return nullptr;
 }
 
+std::int64_t report_workspace(State& state, const GraphPlan& plan) noexcept {
+  if (!plan.is_asked.exchange(true, std::memory_order_relaxed) && plan.configured)
+    state.answers().note(*plan.configured, plan.reported_workspace, plan.own.workspace);
+  return plan.reported_workspace;
+}
+
+void note_text(State& state, const std::shared_ptr<const GraphPlan>& plan, const char* text,
+               std::int64_t size) noexcept {
+  if (plan->reported_workspace >= plan->own.workspace) return;  // the library's plan runs in what was told
+  try {
+    state.shadows().set_text(trimmed(text, static_cast<std::size_t>(size)), plan);
+  } catch (const std::bad_alloc&) {
+    // Then a plan made of the text is told what the library says.
+  }
+}
+
+void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t bytes) noexcept {
+  const OwnWork guard;
+  try {
+    const auto shadow = state.shadows().find(config);
+    const auto graph = shadow == nullptr ? nullptr : graph_of(*shadow);
+    if (graph == nullptr) return;
+    const GraphConvolution convolution = recognise_graph(*graph);
+    if (!convolution.is_convolution || convolution.recognised.obstacle != nullptr) return;
+    const std::string engine = to_text(name_of(Backend(state.library(), config)));
+    state.answers().note(name_configuration(convolution, engine), bytes, bytes);
+  } catch (const std::bad_alloc&) {
+    state.answers().note(0, bytes);
+  } catch (const std::exception&) {
+    // The library does not name the engine, and so no plan made of it is replaced either.
+  }
+}
+
 bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
              cudnnStatus_t& status) noexcept {
   if (plan.kernel != nullptr) plan.kernel->executions.fetch_add(1, std::memory_order_relaxed);
-  const auto pass = [&](const char* reason) {
+  const auto pass = [&](const char* reason, cudnnStatus_t otherwise = CUDNN_STATUS_BAD_PARAM) {
     state.tally().passed(reason);
-    status = CUDNN_STATUS_BAD_PARAM;
-    return !plan.own_fits();
+    state.warn_above_limit(plan.kernel, reason, plan.own.workspace);
+    status = otherwise;
+    return !plan.own_fits(state.answers());
   };
   if (plan.obstacle != nullptr) return pass(plan.obstacle);
   try {
-    const auto shadow = state.shadows().find(pack);
-    if (shadow == nullptr || handle == nullptr) return pass("a variant pack that was not seen");
+    const auto shadow = state.shadows().find_finalized(pack);
+    if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
+      const bool is_refused = state.shadows().find(pack) != nullptr;  // by the library, before it computes
+      return pass("a variant pack that was not finalized", CUDNN_STATUS_BAD_PARAM) && !is_refused;
+    }
+    if (handle == nullptr) return pass("a pointer is NULL", CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
     const auto uids = shadow->values<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
     const auto pointers = shadow->values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     const auto pointer = [&](std::int64_t uid) {
@@ -184,9 +246,9 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
       is_complete = is_complete && tensors.operands[i] != nullptr;
     }
     if (!is_complete) return pass("a pointer is NULL");
-    // The workspace comes without its size, which is what the program was told.
+    // The workspace comes without its size.
     auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
-    const std::int64_t size = data == nullptr ? 0 : plan.told;
+    const std::int64_t size = data == nullptr ? 0 : plan.granted_workspace(state.answers());
     const std::optional<Point>& point = plan.point->workspace <= size ? plan.point : plan.lean;
     if (!point || is_own(*point, plan.own.algorithm.c_str())) return pass("nothing within the workspace");
     const Arguments arguments{tensors, c.alpha, c.beta};
@@ -196,10 +258,10 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
                     arguments,
                     {data, static_cast<std::size_t>(size)},
                     plan.own.algorithm.c_str()};
-    return run(state, work, status) || !plan.own_fits();
+    return run(state, work, status) || !plan.own_fits(state.answers());
   } catch (const std::bad_alloc&) {
     status = CUDNN_STATUS_ALLOC_FAILED;
-    return !plan.own_fits();
+    return !plan.own_fits(state.answers());
   }
 }
 

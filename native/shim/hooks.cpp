@@ -18,8 +18,11 @@ cudnnStatus_t execute(const Execution& execution, Own own) noexcept {
   if (state == nullptr) return own();
   const Choice choice = choose(*state, execution);
   cudnnStatus_t status{};
-  return choice.point != nullptr && run(*state, choice, execution, status) ? status : own();
+  if (choice.point != nullptr && run(*state, choice, execution, status)) return status;
+  return pass_on(*state, choice, execution, own);
 }
+
+std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size_t>(size, kNoLimit)); }
 
 // Of a Get or a Find that is done: `status` is its status.
 template <typename Performance>
@@ -28,10 +31,10 @@ cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const CallerDes
                      std::int64_t workspace = kNoLimit) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
-  if (const Point* point =
-          select(*state, handle, descriptors, pass, Question::which_algorithm, results[0].algo, workspace)) {
-    put_first(*point, math_of(*state, descriptors), requested, returned, results);
-  }
+  const Asked asked{handle, descriptors, pass, results[0].algo};
+  const auto own = bytes(results[0].memory);
+  if (const auto selection = select(*state, asked, Question::which_algorithm, own, workspace))
+    put_first(*selection, math_of(*state, descriptors), requested, returned, results);
   return status;
 }
 
@@ -40,14 +43,11 @@ cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const Call
                           Pass pass, unsigned algorithm, size_t* size) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
-  if (const Point* point =
-          select(*state, handle, descriptors, pass, Question::workspace_size, algorithm, kNoLimit)) {
-    *size = static_cast<size_t>(point->workspace);
-  }
+  const Asked asked{handle, descriptors, pass, algorithm};
+  if (const auto selection = select(*state, asked, Question::workspace_size, bytes(*size), kNoLimit))
+    *size = static_cast<size_t>(selection->workspace);
   return status;
 }
-
-std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size_t>(size, kNoLimit)); }
 
 }  // namespace
 }  // namespace mucudnn::shim

@@ -1,5 +1,6 @@
 #include "shim/known_kernel.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace mucudnn::shim {
@@ -38,6 +39,11 @@ const Point* KnownKernel::choose_ready(const Permission& permission, std::int64_
     if (fastest == nullptr || point.time_ms < fastest->time_ms) fastest = &point;
   }
   return fastest;
+}
+
+bool KnownKernel::is_above(std::int64_t limit) const noexcept {
+  return !points_.empty() && std::all_of(points_.begin(), points_.end(),
+                                         [&](const Point& point) { return point.workspace > limit; });
 }
 
 bool KnownKernel::is_own(const Point& point, unsigned algorithm) const noexcept {

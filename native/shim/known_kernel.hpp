@@ -38,6 +38,12 @@ class KnownKernel {
   // The same for a caller of the graph API; the point may be yet to be made ready. Throws std::bad_alloc.
   std::optional<Point> choose(const Permission& permission, std::int64_t workspace) const;
 
+  // Whether there is something to choose from, all of it above so many bytes of workspace.
+  bool is_above(std::int64_t limit) const noexcept;
+
+  // The most bytes of workspace that a call with this algorithm permits.
+  std::int64_t limit(unsigned algorithm) const noexcept { return permissions_[algorithm].limit; }
+
   // Whether a point is just what the caller asks for.
   bool is_own(const Point& point, unsigned algorithm) const noexcept;
 

@@ -5,9 +5,9 @@
 #include "core/reuse.hpp"
 
 namespace mucudnn::shim {
-MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, std::optional<std::size_t> accumulator,
+MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, const Accumulation& accumulation,
                                std::vector<Measured> measured)
-    : mini_batch_(mini_batch), accumulator_(accumulator), measured_(std::move(measured)) {}
+    : mini_batch_(mini_batch), accumulation_(accumulation), measured_(std::move(measured)) {}
 
 bool MeasuredKernel::has_whole(const std::string& algorithm) const {
   return std::any_of(measured_.begin(), measured_.end(), [&](const Measured& one) {
@@ -32,13 +32,13 @@ std::vector<Point> MeasuredKernel::desirable() const {
 }
 
 std::vector<Configuration> MeasuredKernel::desirable(std::vector<MicroConfiguration> parts) const {
-  if (accumulator_ == 0) return desirable_set(std::move(parts), mini_batch_);
+  if (accumulation_.size == 0) return desirable_set(std::move(parts), mini_batch_);
   // Those few enough to be summed in place are a family of their own.
   std::vector<MicroConfiguration> in_place;
   std::copy_if(parts.begin(), parts.end(), std::back_inserter(in_place),
                [&](const MicroConfiguration& part) { return is_in_place(part); });
   std::vector<Configuration> all;
-  if (accumulator_) all = desirable_set(std::move(parts), mini_batch_);
+  if (accumulation_.size) all = desirable_set(std::move(parts), mini_batch_);
   for (Configuration& configuration : desirable_set(std::move(in_place), mini_batch_)) {
     if (std::find(all.begin(), all.end(), configuration) == all.end())
       all.push_back(std::move(configuration));
@@ -59,8 +59,8 @@ std::optional<Point> MeasuredKernel::fastest(const Permission& permission, std::
     return reuse_workspace(parts, mini_batch_);
   };
   Configuration best;
-  if (accumulator_) best = within(limit - static_cast<std::int64_t>(*accumulator_), false);
-  if (accumulator_ != 0) {
+  if (accumulation_.size) best = within(limit - static_cast<std::int64_t>(*accumulation_.size), false);
+  if (accumulation_.size != 0) {
     Configuration other = within(limit, true);
     if (best.empty() || (!other.empty() && time_of(other) <= time_of(best))) best = std::move(other);
   }
@@ -69,7 +69,8 @@ std::optional<Point> MeasuredKernel::fastest(const Permission& permission, std::
 }
 
 bool MeasuredKernel::is_in_place(const MicroConfiguration& part) const {
-  return part.micro_batch * static_cast<std::int64_t>(kMostSlicesInPlace) >= mini_batch_;
+  const auto slices = static_cast<std::size_t>((mini_batch_ + part.micro_batch - 1) / part.micro_batch);
+  return slices <= accumulation_.most_in_place;
 }
 
 Point MeasuredKernel::point_of(Configuration configuration) const {
@@ -83,8 +84,8 @@ Point MeasuredKernel::point_of(Configuration configuration) const {
   }
   point.time_ms = time_of(configuration);
   point.workspace = workspace_of(configuration);
-  if (configuration.size() > kMostSlicesInPlace)
-    point.workspace += static_cast<std::int64_t>(accumulator_.value_or(0));
+  if (configuration.size() > accumulation_.most_in_place)
+    point.workspace += static_cast<std::int64_t>(accumulation_.size.value_or(0));
   point.configuration = std::move(configuration);
   return point;
 }

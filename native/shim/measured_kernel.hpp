@@ -17,10 +17,8 @@ struct Measured {
 
 class MeasuredKernel {
  public:
-  // `accumulator`: what more slices than can be summed in place need beyond the algorithms' own workspace;
-  // nothing where there is no such division (filter_sum.hpp).
-  MeasuredKernel(std::int64_t mini_batch, std::optional<std::size_t> accumulator,
-                 std::vector<Measured> measured);
+  // `accumulation` is that of more slices than are summed in place.
+  MeasuredKernel(std::int64_t mini_batch, const Accumulation& accumulation, std::vector<Measured> measured);
 
   // Whether the mini-batch was measured undivided by this algorithm.
   bool has_whole(const std::string& algorithm) const;
@@ -38,7 +36,7 @@ class MeasuredKernel {
   Point point_of(Configuration configuration) const;
 
   std::int64_t mini_batch_;
-  std::optional<std::size_t> accumulator_;
+  Accumulation accumulation_;
   std::vector<Measured> measured_;
 };
 

@@ -5,7 +5,7 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kMostValues = 64;  // of an attribute that matters
+constexpr std::int64_t kMostValues = 1024;  // of an attribute that matters
 
 bool matters(cudnnBackendDescriptorType_t type) {
   switch (type) {
@@ -33,6 +33,8 @@ std::size_t size_of_value(cudnnBackendAttributeType_t type) {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN:
       return sizeof(bool);
+    case CUDNN_TYPE_CHAR:
+      return 1;
     case CUDNN_TYPE_INT64:
     case CUDNN_TYPE_DOUBLE:
       return 8;
@@ -50,6 +52,32 @@ std::size_t size_of_value(cudnnBackendAttributeType_t type) {
     default:
       return 0;
   }
+}
+
+// The shadow of an engine or of its configuration, which the heuristics made for an operation graph.
+std::shared_ptr<const Shadow> made_for_graph(cudnnBackendDescriptorType_t type,
+                                             std::shared_ptr<const Shadow> graph) {
+  if (graph == nullptr) return nullptr;
+  auto made = std::make_shared<Shadow>(type);
+  made->set({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, {}, {std::move(graph)}});
+  return made;
+}
+
+// The shadow of the descriptor that stands at `index` of an attribute; null where it is not known.
+std::shared_ptr<const Shadow> part_of(const Shadow& from, cudnnBackendAttributeName_t name, std::size_t index,
+                                      cudnnBackendDescriptorType_t type) {
+  if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
+    if (!from.has_only({CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_ENGINEHEUR_MODE})) return nullptr;
+    return made_for_graph(type, from.referred_one(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
+  }
+  const auto parts = from.referred(name);
+  if (index < parts.size()) {
+    return parts[index] == nullptr || parts[index]->type() != type ? nullptr : parts[index];
+  }
+  // A configuration that the heuristics gave holds an engine that the program never set.
+  if (name == CUDNN_ATTR_ENGINECFG_ENGINE && from.has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH}))
+    return made_for_graph(type, from.referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH));
+  return nullptr;
 }
 
 }  // namespace
@@ -81,7 +109,7 @@ std::shared_ptr<const Shadow> Shadow::referred_one(cudnnBackendAttributeName_t n
 }
 
 bool Shadow::has_only(std::initializer_list<cudnnBackendAttributeName_t> names) const {
-  return std::all_of(attributes_.begin(), attributes_.end(), [&](const Attribute& attribute) {
+  return !is_unknown_ && std::all_of(attributes_.begin(), attributes_.end(), [&](const Attribute& attribute) {
     return std::find(names.begin(), names.end(), attribute.name) != names.end();
   });
 }
@@ -91,7 +119,7 @@ void Shadows::create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptor
   try {
     auto shadow = std::make_shared<Shadow>(type);
     const std::lock_guard<std::mutex> lock(mutex_);
-    entries_[descriptor] = {std::move(shadow), nullptr};
+    entries_[descriptor] = {std::move(shadow), nullptr, false};
   } catch (const std::bad_alloc&) {
     // Then what is made of this descriptor passes through.
   }
@@ -106,12 +134,15 @@ void Shadows::forget(cudnnBackendDescriptor_t descriptor) noexcept {
   entries_.erase(found);
 }
 
-void Shadows::clear(cudnnBackendDescriptor_t descriptor) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(descriptor);
-  if (found == entries_.end()) return;
-  found->second.shadow->clear();
-  found->second.plan = nullptr;
+void Shadows::initialize(cudnnBackendDescriptor_t descriptor) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = entries_.find(descriptor);
+    if (found == entries_.end()) return;
+    found->second = {std::make_shared<Shadow>(found->second.shadow->type()), nullptr, false};
+  } catch (const std::bad_alloc&) {
+    forget(descriptor);
+  }
 }
 
 void Shadows::set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
@@ -127,32 +158,43 @@ void Shadows::set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName
         const auto other = entries_.find(referred[i]);
         attribute.referred.push_back(other == entries_.end() ? nullptr : other->second.shadow);
       }
-    } else if (count > 0 && count <= kMostValues) {
+    } else if (count > 0 && (count <= kMostValues || type == CUDNN_TYPE_CHAR)) {
       const char* const bytes = static_cast<const char*>(values);
       attribute.values.assign(bytes, bytes + size_of_value(type) * static_cast<std::size_t>(count));
     }
-    found->second.shadow->set(std::move(attribute));
+    std::shared_ptr<Shadow>& shadow = found->second.shadow;
+    if (shadow.use_count() > 1) shadow = std::make_shared<Shadow>(*shadow);  // others hold it as it was
+    shadow->set(std::move(attribute));
   } catch (const std::bad_alloc&) {
     forget(descriptor);
   }
 }
 
-void Shadows::set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                  std::shared_ptr<const Shadow> referred) noexcept {
-  try {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = entries_.find(descriptor);
-    if (found == entries_.end()) return;
-    found->second.shadow->set({name, CUDNN_TYPE_BACKEND_DESCRIPTOR, {}, {std::move(referred)}});
-  } catch (const std::bad_alloc&) {
-    forget(descriptor);
+void Shadows::copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t name, std::int64_t count,
+                   const cudnnBackendDescriptor_t* targets) noexcept {
+  const auto from = find(source);
+  for (std::int64_t i = 0; i < count; ++i) {
+    try {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = entries_.find(targets[i]);
+      if (found == entries_.end()) continue;
+      const auto type = found->second.shadow->type();
+      const auto part = from == nullptr ? nullptr : part_of(*from, name, static_cast<std::size_t>(i), type);
+      auto shadow = part == nullptr ? std::make_shared<Shadow>(type) : std::make_shared<Shadow>(*part);
+      if (part == nullptr) shadow->set_unknown();
+      found->second = {std::move(shadow), nullptr, true};
+    } catch (const std::bad_alloc&) {
+      forget(targets[i]);
+    }
   }
 }
 
-void Shadows::set_plan(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept {
+void Shadows::finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(descriptor);
-  if (found != entries_.end()) found->second.plan = std::move(plan);
+  if (found == entries_.end()) return;
+  found->second.plan = std::move(plan);
+  found->second.is_finalized = true;
 }
 
 std::shared_ptr<const Shadow> Shadows::find(cudnnBackendDescriptor_t descriptor) const noexcept {
@@ -161,10 +203,31 @@ std::shared_ptr<const Shadow> Shadows::find(cudnnBackendDescriptor_t descriptor)
   return found == entries_.end() ? nullptr : found->second.shadow;
 }
 
+std::shared_ptr<const Shadow> Shadows::find_finalized(cudnnBackendDescriptor_t descriptor) const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(descriptor);
+  return found == entries_.end() || !found->second.is_finalized ? nullptr : found->second.shadow;
+}
+
 std::shared_ptr<const GraphPlan> Shadows::plan(cudnnBackendDescriptor_t descriptor) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(descriptor);
   return found == entries_.end() ? nullptr : found->second.plan;
+}
+
+void Shadows::set_text(std::string text, std::shared_ptr<const GraphPlan> plan) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_.try_emplace(std::move(text), std::move(plan));
+  } catch (const std::bad_alloc&) {
+    // Then a plan made of the text is told what the library says.
+  }
+}
+
+std::shared_ptr<const GraphPlan> Shadows::plan_of_text(const std::string& text) const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = texts_.find(text);
+  return found == texts_.end() ? nullptr : found->second;
 }
 
 }  // namespace mucudnn::shim

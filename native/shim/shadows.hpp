@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -25,14 +26,17 @@ struct Attribute {
   Referred referred;  // of descriptors
 };
 
-// Shadows keep those that they refer to: programs destroy descriptors as soon as others are made of them.
+// The attributes of one descriptor. A shadow keeps the shadows that it refers to, as they were when the
+// program set them: cuDNN copies a descriptor into the one that is made of it, and programs destroy or
+// initialize it again afterwards.
 class Shadow {
  public:
   explicit Shadow(cudnnBackendDescriptorType_t type) : type_(type) {}
 
   cudnnBackendDescriptorType_t type() const { return type_; }
   void set(Attribute attribute);
-  void clear() { attributes_.clear(); }
+  // Makes has_only() false: the library has written attributes that nobody told us.
+  void set_unknown() { is_unknown_ = true; }
 
   // Nothing where it was not set, or as another type.
   template <typename Value>
@@ -57,14 +61,15 @@ class Shadow {
   // The one descriptor of an attribute; null where there is not one.
   std::shared_ptr<const Shadow> referred_one(cudnnBackendAttributeName_t name) const;
 
+  const Attribute* find(cudnnBackendAttributeName_t name) const;
+
   // Whether nothing else was set.
   bool has_only(std::initializer_list<cudnnBackendAttributeName_t> names) const;
 
  private:
-  const Attribute* find(cudnnBackendAttributeName_t name) const;
-
   cudnnBackendDescriptorType_t type_;
   std::vector<Attribute> attributes_;
+  bool is_unknown_ = false;
 };
 
 // The shadows of the descriptors that there are, of the types that matter. A descriptor may be used by one
@@ -73,16 +78,24 @@ class Shadows {
  public:
   void create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept;
   void forget(cudnnBackendDescriptor_t descriptor) noexcept;
-  void clear(cudnnBackendDescriptor_t descriptor) noexcept;
+  // The descriptor is as new. Those that were made of it keep what it was.
+  void initialize(cudnnBackendDescriptor_t descriptor) noexcept;
   void set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
            cudnnBackendAttributeType_t type, std::int64_t count, const void* values) noexcept;
-  void set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-           std::shared_ptr<const Shadow> referred) noexcept;
-  void set_plan(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept;
+  // The program has read an attribute of `source`, and the library has written `targets`, descriptors of the
+  // program's, all over.
+  void copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t name, std::int64_t count,
+            const cudnnBackendDescriptor_t* targets) noexcept;
+  void finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept;
 
   // Null where there is none.
   std::shared_ptr<const Shadow> find(cudnnBackendDescriptor_t descriptor) const noexcept;
+  std::shared_ptr<const Shadow> find_finalized(cudnnBackendDescriptor_t descriptor) const noexcept;
   std::shared_ptr<const GraphPlan> plan(cudnnBackendDescriptor_t descriptor) const noexcept;
+
+  // A plan whose text the program has read, to be found when another is made of that text.
+  void set_text(std::string text, std::shared_ptr<const GraphPlan> plan) noexcept;
+  std::shared_ptr<const GraphPlan> plan_of_text(const std::string& text) const noexcept;
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -90,11 +103,13 @@ class Shadows {
  private:
   struct Entry {
     std::shared_ptr<Shadow> shadow;
-    std::shared_ptr<const GraphPlan> plan;  // of an execution plan that is finalized
+    std::shared_ptr<const GraphPlan> plan;  // null but for an execution plan that is finalized
+    bool is_finalized = false;
   };
 
   mutable std::mutex mutex_;
   std::unordered_map<cudnnBackendDescriptor_t, Entry> entries_;
+  std::unordered_map<std::string, std::shared_ptr<const GraphPlan>> texts_;
 };
 
 }  // namespace mucudnn::shim

@@ -188,6 +188,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
             .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused, own);
     if (is_logged(LogLevel::info))
       say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
+    if (known != nullptr && known->is_above(limit().value_or(kNoLimit)))
+      warn_once(kernel, "nothing fits the workspace limit, the program's own calls are made");
     return known;
   } catch (const EngineError& error) {
     reason = error.what();
@@ -197,6 +199,18 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   say(LogLevel::warning, "passed on: " + reason);
   return std::make_unique<const KnownKernel>(kernel.pass, std::vector<Point>(), KnownKernel::Permissions(),
                                              -1);
+}
+
+std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel,
+                                         unsigned algorithm) const {
+  try {
+    const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
+    const auto prepared = engine->prepare(kernel.problem.with_mini_batch(1), kernel.pass,
+                                          legacy_algorithm(kernel.pass, algorithm));
+    return static_cast<std::int64_t>(prepared->workspace());
+  } catch (const EngineError&) {
+    return kNoLimit;
+  }
 }
 
 const char* State::reason_for_unknown() const {
@@ -215,6 +229,30 @@ void State::warn_once(SeenKernel& kernel, const std::string& what) const {
   log(LogLevel::warning, command_for(kernel.problem, kernel.pass) + "  # " + what);
 }
 
+void State::warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_t workspace) noexcept {
+  if (workspace <= limit().value_or(kNoLimit)) return;
+  if (kernel == nullptr ? !tally_.is_first_above_limit(reason) : kernel->warned.exchange(true)) return;
+  try {
+    const std::string which = kernel == nullptr ? "" : command_for(kernel->problem, kernel->pass) + "  # ";
+    log(LogLevel::warning, which + "a convolution passes through (" + std::string(reason) + ") and takes " +
+                               std::to_string(workspace) + " bytes of workspace, above the limit of " +
+                               std::to_string(*limit()));
+  } catch (const std::bad_alloc&) {
+    // Then without the warning.
+  }
+}
+
+void State::warn_rescued(std::int64_t needed, std::int64_t given) noexcept {
+  if (has_warned_rescued_.exchange(true)) return;
+  try {
+    log(LogLevel::warning,
+        "the program brings the workspace that it read for another convolution: a call that needs " +
+            std::to_string(needed) + " bytes runs in slices, in " + std::to_string(given) + " bytes");
+  } catch (const std::bad_alloc&) {
+    // Then without the warning.
+  }
+}
+
 void State::finish() noexcept {
   try {
     const std::string text = tally_.text();
@@ -230,9 +268,11 @@ void State::before_fork() {
   for (auto& [identity, journal] : journals_) journal.lock();
   holding_.lock();
   shadows_.lock();
+  answers_.lock();
 }
 
 void State::after_fork() {
+  answers_.unlock();
   shadows_.unlock();
   holding_.unlock();
   for (auto& [identity, journal] : journals_) journal.unlock();

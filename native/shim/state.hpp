@@ -13,6 +13,7 @@
 #include "shim/seen_kernels.hpp"
 #include "shim/shadows.hpp"
 #include "shim/tally.hpp"
+#include "shim/workspace_answers.hpp"
 
 namespace mucudnn::shim {
 
@@ -25,6 +26,7 @@ class State {
   Tally& tally() { return tally_; }
   std::optional<std::int64_t> limit() const { return options_.workspace_limit; }
   Shadows& shadows() { return shadows_; }
+  WorkspaceAnswers& answers() { return answers_; }
 
   // The kernel of a convolution; null, with the reason in `obstacle`, where it cannot be divided.
   SeenKernel* see(const Recognised& recognised, Pass pass, Api api, const char*& obstacle);
@@ -46,7 +48,16 @@ class State {
   // By which the kernel was made known.
   const Decider& decider(const SeenKernel& kernel) const { return *deciders_[index(kernel.device)]; }
 
+  // The bytes that the caller's algorithm needs for one sample; kNoLimit where it does not run one.
+  std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel, unsigned algorithm) const;
+
   void warn_once(SeenKernel& kernel, const std::string& what) const;
+  // Warns that a call passes through and takes more than the workspace limit: once for each kernel, and once
+  // for each reason where the convolution is not recognised.
+  void warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_t workspace) noexcept;
+
+  // Warns once that calls run in slices, since the program brings less than its own calls need.
+  void warn_rescued(std::int64_t needed, std::int64_t given) noexcept;
 
   // At the end of the process: the record, and a line about what was done.
   void finish() noexcept;
@@ -74,6 +85,7 @@ class State {
   std::shared_ptr<const Library> library_;
   SeenKernels kernels_;
   Shadows shadows_;
+  WorkspaceAnswers answers_;
   Tally tally_;
   Journals journals_;
   // By the device's number, each made when the first kernel is seen there; none in mode record. Kernels made
@@ -81,7 +93,8 @@ class State {
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // of the first decider
   std::mutex making_;               // deciders and journals
-  std::mutex holding_;              // what plans hold of their kernels
+  std::atomic<bool> has_warned_rescued_{false};
+  std::mutex holding_;  // what plans hold of their kernels
 };
 
 // Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.

@@ -12,8 +12,11 @@ class Tally {
  public:
   void divided() noexcept { count(divided_); }
   void exchanged() noexcept { count(exchanged_); }
+  void rescued() noexcept { count(rescued_); }
   // `reason` is a text that lives as long as the process.
   void passed(const char* reason) noexcept;
+  // True once for each reason, so that a person is warned once.
+  bool is_first_above_limit(const char* reason) noexcept;
 
   // "12 of 14 convolutions divided, 2 passed through (reason)"; empty where there were none.
   std::string text() const;
@@ -24,12 +27,16 @@ class Tally {
   struct Reason {
     std::atomic<const char*> text{nullptr};
     Counter calls{0};
+    std::atomic<bool> is_above_limit{false};
   };
 
+  // Null where there are more reasons than slots.
+  Reason* slot_of(const char* reason) noexcept;
   static void count(Counter& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
 
   Counter divided_{0};
   Counter exchanged_{0};            // undivided, by another algorithm than the caller's
+  Counter rescued_{0};              // in slices, because the caller's workspace was too small
   std::array<Reason, 64> reasons_;  // more than there are
 };
 

@@ -13,7 +13,7 @@ from reference import PASSES
 from shim_cases import ENUMERATORS, ROOMY, algorithms
 from test_clients import PROBLEMS, problem
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, most_slices
 from mucudnn.kernels import Flags, read_network
 
 ASKING = ("caffe", "pytorch")  # the habits that ask before they convolve
@@ -33,8 +33,11 @@ def test_clients_follow_a_plan_for_every_kind_of_problem(
         rest = case.problem.mini_batch - 1
         plan, used = write_plan(engine, desk, case, (rest - rest // 2, rest // 2, 1))
         ran = desk.under(habit, case, "--plan", plan)
-        assert summary(ran) == "1 of 1 convolutions divided"
         desk.check(case, ran.output, used)
+        if most_slices(case.problem, pass_) == 1:
+            assert summary(ran).startswith("0 of 1 convolutions divided")
+            continue
+        assert summary(ran) == "1 of 1 convolutions divided"
         [(_, workspace)] = points(ran)
         assert habit == "fixed" or ran.choice[1] == workspace
 
@@ -47,12 +50,16 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
     for pass_, habit, beta in zip(PASSES, habits, (0.0, 1.0, 0.5), strict=True):
         case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
         write_journal(engine, desk, case)
-        limit = workspace_at(engine, case, 1) + engine.accumulator_size(case.problem, pass_, 7)
+        divides = most_slices(case.problem, pass_) > 1
+        accumulator = engine.accumulator_size(case.problem, pass_, 7) if divides else 0
+        limit = workspace_at(engine, case, 1) + accumulator
         ran = desk.under(habit, case, "--workspace", str(limit))
-        assert (summary(ran), measurements(ran)) == ("1 of 1 convolutions divided", 0)
-        chosen = [text for text, workspace in points(ran) if workspace == ran.choice[1]]
+        assert summary(ran).startswith(f"{int(divides)} of 1 convolutions divided")
+        assert measurements(ran) == 0
         assert ran.choice[1] <= limit
-        desk.check(case, ran.output, set(re.findall(PART, " ".join(chosen))))
+        # The more workspace, the faster; the program may have been told what its own algorithm needs besides.
+        chosen = max((p for p in points(ran) if p[1] <= ran.choice[1]), key=lambda point: point[1])[0]
+        desk.check(case, ran.output, set(re.findall(PART, chosen)))
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)

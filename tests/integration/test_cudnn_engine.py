@@ -108,10 +108,10 @@ assert np.array_equal(y, expected)
 """)
 
 
-def test_sixteen_bit_filter_gradients_are_not_divided_into_more_slices_than_are_summed_in_place() -> None:
+def test_bf16_filter_gradients_are_not_divided_into_more_slices_than_are_summed_in_place() -> None:
     check("""
 problem = Problem(
-    mini_batch=10, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1, data_type="f16"
+    mini_batch=10, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1, data_type="bf16"
 )
 assert host.accumulator_size(problem, "backward_filter", 5) > 0
 assert cuda.accumulator_size(problem, "backward_filter", 5) is None
@@ -122,23 +122,32 @@ run(cuda, problem, "backward_filter", in_slices_of(5))
 try:
     run(cuda, problem, "backward_filter", in_slices_of(2))
 except EngineError as error:
-    assert "cannot sum 5 slices of f16 gradients" in str(error), error
+    assert "cannot sum 5 slices of bf16 gradients" in str(error), error
 else:
     raise AssertionError("five slices were summed")
+halves = problem.replace(data_type="f16")
+assert cuda.accumulator_size(halves, "backward_filter", 2) is None
+try:
+    run(cuda, halves, "backward_filter", in_slices_of(5))
+except EngineError as error:
+    assert "a filter gradient in f16 in 2 slices is refused" in str(error), error
+else:
+    raise AssertionError("two slices were summed")
 """)
 
 
-def test_such_gradients_are_optimized_within_that_bound(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 4), ("f16", 1)])
+def test_such_gradients_are_optimized_within_that_bound(dtype: str, most: int, tmp_path: Path) -> None:
     env = on_stand_in(MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"), MUCUDNN_LIBRARY=_native.host_library())
     plan = tmp_path / "a.plan"
     ran = mucudnn(
-        "optimize", PROBLEM, "--engine", "cudnn", "--dtype", "f16", "--passes", "backward_filter",
+        "optimize", PROBLEM, "--engine", "cudnn", "--dtype", dtype, "--passes", "backward_filter",
         "--policy", "all", "--output", str(plan), env=env,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     _, kernels = _native.parse_plan(plan.read_text())
     assert kernels
-    assert all(len(parts) <= 4 for *_, desirable in kernels for parts in desirable)
+    assert all(len(parts) <= most for *_, desirable in kernels for parts in desirable)
 
 
 def test_memory_that_the_device_does_not_have_is_a_memory_error() -> None:

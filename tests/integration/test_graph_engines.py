@@ -116,7 +116,7 @@ for problem in problems:
 def test_slices_may_begin_at_addresses_that_no_vector_begins_at() -> None:
     """Seven samples of 30 bytes: slices begin at bytes 0, 90, 150 and 180."""
     check("""
-problem = Problem(mini_batch=7, in_channels=3, out_channels=3, input=(5, 1), kernel=(1, 1), data_type="f16")
+problem = Problem(mini_batch=7, in_channels=3, out_channels=3, input=(5, 1), kernel=(1, 1), data_type="bf16")
 def divided(name, pass_, beta):
     def execute(engine, problem, pass_, x, w, y, workspace):
         parts = [(3, name), (2, name), (1, name), (1, name)]

@@ -80,6 +80,23 @@ def finished(problem: Problem, result: Array, operands: dict[str, Array]) -> Arr
     return result
 
 
+def cancelling(problem: Problem, largest: float, seed: int = 1) -> dict[str, Array]:
+    """x, w and y, whose filter gradient is small although its halves are not.
+
+    The first half of the mini-batch makes about `largest` of each tap; the second half takes it away.
+    """
+    random = np.random.default_rng(seed)
+    half = problem.mini_batch // 2
+    scale = np.sqrt(largest / (half * np.prod(problem.output) * 0.75**2))
+    values = {
+        "x": random.uniform(0.5, 1, (problem.mini_batch, problem.in_channels, *problem.input)),
+        "w": np.zeros((problem.out_channels, problem.in_channels // problem.groups, *problem.kernel)),
+        "y": random.uniform(0.5, 1, (problem.mini_batch, problem.out_channels, *problem.output)),
+    }
+    values["y"][half:] *= -1
+    return {name: scale * value for name, value in values.items()}
+
+
 class Bench:
     """Runs configurations of one problem on an engine, on random data that stays the same."""
 
@@ -242,9 +259,10 @@ def problems(
 
 
 @st.composite
-def divisions(draw: st.DrawFn, mini_batch: int) -> list[int]:
-    """Micro-batch sizes that add to the mini-batch, in any order."""
-    sizes = []
+def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list[int]:
+    """Micro-batch sizes that add to the mini-batch, in any order; with `most` 1 the mini-batch itself."""
+    sizes = [mini_batch] if most == 1 else []
+    mini_batch -= sum(sizes)
     while mini_batch:
         sizes.append(draw(st.integers(1, mini_batch)))
         mini_batch -= sizes[-1]

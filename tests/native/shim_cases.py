@@ -103,7 +103,7 @@ def write_plan(
 def exact(one: dict[str, Any], *, absolute: bool = False) -> Array:
     """The case's result in fp64; `absolute`: of the operands' absolute values, the scale of its rounding."""
     problem = problem_of(one)
-    stored = shim_client.operands(problem)
+    stored = shim_client.operands(problem, one.get("cancelling"))
     values = {name: shim_client.from_memory(problem, name, stored[name]) for name in stored}
     values.update({name: values[other] for name, other in one.get("alias", {}).items()})
     if absolute:

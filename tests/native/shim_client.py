@@ -5,7 +5,8 @@
 It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
 "find", "find_ex", "fixed", or "graph" of graph_habit.py), algorithm and workspace (of "fixed"; of the others,
 instead of what they were told), alpha, beta, over (a value all over the output beforehand), fused, repeat,
-and of the CUDA runtime in wrapped_cudart.py: device (a number), capturing, others_capturing.
+cancelling (the `largest` of reference.cancelling, whose values it gets), and of the CUDA runtime in
+wrapped_cudart.py: device (a number), capturing, others_capturing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import graph_habit
 import numpy as np
 import numpy.typing as npt
-from reference import operand_shapes
+from reference import cancelling, operand_shapes
 
 from mucudnn._native import Problem, parse_descriptor
 
@@ -67,8 +68,11 @@ def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     }
 
 
-def operands(problem: Problem) -> dict[str, Bytes]:
-    """Random values in memory, the same ones every time."""
+def operands(problem: Problem, largest: float | None = None) -> dict[str, Bytes]:
+    """Random values in memory, the same ones every time; with `largest` those of `cancelling`."""
+    if largest is not None:
+        values = cancelling(problem, largest)
+        return {name: to_bytes(value.reshape(-1), problem.data_type) for name, value in values.items()}
     random = np.random.default_rng(7)
     return {
         name: to_bytes(random.random(int(np.prod(shape))) - 0.5, problem.data_type)
@@ -220,7 +224,7 @@ class Convolution:
 
 def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     problem = parse_descriptor(case["problem"])[0]
-    memory = operands(problem)
+    memory = operands(problem, case.get("cancelling"))
     output = OUTPUT[case["pass_"]]
     if case.get("device") is not None:
         assert ctypes.CDLL("libcudart.so.13").cudaSetDevice(case["device"]) == 0

@@ -10,7 +10,7 @@ import shim_cases
 from frontend_programs import Case, kernel, run_program, under_shim
 from reference import Array
 
-from mucudnn._native import Engine, Problem
+from mucudnn._native import Engine, Problem, most_slices
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_other_geometries_are_right(
 @pytest.mark.parametrize("choice", ["a", "engine", "json"])
 @pytest.mark.parametrize("data_type", ["f32", "f16"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_under_the_drop_in_every_plan_is_divided(
+def test_under_the_drop_in_every_plan_is_divided_that_can_be(
     program: Path,
     search_path: str,
     operation: str,
@@ -110,4 +110,5 @@ def test_under_the_drop_in_every_plan_is_divided(
     if choice == "json":
         assert "0 of 1 convolutions divided, 1 passed through (a plan made from JSON)" in log
     else:
-        assert f"{len(plans)} of {len(plans)} convolutions divided" in log
+        divided = len(plans) if most_slices(problem, pass_) > 1 else 0
+        assert f"{divided} of {len(plans)} convolutions divided" in log

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reference import PASSES, Array, Bench, problems
 
 from mucudnn import reference
-from mucudnn._native import Engine, Problem, parse_descriptor
+from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
 from mucudnn.buffers import Tensors, extent
 from mucudnn.compare import compare, comparison_memory
 from mucudnn.kernels import Kernel
@@ -86,7 +86,8 @@ def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: 
     kernel, name = Kernel(problem, pass_, ""), "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"
     workspace = max(c.workspace for c in engine.enumerate(problem, pass_) if c.algorithm == name)
     undivided = Configuration((MicroConfiguration(16, name, 1.0, workspace),))
-    divided = Configuration((MicroConfiguration(8, name, 0.5, workspace),) * 2)
+    slices = min(2, most_slices(problem, pass_))
+    divided = Configuration((MicroConfiguration(16 // slices, name, 0.5, workspace),) * slices)
     whole = compare(engine, kernel, undivided, divided, ROOM)
     with patch.object(reference, "MOST", comparison_memory(kernel, ROOM) // 8):
         piece = compare(engine, kernel, undivided, divided, ROOM)

@@ -17,7 +17,7 @@ from shim_cases import case, check_results, problem_of, run_alone, run_under_shi
 from test_graph_convolutions import LEGACY_NUMBERS
 from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine, host_library
+from mucudnn._native import Engine, host_library, most_slices
 
 SMALL = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 BODIES = (
@@ -74,7 +74,9 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
         used.append(sorted({number(pass_, name) for parts in (*mixed, *legacy) for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
     found = run_under_shim(cases, tmp_path, **followed(plan))
-    assert found.summary == f"{len(cases)} of {len(cases)} convolutions divided"
+    divided = sum(most_slices(problem_of(one), one["pass_"]) > 1 for one in cases)
+    assert len(cases) > divided > 0.9 * len(cases)
+    assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
     check_results(cases, found, used, tmp_path)
 
 

@@ -13,7 +13,7 @@ import shim_cases
 from reference import PASSES
 from shim_cases import ENUMERATORS, algorithms, case, check_results, problem_of, run_alone, run_under_shim
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, most_slices
 
 HOOKS = re.findall(
     r"^HOOK\((cudnn\w*Convolution\w+)\)", (host_abi.ABI.parents[1] / "shim" / "hooks.def").read_text(), re.M
@@ -95,7 +95,9 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
         used.append(sorted({ENUMERATORS[pass_][name] for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
     found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    assert found.summary == f"{len(cases)} of {len(cases)} convolutions divided"
+    divided = sum(most_slices(problem_of(one), one["pass_"]) > 1 for one in cases)
+    assert len(cases) > divided > 0.9 * len(cases)
+    assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
     check_results(cases, found, used, tmp_path)
 
 

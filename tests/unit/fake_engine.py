@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mucudnn._native import Problem
+from mucudnn._native import Problem, most_slices, most_slices_in_place
 
 ALLOC_FAILED = "CUDNN_STATUS_ALLOC_FAILED"
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float16}
@@ -100,9 +100,10 @@ class FakeEngine:
             for name, a in self.algorithms.items()
         )
 
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int:
-        sixteen = pass_ == "backward_filter" and problem.element_size == 2
-        return problem.w_elements * 6 if sixteen and parts > 4 else 0
+    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
+        if parts > most_slices(problem, pass_):
+            return None
+        return problem.w_elements * 6 if parts > most_slices_in_place(problem, pass_) else 0
 
     def measure(
         self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more
@@ -125,7 +126,9 @@ class FakeEngine:
 
     def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> FakeDivision:
         most = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
-        return FakeDivision(parts, most + self.accumulator_size(problem, pass_, len(parts)))
+        accumulator = self.accumulator_size(problem, pass_, len(parts))
+        assert accumulator is not None
+        return FakeDivision(parts, most + accumulator)
 
     def compare(
         self, divisions: Sequence[FakeDivision], x, w, y, workspace, *, rounds, operands=()

@@ -87,8 +87,8 @@ def test_sizes_beyond_the_policy_are_left_aside() -> None:
     assert parts(decision.divided) == [(8, "LEAN")]
 
 
-def test_few_slices_of_a_16_bit_filter_gradient_need_no_accumulator() -> None:
-    gradient = kernel(16, pass_="backward_filter", dtype="f16")
+def test_few_slices_of_a_bf16_filter_gradient_need_no_accumulator() -> None:
+    gradient = kernel(16, pass_="backward_filter", dtype="bf16")
     measured = rows(1, 2, 4, 8, 16, accumulator=10 * MiB)
     desirable = desirable_configurations(measured, gradient)
     by_workspace = {c.workspace: parts(c) for c in desirable}
@@ -99,8 +99,23 @@ def test_few_slices_of_a_16_bit_filter_gradient_need_no_accumulator() -> None:
     assert times == sorted(times, reverse=True)
 
 
-def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices_than_four() -> None:
+@pytest.mark.parametrize("accumulator", [0, 10 * MiB, CANNOT_ACCUMULATE])
+def test_a_filter_gradient_in_fp16_is_not_divided_whatever_an_old_cache_has(accumulator: int) -> None:
     gradient = kernel(16, pass_="backward_filter", dtype="f16")
+    measured = rows(1, 2, 4, 8, 16, accumulator=accumulator)
+    desirable = desirable_configurations(measured, gradient)
+    assert [parts(c) for c in desirable] == [[(16, "LEAN")], [(16, "HUNGRY")]]
+    assert desirable_configurations(rows(1, 2, 4, 8, accumulator=accumulator), gradient) == []
+
+
+def test_only_the_whole_mini_batch_of_such_a_gradient_has_to_be_measured() -> None:
+    gradient = kernel(16, pass_="backward_filter", dtype="f16")
+    (decision,) = decide({gradient: rows(16)}, "all", Limits())
+    assert decision.divided == decision.undivided
+
+
+def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices_than_four() -> None:
+    gradient = kernel(16, pass_="backward_filter", dtype="bf16")
     measured = rows(1, 2, 4, 8, 16, accumulator=CANNOT_ACCUMULATE)
     desirable = desirable_configurations(measured, gradient)
     assert max(len(c.parts) for c in desirable) == 4

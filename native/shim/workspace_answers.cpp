@@ -1,0 +1,56 @@
+#include "shim/workspace_answers.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace mucudnn::shim {
+namespace {
+
+std::string text_of(const Configured& configured) {
+  return configured.family + " " + std::to_string(configured.mini_batch) + " " + configured.engine;
+}
+
+template <typename Map, typename Key>
+void lower(Map& map, const Key& key, std::int64_t bytes) {
+  std::int64_t& least = map.try_emplace(key, bytes).first->second;
+  least = std::min(least, bytes);
+}
+
+}  // namespace
+
+void WorkspaceAnswers::note(const Configured& configured, std::int64_t bytes, std::int64_t own) noexcept {
+  note(bytes, own);
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    lower(least_, text_of(configured), bytes);
+    if (bytes < own) lower(shortfalls_[configured.family], configured.mini_batch, bytes);
+  } catch (const std::bad_alloc&) {
+    is_incomplete_ = true;
+  }
+}
+
+void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
+  if (bytes >= own) return;
+  std::int64_t least = least_shortfall();
+  while (bytes < least && !least_shortfall_.compare_exchange_weak(least, bytes)) {
+  }
+}
+
+std::int64_t WorkspaceAnswers::least(const Configured& configured) const noexcept {
+  if (is_incomplete_) return 0;
+  try {
+    const std::string text = text_of(configured);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = least_.find(text);
+    std::int64_t least = found == least_.end() ? kNoLimit : found->second;
+    const auto family = shortfalls_.find(configured.family);
+    if (family == shortfalls_.end()) return least;
+    for (auto at = family->second.lower_bound(configured.mini_batch); at != family->second.end(); ++at)
+      least = std::min(least, at->second);
+    return least;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,176 @@
+"""The rules that hold for a program under the drop-in, checked against the same program without it.
+
+1. Nothing is written beside a buffer or into an input, whatever answer the program sized its buffers by.
+2. A call that succeeds without the drop-in succeeds under it.
+3. A call that is refused without the drop-in is refused under it with the same status. One exception: where
+   the library refuses for the workspace alone, the drop-in may run a division that fits.
+4. A call that succeeds has written its whole output, as exactly as the contract says; one that is refused
+   has written nothing.
+5. Without a limit no answer names more workspace than the library's does; with one, an answer above the limit
+   is the library's own. Nothing that fits a given workspace is said to need more.
+6. All other answers are the library's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from exactness import Expected
+from graph_operations import loaded
+from player import ITEM_SIZES, Entry, bytes_of
+from processes import Crash, Mode, Trace
+from scripts import Call, Choose, Step, Threads
+
+SUCCESS = 0
+LACKS_WORKSPACE = re.compile(r"a workspace of \d+ bytes: \d+ are needed|^workspace is NULL")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that one step of a script breaks."""
+
+    rule: int
+    step: int
+    call: str
+    text: str
+
+    @property
+    def kind(self) -> str:
+        """The finding without its numbers and problem, to group those that are alike."""
+        text = re.sub(r"\w+:\w+:\w+:\S+", "…", self.text)
+        return re.sub(r"\d+", "#", f"rule {self.rule}: {self.call}: {text}")
+
+    def __str__(self) -> str:
+        return f"rule {self.rule}, step {self.step}, {self.call}: {self.text}"
+
+
+def compare(steps: Sequence[Step], alone: Trace, under: Trace, mode: Mode) -> list[Finding]:
+    """Return what a script's run under the drop-in did wrong."""
+    if isinstance(alone, Crash):
+        return [Finding(0, alone.step, "without the drop-in", alone.how)]
+    comparison = Comparison(mode)
+    if isinstance(under, Crash):
+        at = steps[under.step] if 0 <= under.step < len(steps) else None
+        return [Finding(1, under.step, at.function if isinstance(at, Call) else type(at).__name__, under.how)]
+    comparison.walk(steps, alone, under)
+    return comparison.findings
+
+
+class Comparison:
+    """One script's findings."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.findings: list[Finding] = []
+        self.has_diverged = False  # the program took another branch than it takes without the drop-in
+
+    def walk(
+        self, steps: Sequence[Step], alone: Sequence[Entry], under: Sequence[Entry], first: int = 0
+    ) -> None:
+        for number, (step, one, other) in enumerate(zip_longest(steps, alone, under)):
+            self._step(first + number, step, one, other)
+
+    def _find(self, rule: int, number: int, step: Step, text: str) -> None:
+        name = step.function if isinstance(step, Call) else type(step).__name__
+        self.findings.append(Finding(rule, number, name, text))
+
+    def _step(self, number: int, step: Step, one: Entry, other: Entry) -> None:
+        for text in other.damage:
+            if text not in one.damage:
+                self._find(1, number, step, text)
+        if isinstance(step, Threads):
+            threads = zip(step.scripts, one.answers["threads"], other.answers["threads"], strict=True)
+            for script, first, second in threads:
+                self.walk(script, first, second, number)
+        elif isinstance(step, Choose):
+            self.has_diverged = self.has_diverged or one.answers != other.answers
+        elif isinstance(step, Call):
+            self._call(number, step, one, other)
+
+    def _call(self, number: int, call: Call, one: Entry, other: Entry) -> None:
+        lacked_workspace = bool(call.outputs) and bool(LACKS_WORKSPACE.search(one.error))
+        if one.status != other.status:
+            if one.status == SUCCESS:
+                self._find(2, number, call, f"status {other.status} ({other.error})")
+                return
+            is_rescue = other.status == SUCCESS and lacked_workspace
+            if not is_rescue and not self.has_diverged:
+                self._find(3, number, call, f"status {other.status} instead of {one.status} ({one.error})")
+        elif not self.has_diverged:
+            self._answers(number, call, one.answers, other.answers, other.status)
+        if other.status == SUCCESS:
+            self._limits(number, call, one, other)
+            self._outputs(number, call, one, other)
+        else:
+            for name, data in other.outputs.items():
+                if _before(other, name) not in (None, data):
+                    self._find(4, number, call, f"refused, and {name} is written")
+
+    def _answers(
+        self, number: int, call: Call, one: dict[str, Any], other: dict[str, Any], status: int
+    ) -> None:
+        for key, answer in one.items():
+            kind = key.partition(":")[0]
+            if kind == "free" or (kind == "size" and status == SUCCESS):
+                continue
+            if other.get(key) != answer:
+                self._find(6, number, call, f"the answer {key} is {other.get(key)} instead of {answer}")
+
+    def _limits(self, number: int, call: Call, one: Entry, other: Entry) -> None:
+        if one.status != SUCCESS or self.has_diverged:
+            return
+        for key, answer in other.answers.items():
+            if key.startswith("size:"):
+                self._size(number, call, int(one.answers[key][0]), int(answer[0]))
+            elif key.startswith("free:") and answer and isinstance(answer[0], tuple):
+                own = {algorithm: memory for algorithm, _, memory, *_ in one.answers[key]}
+                for algorithm, status, memory, *_ in answer:
+                    if status == SUCCESS and algorithm in own:
+                        self._size(number, call, own[algorithm], memory)
+                        given = other.fills.get(call.limit or "")
+                        if given is not None and memory > given[1]:
+                            self._find(5, number, call, f"{memory} bytes of the {given[1]} that are given")
+
+    def _size(self, number: int, call: Call, own: int, answer: int) -> None:
+        if self.mode.limit is None and "plan" not in self.mode.name and answer > own:
+            self._find(5, number, call, f"{answer} bytes, {own} without the drop-in")
+        if self.mode.limit is not None and answer > self.mode.limit and answer != own:
+            self._find(5, number, call, f"{answer} bytes, {own} without the drop-in, above the limit")
+
+    def _outputs(self, number: int, call: Call, one: Entry, other: Entry) -> None:
+        if not call.outputs or (other.outputs == one.outputs and one.status == SUCCESS):
+            return
+        expected = None if call.work is None else Expected(call.work, other.fills)
+        if expected is not None and call.work is not None:
+            output = call.work.buffers[expected.output]
+            if expected.is_met_by(other.outputs[output]):
+                return
+            # Unless the program computes something else than its writer believes.
+            if one.status != SUCCESS or expected.is_met_by(one.outputs[output]):
+                self._find(4, number, call, f"{output} is wrong")
+                return
+        if one.status != SUCCESS or self.has_diverged:
+            return
+        if not all(is_like(one.outputs[name], other.outputs[name], call.type_) for name in call.outputs):
+            self._find(4, number, call, "the output is another one")
+
+
+def is_like(one: bytes, other: bytes, type_: str) -> bool:
+    """Say whether outputs differ by no more than two algorithms of this data type may."""
+    if not type_:
+        return one == other
+    first, second = (
+        loaded(np.frombuffer(data, np.uint8), (len(data) // ITEM_SIZES[type_],), type_, "nchw")
+        for data in (one, other)
+    )
+    return bool(np.allclose(first, second, rtol=0.02, atol=0.02, equal_nan=True))
+
+
+def _before(entry: Entry, name: str) -> bytes | None:
+    fill = entry.fills.get(name)
+    return None if fill is None else bytes_of(*fill).tobytes()

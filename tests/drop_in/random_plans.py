@@ -1,0 +1,50 @@
+"""A plan with random divisions of the kernels that random programs run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+from scripts import Call, Step, Threads
+from shim_cases import algorithms, write_plan
+
+from mucudnn._native import Engine, parse_descriptor
+
+
+def kernels_in(steps: Iterable[Step]) -> set[tuple[str, str]]:
+    """Return problems, without what is fused with them, and passes."""
+    found: set[tuple[str, str]] = set()
+    for step in steps:
+        if isinstance(step, Call) and step.work is not None:
+            found.add((step.work.problem.partition("+")[0], step.work.pass_))
+        elif isinstance(step, Threads):
+            for script in step.scripts:
+                found |= kernels_in(script)
+    return found
+
+
+def parts(random: Random, mini_batch: int) -> list[int]:
+    sizes: list[int] = []
+    while mini_batch:
+        sizes.append(random.randint(max(1, mini_batch // 6), mini_batch))
+        mini_batch -= sizes[-1]
+    return sorted(sizes, reverse=True)
+
+
+def write_random_plan(engine: Engine, path: Path, scripts: Iterable[Iterable[Step]]) -> Path:
+    """Divide most kernels of some programs, as both APIs describe them."""
+    random, kernels = Random("plan"), {}
+    for text, pass_ in sorted(set().union(*map(kernels_in, scripts))):
+        if random.random() < 0.2:
+            continue
+        problem = parse_descriptor(text)[0]
+        runnable = algorithms(engine, problem, pass_)
+        configurations = [
+            [(size, random.choice(runnable)) for size in parts(random, problem.mini_batch)]
+            for _ in range(random.choice((1, 2)))
+        ]
+        # The graph API calls fp32 `strict` on the host engine.
+        for math in ("default", "tf32", "strict"):
+            kernels[str(problem.replace(math=math)), pass_] = configurations
+    return write_plan(engine, path, kernels)

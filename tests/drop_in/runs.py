@@ -1,0 +1,155 @@
+"""Runs random programs without the drop-in and under it, and keeps what there is to say about them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from comparison import Finding, compare
+from processes import Crash, Mode, Trace, divided, play, shuffle_times
+from random_graph import graph_program
+from random_legacy import legacy_program
+from random_plans import write_random_plan
+from random_sequences import sequence_program
+from scripts import Call, Step, Threads
+
+from mucudnn._native import Engine
+
+SEED = int(os.environ.get("TEST_SEED", "215"))
+LONG = 30  # times as many programs
+MOST_SHOWN = 8  # kinds of findings
+ONLINE = {"MUCUDNN_MODE": "online"}
+# "measured" comes first: what it measures, with other times, is the journal of the others.
+MODES = (
+    Mode("measured", None, ONLINE),
+    Mode("online", None, ONLINE),
+    Mode("online-0", 0, ONLINE),
+    Mode("online-9000", 9000, ONLINE),
+    Mode("online-64MiB", 64 << 20, ONLINE),
+    Mode("plan", None, {"MUCUDNN_MODE": "plan"}),
+    Mode("plan-9000", 9000, {"MUCUDNN_MODE": "plan"}),
+    Mode("record", None, {"MUCUDNN_MODE": "record"}),
+)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A kind of random programs, and how many of them a test runs."""
+
+    name: str
+    write: Callable[[int], list[Step]]
+    programs: int
+
+    def seeds(self) -> range:
+        count = int(
+            os.environ.get("TEST_CASES") or self.programs * (LONG if os.environ.get("TEST_LONG") else 1)
+        )
+        return range(SEED, SEED + count)
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("legacy", legacy_program, 60),
+        Client("graph", graph_program, 60),
+        Client("sequence", sequence_program, 15),
+    )
+}
+
+
+def calls(steps: list[Step] | tuple[Step, ...]) -> Counter[str]:
+    """How many calls of each function a program makes."""
+    found: Counter[str] = Counter()
+    for step in steps:
+        if isinstance(step, Call):
+            found[step.function] += 1
+        elif isinstance(step, Threads):
+            for script in step.scripts:
+                found += calls(script)
+    return found
+
+
+@dataclass(repr=False)  # which pytest shows of a failing test
+class Runs:
+    """The programs of all clients, played once in each mode."""
+
+    folder: Path
+    engine: Engine
+    programs: list[tuple[Client, int]] = field(default_factory=list)
+    scripts: list[list[Step]] = field(default_factory=list)
+    traces: dict[str, list[Trace]] = field(default_factory=dict)
+
+    def add(self, client: Client) -> None:
+        for seed in client.seeds():
+            self.programs.append((client, seed))
+            self.scripts.append(client.write(seed))
+
+    def play(self, mode: Mode | None = None) -> list[Trace]:
+        name = "alone" if mode is None else mode.name
+        if name not in self.traces:
+            folder = self.folder / name
+            self.traces[name] = play(self.scripts, folder, mode and self._prepared(mode), folder / "cache")
+        return self.traces[name]
+
+    def _prepared(self, mode: Mode) -> Mode:
+        folder, settings = self.folder / mode.name, dict(mode.settings)
+        folder.mkdir(exist_ok=True)
+        if mode.name.startswith("online"):
+            self.play(MODES[0])
+            shuffle_times(self.folder / MODES[0].name / "cache.journal", folder / "cache.journal")
+        if mode.name.startswith("plan"):
+            settings["MUCUDNN_PLAN"] = str(
+                write_random_plan(self.engine, folder / "random.plan", self.scripts)
+            )
+        if mode.name == "record":
+            settings["MUCUDNN_RECORD"] = str(folder / "record")
+        return Mode(mode.name, mode.limit, settings)
+
+    def findings(self, client: str, mode: Mode) -> list[tuple[int, Finding]]:
+        """What the client's programs did wrong, with their seeds."""
+        alone, under = self.play(), self.play(mode)
+        return [
+            (seed, finding)
+            for (its, seed), steps, one, other in zip(self.programs, self.scripts, alone, under, strict=True)
+            if its.name == client
+            for finding in compare(steps, one, other, mode)
+        ]
+
+    def report(self, client: str, mode: Mode) -> str:
+        """Name each kind of finding once, with the command that runs its program alone."""
+        findings = self.findings(client, mode)
+        kinds = Counter(finding.kind for _, finding in findings)
+        lines = []
+        for kind, count in kinds.most_common(MOST_SHOWN):
+            seed, finding = next((s, f) for s, f in findings if f.kind == kind)
+            lines += [
+                f"{count} times: {finding}",
+                f"  TEST_SEED={seed} TEST_CASES=1 pytest tests/drop_in -k '{client} and {mode.name}]'",
+            ]
+        return "\n".join(lines)
+
+    def summary(self) -> list[str]:
+        """Say what was run: programs, calls, statuses of executions, and what was divided."""
+        lines = []
+        for client in CLIENTS.values():
+            numbers = [i for i, (its, _) in enumerate(self.programs) if its is client]
+            made: Counter[str] = Counter()
+            statuses: Counter[int] = Counter()
+            for number in numbers:
+                made += calls(self.scripts[number])
+                trace = self.play()[number]
+                if not isinstance(trace, Crash):
+                    pairs = zip(self.scripts[number], trace, strict=True)
+                    statuses.update(e.status for s, e in pairs if isinstance(s, Call) and s.outputs)
+            lines.append(
+                f"{client.name}: {len(numbers)} programs of {made.total()} calls in each of "
+                f"{len(self.traces)} runs; executions by status: {dict(sorted(statuses.items()))}"
+            )
+            lines += [f"  {function} {count}" for function, count in sorted(made.items())]
+        for name in self.traces.keys() - {"alone", "record"}:
+            some, all_ = divided(self.folder / name)
+            lines.append(f"{name}: {some} of {all_} convolutions divided")
+        return lines

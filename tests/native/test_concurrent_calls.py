@@ -1,0 +1,110 @@
+"""The bits of a result when several callers share the host engine's threads.
+
+Every algorithm is reported deterministic: a busy thread pool may change who computes a piece, never how a
+product is cut into pieces. `.ci/run` runs these again under the thread sanitizer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from reference import OUTPUT, PASSES
+
+import mucudnn
+from mucudnn._native import Division, Engine, Problem, host_library
+from mucudnn.plan import Plan, PlanKernel
+from mucudnn.solver import Configuration, MicroConfiguration
+
+Bytes = npt.NDArray[np.uint8]
+CALLERS, CALLS, THREADS = 4, 3, 3
+SPATIAL = {"images": (29, 27), "volumes": (5, 13, 11)}
+ALGORITHMS = {("f32", 1): 4, ("f32", 2): 2}  # that run; of all others the implicit GEMM alone
+
+
+def problem_of(data_type: str, layout: str, groups: int, input_: tuple[int, ...], **more: int) -> Problem:
+    return Problem(
+        mini_batch=5, in_channels=18, out_channels=20, input=input_, kernel=(3,) * len(input_), padding=1,
+        groups=groups, data_type=data_type, layout=layout, **more,
+    )  # fmt: skip
+
+
+class Call:
+    """One algorithm on the whole mini-batch, on random tensors that are the same every time."""
+
+    def __init__(self, engine: Engine, problem: Problem, pass_: str, algorithm: str) -> None:
+        self.engine, self.problem, self.output = engine, problem, OUTPUT[pass_]
+        self.division: Division = engine.prepare(problem, pass_, [(problem.mini_batch, algorithm)])
+
+    def tensors(self) -> dict[str, Bytes]:
+        p = self.problem
+        tensors = {}
+        for seed, (name, count) in enumerate((("x", p.x_elements), ("w", p.w_elements), ("y", p.y_elements))):
+            tensors[name] = np.empty(count * p.element_size, np.uint8)
+            memory = self.engine.borrow(tensors[name].ctypes.data, tensors[name].size)
+            memory.fill_random(p.data_type, count, seed)
+        return tensors
+
+    def __call__(self) -> bytes:
+        tensors = self.tensors()
+        workspace = self.engine.allocate(self.division.workspace)
+        self.division.run(*(tensors[name].ctypes.data for name in "xwy"), workspace)
+        return tensors[self.output].tobytes()
+
+
+def check(call: Callable[[], bytes]) -> None:
+    """Callers that start together get what a lone one gets."""
+    alone, together, same = call(), threading.Barrier(CALLERS), list[bool]()
+
+    def work() -> None:
+        together.wait()
+        same.extend(call() == alone for _ in range(CALLS))
+
+    callers = [threading.Thread(target=work) for _ in range(CALLERS)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert same == [True] * (CALLERS * CALLS)
+
+
+@pytest.mark.parametrize("data_type", ["f32", "f64", "f16", "bf16"])
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("spatial", SPATIAL)
+def test_callers_of_more_threads_at_once_get_the_bits_of_a_lone_call(
+    spatial: str, pass_: str, data_type: str
+) -> None:
+    engine = Engine(host_library(), threads=THREADS)
+    for layout, groups in product(("nchw", "nhwc"), (1, 2)):
+        problem = problem_of(data_type, layout, groups, SPATIAL[spatial])
+        assert problem.flops > 8e6  # smaller ones stay on one thread
+        found = [c.algorithm for c in engine.enumerate(problem, pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
+        assert len(found) == ALGORITHMS.get((data_type, groups), 1)
+        for algorithm in found:
+            check(Call(engine, problem, pass_, algorithm))
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_strided_convolutions_of_more_threads_too(pass_: str) -> None:
+    engine = Engine(host_library(), threads=THREADS)
+    problem = problem_of("f32", "nchw", 1, (37, 41), stride=2)
+    assert problem.flops > 8e6
+    for algorithm in ("GEMM", "IMPLICIT_GEMM") if pass_ == "forward" else ("ALGO_0", "ALGO_1"):
+        check(Call(engine, problem, pass_, algorithm))
+
+
+def test_threads_of_python_that_share_more_threads_get_the_same_array(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MUCUDNN_THREADS", str(THREADS))
+    problem = problem_of("f32", "nchw", 1, SPATIAL["images"])
+    whole = Configuration((MicroConfiguration(problem.mini_batch, "GEMM", 1.0, 2**24),))
+    plan = Plan({}, (PlanKernel(problem, "forward", 1, whole, (whole,)),))
+    rng = np.random.default_rng(1)
+    x = rng.random((5, 18, 29, 27), np.float32)
+    w = rng.random((20, 18, 3, 3), np.float32)
+    check(lambda: mucudnn.convolution_forward(x, w, padding=1, plan=plan).tobytes())

@@ -1,0 +1,209 @@
+"""Filter gradients of which a part of the mini-batch alone makes far more than the whole.
+
+A result is finite where the undivided one is. In fp16 a part may exceed the range, so such gradients are not
+divided; bf16 has the range of fp32.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import EPSILON, Array, Bench, cancelling, convolve, divisions
+
+import mucudnn
+from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps
+from mucudnn.cache import Cache
+from mucudnn.devices import device_named
+from mucudnn.errors import UsageError
+from mucudnn.listener import Listener
+from mucudnn.measure import machine_of
+from mucudnn.plan import Plan, PlanKernel
+from mucudnn.policies import POLICIES
+from mucudnn.records import SUCCESS, Measurement
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.tiles import fastest_tiles
+from mucudnn.verify import verify
+
+GRADIENT = "backward_filter"
+PROBLEM = Problem(
+    mini_batch=8, in_channels=3, out_channels=4, input=(12, 12), kernel=(3, 3), padding=1, data_type="f16"
+)
+LARGEST = {"f16": 4e5, "bf16": 2.5e38, "f32": 2.5e38}  # beyond fp16's range, and near the end of the others'
+
+
+class Cancelling(Bench):
+    """A bench on values whose gradients nearly cancel."""
+
+    def __init__(self, engine: Engine, problem: Problem, seed: int = 1) -> None:
+        super().__init__(engine, problem, GRADIENT)
+        for name, values in cancelling(problem, LARGEST[problem.data_type], seed).items():
+            in_memory = values if problem.layout == "nchw" else np.moveaxis(values, 1, -1)
+            self.memory[name].write(problem.data_type, in_memory.reshape(-1))
+            self.values[name] = self._load(name)
+
+    def gradient_of(self, samples: slice) -> Array:
+        """In fp64."""
+        part = self.problem.replace(mini_batch=len(range(*samples.indices(self.problem.mini_batch))))
+        x, w, y = (self.values[name] for name in "xwy")
+        return convolve(part, GRADIENT, x[samples], w, y[samples])
+
+    def check(self, result: Array) -> None:
+        """Hold a result to the contract, against the same algorithm run undivided."""
+        exact = self.exact()
+        whole = self.run([(self.problem.mini_batch, "ALGO_1")], over=0.0)
+        assert np.isfinite(whole).all()
+        assert np.isfinite(result).all()
+        rounding = EPSILON[self.problem.data_type] * self.magnitude()
+        assert np.linalg.norm(result - exact) <= 2 * np.linalg.norm(whole - exact) + 2 * rounding
+
+
+def in_slices(*sizes: int, workspace: int = 2**20) -> Configuration:
+    return Configuration(tuple(MicroConfiguration(size, "ALGO_1", 1.0, workspace) for size in sizes))
+
+
+def plan_of(chosen: Configuration, *others: Configuration, tiles: Configuration | None = None) -> Plan:
+    return Plan({}, (PlanKernel(PROBLEM, GRADIENT, 1, chosen, (chosen, *others), tiles),))
+
+
+# --- the rule ---
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward_data"])
+@pytest.mark.parametrize("data_type", ["f32", "f64", "f16", "bf16"])
+def test_slices_with_outputs_of_their_own_are_not_summed(data_type: str, pass_: str) -> None:
+    problem = PROBLEM.replace(data_type=data_type)
+    assert most_slices(problem, pass_) == most_slices_in_place(problem, pass_) > 2**62
+
+
+@pytest.mark.parametrize(("data_type", "in_place"), [("f32", 2**62), ("f64", 2**62), ("bf16", 4)])
+def test_filter_gradients_with_the_range_of_fp32_are_divided_into_any_number_of_slices(
+    data_type: str, in_place: int
+) -> None:
+    problem = PROBLEM.replace(data_type=data_type)
+    assert most_slices(problem, GRADIENT) > 2**62
+    assert min(most_slices_in_place(problem, GRADIENT), 2**62) == in_place
+
+
+def test_a_filter_gradient_in_fp16_has_one_slice(engine: Engine) -> None:
+    assert most_slices(PROBLEM, GRADIENT) == most_slices_in_place(PROBLEM, GRADIENT) == 1
+    assert engine.accumulator_size(PROBLEM, GRADIENT, 1) == 0
+    assert engine.accumulator_size(PROBLEM, GRADIENT, 2) is None
+
+
+REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice may overflow"
+
+
+@given(sizes=divisions(8))
+def test_divisions_of_a_filter_gradient_in_fp16_are_refused(engine: Engine, sizes: list[int]) -> None:
+    bench = Cancelling(engine, PROBLEM)
+    parts = [(size, "ALGO_1") for size in sizes]
+    if len(parts) == 1:
+        bench.check(bench.run(parts, over=0.0))
+        return
+    with pytest.raises(EngineError, match=re.escape(REFUSED.format(len(sizes)))):
+        engine.prepare(PROBLEM, GRADIENT, parts)
+
+
+@pytest.mark.parametrize("mini_batch", [1, 8])
+def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine: Engine) -> None:
+    problem = PROBLEM.replace(mini_batch=mini_batch)
+    half = tile_steps(problem, GRADIENT) // 2
+    with pytest.raises(EngineError, match=re.escape(REFUSED.format(2 * mini_batch))):
+        engine.prepare(problem, GRADIENT, [(half, "ALGO_1")] * 2, tiles=True)
+
+
+# --- what is decided ---
+
+
+@settings(max_examples=30)
+@given(
+    sizes=divisions(8),
+    data_type=st.sampled_from(["bf16", "f32"]),
+    layout=st.sampled_from(["nchw", "nhwc"]),
+    seed=st.integers(1, 1000),
+)
+def test_slices_near_the_end_of_bf16_and_fp32_sum_to_what_the_undivided_call_does(
+    engine: Engine, sizes: list[int], data_type: str, layout: str, seed: int
+) -> None:
+    bench = Cancelling(engine, PROBLEM.replace(data_type=data_type, layout=layout), seed)
+    assert 2e38 < np.abs(bench.gradient_of(slice(4))).max() < 3.39e38
+    bench.check(bench.run([(size, "ALGO_1") for size in sizes], over=0.0))
+
+
+@pytest.fixture
+def old_cache(cache_path: Path) -> Path:
+    """Times as an older version kept them: small micro-batches of fp16 gradients always win."""
+    engine = device_named("cpu").engine
+    with Cache.open(cache_path) as cache:
+        for size in range(1, 9):
+            row = Measurement(size, "ALGO_1", SUCCESS, 0, median_ms=float(size**2), accumulator=1024)
+            cache.add(machine_of(engine), PROBLEM.replace(mini_batch=size), GRADIENT, row)
+    return cache_path
+
+
+@pytest.mark.parametrize("limit", [0, 2**20, "none"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.usefixtures("old_cache")
+def test_with_every_policy_and_limit_the_gradient_of_arrays_is_finite(
+    policy: str, limit: int | str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_BATCH_POLICY", policy)
+    bench = Cancelling(engine, PROBLEM)
+    assert np.abs(bench.gradient_of(slice(4))).max() > 65504
+    x, dy = (bench.values[name].astype(np.float16) for name in "xy")
+    bench.check(mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1, workspace=limit))
+
+
+def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(
+    cache_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_BATCH_POLICY", "all")
+    x, dy = np.ones((8, 3, 12, 12), np.float16), np.ones((8, 4, 12, 12), np.float16)
+    mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1)
+    with Cache.read_only(cache_path) as cache:
+        rows = cache.measurements(machine_of(device_named("cpu").engine), PROBLEM, GRADIENT)
+    assert {row.micro_batch for row in rows} == {8}
+
+
+def test_no_tiles_of_such_a_gradient_are_looked_for(engine: Engine, cache_path: Path) -> None:
+    problem = PROBLEM.replace(mini_batch=1)
+    with Cache.open(cache_path) as cache:
+        assert fastest_tiles(engine, cache, problem, GRADIENT, "all", 2**20, Listener()) is None
+
+
+# --- plans that divide such a gradient: of an older version, or written by hand ---
+
+
+def call(plan: Plan) -> Array:
+    x, dy = np.ones((8, 3, 12, 12), np.float16), np.ones((8, 4, 12, 12), np.float16)
+    return mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1, plan=plan)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (1,) * 8])
+def test_a_plan_that_divides_a_gradient_in_fp16_is_refused(sizes: tuple[int, ...]) -> None:
+    message = rf"the plan cannot be followed: {re.escape(REFUSED.format(len(sizes)))}.*make the plan again"
+    with pytest.raises(UsageError, match=message):
+        call(plan_of(in_slices(*sizes), in_slices(8)))
+    assert np.isfinite(call(plan_of(in_slices(8), in_slices(*sizes)))).all()
+
+
+def test_so_is_one_with_tiles() -> None:
+    tiles = Configuration((MicroConfiguration(6, "ALGO_1", 1.0, 2**20),) * 2)
+    with pytest.raises(UsageError, match=re.escape(REFUSED.format(16))):
+        call(plan_of(in_slices(8), tiles=tiles))
+
+
+def test_verifying_such_a_plan_says_so(engine: Engine) -> None:
+    tiles = Configuration((MicroConfiguration(6, "ALGO_1", 1.0, 2**20),) * 2)
+    (finding,) = verify(plan_of(in_slices(4, 4), tiles=tiles), engine, 2**30, Listener(), run=True)
+    assert [
+        complaint.startswith(REFUSED.format(count))
+        for complaint, count in zip(finding.complaints, (2, 16), strict=True)
+    ] == [True, True]
+    (holds,) = verify(plan_of(in_slices(8)), engine, 2**30, Listener(), run=True)
+    assert holds.complaints == ()

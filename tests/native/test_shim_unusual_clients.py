@@ -1,0 +1,246 @@
+"""What the drop-in must never do to a program: overrun a buffer, break it, or leave an output unwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import unusual_client
+from programs import SHIM, SONAME, preload, run
+from reference import PASSES
+from shim_cases import case, run_under_shim, write_plan
+
+from mucudnn._native import Engine, host_library, parse_descriptor
+
+CLIENT = Path(unusual_client.__file__)
+BODY = "_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+LARGE, SMALLER = f"f32:nchw:strict:g1mb7{BODY}", f"f32:nchw:strict:g1mb2{BODY}"
+LEGACY = f"f32:nchw:default:g1mb16{BODY}"
+# On the host engine, engines have the numbers of the legacy algorithms: one that needs no workspace, and one
+# whose workspace grows with the mini-batch.
+FRUGAL = {"forward": 0, "backward_data": 1, "backward_filter": 1}
+HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}
+NAMES = {"forward": "GEMM", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}
+IDENTITY, RELU = 5, 1
+NOT_FINALIZED, NOT_SUPPORTED = 2004, 3000
+
+
+def alone(scenario: str, **arguments: Any) -> dict[str, Any]:
+    return facts_of(run(sys.executable, CLIENT, host_library(), scenario, json.dumps(arguments)))
+
+
+def under_shim(scenario: str, environment: dict[str, str], **arguments: Any) -> tuple[dict[str, Any], str]:
+    """The facts, and what the drop-in said."""
+    variables = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "warning", **environment}
+    result = run(
+        sys.executable, CLIENT, SONAME, scenario, json.dumps(arguments), LD_PRELOAD=preload(SHIM), **variables
+    )
+    return facts_of(result), result.stderr
+
+
+def facts_of(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert isinstance(facts, dict)
+    return facts
+
+
+def following(plan: Path, limit: str | None = None) -> dict[str, str]:
+    limited = {} if limit is None else {"MUCUDNN_WORKSPACE_LIMIT": limit}
+    return {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), **limited}
+
+
+def hungry_plan(engine: Engine, folder: Path, *problems: str) -> Path:
+    """Three micro-batches of the engine that needs workspace, for each pass."""
+    kernels = {}
+    for problem in problems:
+        samples = parse_descriptor(problem)[0].mini_batch
+        parts = [samples // 2, samples - samples // 2]
+        for pass_ in PASSES:
+            kernels[problem, pass_] = [
+                [(size, f"eng{HUNGRY[pass_]}") for size in sorted(parts, reverse=True)]
+            ]
+    return write_plan(engine, folder / "hungry.plan", kernels)
+
+
+def check_safe(facts: dict[str, Any], plain: dict[str, Any]) -> None:
+    """The call does what it does without the drop-in, within its buffers."""
+    assert (plain["status"], plain["overrun"], plain["written"]) == (0, 0, True)
+    assert (facts["status"], facts["overrun"], facts["written"]) == (0, 0, True)
+    assert facts["size"] == pytest.approx(plain["size"], rel=1e-4)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("asks_again", [False, True], ids=["asks once", "asks for the plan's too"])
+def test_a_plan_never_uses_more_than_the_program_read_of_its_configuration(
+    asks_again: bool, pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "asks_again": asks_again}
+    plan = hungry_plan(engine, tmp_path, LARGE)
+    facts, _ = under_shim("filtered", following(plan, "64MiB"), **arguments)
+    plain = alone("filtered", **arguments)
+    check_safe(facts, plain)
+    assert facts["buffer"] == plain["buffer"]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_program_that_asks_nobody_brings_what_its_own_engine_needs(
+    pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "size": 0}
+    plan = hungry_plan(engine, tmp_path, LARGE)
+    facts, _ = under_shim("unasked", following(plan, "64MiB"), **arguments)
+    check_safe(facts, alone("unasked", **arguments))
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("asks", [False, True], ids=["asks once", "asks for both"])
+def test_the_plan_of_a_smaller_mini_batch_runs_in_what_was_read_for_a_larger_one(
+    asks: bool, pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_], "mini_batch": 5, "asks": asks}
+    frugal = f"eng{FRUGAL[pass_]}"
+    small = str(parse_descriptor(LARGE)[0].replace(mini_batch=5))
+    kernels = {
+        (LARGE, pass_): [[(4, frugal), (3, frugal)]],
+        (small, pass_): [[(1, f"eng{HUNGRY[pass_]}")] * 5, [(5, frugal)]],
+    }
+    plan = write_plan(engine, tmp_path / "both.plan", kernels)
+    facts, _ = under_shim("smaller_mini_batch", following(plan, "64KiB"), **arguments)
+    check_safe(facts, alone("smaller_mini_batch", **arguments))
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_made_of_a_plans_text_runs_in_what_was_read_for_that_plan(
+    pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_]}
+    frugal = f"eng{FRUGAL[pass_]}"
+    plan = write_plan(engine, tmp_path / "a.plan", {(LARGE, pass_): [[(4, frugal), (3, frugal)]]})
+    facts, _ = under_shim("through_text", following(plan, "64KiB"), **arguments)
+    plain = alone("through_text", **arguments)
+    check_safe(facts, plain)
+    assert facts["buffer"] < plain["buffer"]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_graph_keeps_the_tensors_that_it_was_made_of(pass_: str, engine: Engine, tmp_path: Path) -> None:
+    arguments = {"problem": LARGE, "other": SMALLER, "pass_": pass_, "engine": HUNGRY[pass_]}
+    plan = following(hungry_plan(engine, tmp_path, LARGE, SMALLER))
+    facts, _ = under_shim("initialized_tensor", plan, **arguments)
+    check_safe(facts, alone("initialized_tensor", **arguments))
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("scenario", ["reused_config", "shown_config"])
+def test_a_configuration_is_the_one_that_was_written_last(
+    scenario: str, pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "other": SMALLER, "pass_": pass_, "engine": HUNGRY[pass_]}
+    plan = hungry_plan(engine, tmp_path, LARGE, SMALLER)
+    facts, _ = under_shim(scenario, following(plan), **arguments)
+    check_safe(facts, alone(scenario, **arguments))
+
+
+@pytest.mark.parametrize("limit", [None, "64KiB"], ids=["no limit", "own plan above the limit"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_variant_pack_that_is_not_finalized_does_not_execute(
+    pass_: str, limit: str | None, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_]}
+    frugal = f"eng{FRUGAL[pass_]}"
+    plan = write_plan(engine, tmp_path / "a.plan", {(LARGE, pass_): [[(4, frugal), (3, frugal)]]})
+    facts, _ = under_shim("unfinalized_pack", following(plan, limit), **arguments)
+    plain = alone("unfinalized_pack", **arguments)
+    assert plain["status"] == facts["status"] == NOT_FINALIZED
+    assert facts["overrun"] == 0
+    assert not facts["written"]
+
+
+def frugal_legacy(engine: Engine, folder: Path, pass_: str, problem: str = LEGACY) -> Path:
+    """Slices that need less workspace than the whole mini-batch."""
+    parts = [(2, NAMES[pass_])] * (parse_descriptor(problem)[0].mini_batch // 2)
+    return write_plan(engine, folder / "legacy.plan", {(problem, pass_): [parts]})
+
+
+@pytest.mark.parametrize("limit", [None, "128KiB"], ids=["no limit", "limit"])
+def test_a_convolution_with_bias_and_no_activation_runs_in_what_was_read(
+    limit: str | None, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
+    plan = frugal_legacy(engine, tmp_path, "forward")
+    facts, _ = under_shim("legacy", following(plan, limit), activation=IDENTITY, **arguments)
+    plain = alone("legacy", activation=IDENTITY, **arguments)
+    check_safe(facts, plain)
+    assert facts["buffer"] <= plain["buffer"]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_smaller_mini_batch_that_was_not_asked_for_runs_in_what_was_read_for_a_larger_one(
+    pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LEGACY, "pass_": pass_, "algorithm": HUNGRY[pass_]}
+    plan = frugal_legacy(engine, tmp_path, pass_)
+    for samples in (11, 15, 1):
+        facts, said = under_shim("legacy", following(plan, "80KiB"), mini_batch=samples, **arguments)
+        plain = alone("legacy", mini_batch=samples, **arguments)
+        check_safe(facts, plain)
+        assert facts["buffer"] < plain["buffer"]
+        assert samples == 1 or "brings the workspace that it read for another convolution" in said
+
+
+@pytest.mark.parametrize("algorithm", [4, 5, 6], ids=["FFT", "FFT_TILING", "WINOGRAD"])
+def test_an_algorithm_that_the_library_refuses_is_refused(
+    algorithm: int, engine: Engine, tmp_path: Path
+) -> None:
+    strided = LEGACY.replace("oh12ow12", "oh6ow6").replace("sh1sw1", "sh2sw2")
+    arguments = {"problem": strided, "pass_": "forward", "algorithm": algorithm, "size": 1 << 20}
+    plan = frugal_legacy(engine, tmp_path, "forward", strided)
+    for environment in (following(plan, "1MiB"), online(tmp_path, "1MiB")):
+        facts, _ = under_shim("legacy", environment, **arguments)
+        plain = alone("legacy", **arguments)
+        assert plain["status"] // 1000 == NOT_SUPPORTED // 1000
+        assert facts["status"] == plain["status"]
+
+
+def online(folder: Path, limit: str) -> dict[str, str]:
+    return {
+        "MUCUDNN_MODE": "online",
+        "MUCUDNN_WORKSPACE_LIMIT": limit,
+        "MUCUDNN_CACHE": str(folder / "cache.sqlite"),
+    }
+
+
+def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Path) -> None:
+    allow_conversion = 2
+    arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
+    facts, said = under_shim("legacy", online(tmp_path, "1KiB"), math=allow_conversion, **arguments)
+    [warning] = said.splitlines()
+    assert facts["status"] == 0
+    assert f"takes {facts['buffer']} bytes of workspace, above the limit of 1024" in warning
+    _, said = under_shim("legacy", online(tmp_path, "16MiB"), math=allow_conversion, **arguments)
+    assert said == ""
+
+
+SCALED = case(LARGE + "+bias+relu", "forward", "graph", engine=2, odd={"alpha": 2.0})
+MANY = case(
+    "f32:nchw:default:mb65537_ic1ih3_oc1oh3_kh3_ph1", "forward", "fixed", algorithm=2, workspace=1 << 26
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [(SCALED, "a fused convolution with alpha or beta"), (MANY, "a mini-batch above 65536")],
+    ids=["graph", "legacy"],
+)
+def test_the_warning_says_why_a_call_passes_through(one: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    found = run_under_shim(
+        [{**one, "repeat": 2}], tmp_path, **online(tmp_path, "1KiB"), MUCUDNN_LOG="warning"
+    )
+    [warning] = found.warnings
+    assert f"passes through ({reason}) and takes" in warning
+    assert warning.endswith("bytes of workspace, above the limit of 1024")
