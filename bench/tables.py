@@ -181,6 +181,11 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
     ("python -m bench.peak", "peak.jsonl", (
         ("memory that a call takes beyond its arrays", "the limit", _by_case("peak", "peak", "MiB")),
     )),
+    ("python -m bench.picture --measure", "picture.jsonl", (
+        ("AlexNet forward, run whole within a limit: best undivided algorithms", "",
+         _by_case("picture", "undivided", "ms")),
+        ("divided", "", _by_case("picture", ", divided", "ms")),
+    )),
 )  # fmt: skip
 
 
