@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from mucudnn.errors import MucudnnError
+from mucudnn.forks import no_fork
 
 if TYPE_CHECKING:
     from mucudnn.arrays.convolution import (
@@ -35,7 +36,8 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
-        value = getattr(import_module(module), name)
+        with no_fork:  # or a child could wait for ever for the import of another thread
+            value = getattr(import_module(module), name)
     else:
         raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")
     globals()[name] = value

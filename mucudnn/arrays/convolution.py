@@ -50,7 +50,8 @@ def convolution_forward(
     The first call for a shape measures the algorithms that fit, which takes seconds and is kept in the
     cache; a `plan` (a Plan, or the path of one, which is read once) spares that, and names exactly what
     runs; given both, the plan's fastest choice within `workspace` is taken. Safe to call from several
-    threads; on the CPU each call runs on MUCUDNN_THREADS threads, 1 by default, also for tensors.
+    threads, and in a child of fork(); on the CPU each call runs on MUCUDNN_THREADS threads, 1 by default,
+    also for tensors.
 
     Raises UsageError (a ValueError) for arguments that make no convolution, among them a plan for other
     shapes; ArgumentTypeError (a TypeError); MixedDevicesError, NotDifferentiableError, NothingFitsError,
@@ -147,6 +148,8 @@ def convolution_backward_filter(
 
 def _factor(name: str, value: float, view: View) -> float:
     """Return alpha or beta as a float. Raises ArgumentTypeError, UsageError."""
+    if type(value) is float and -1e38 < value < 1e38:  # nearly always
+        return value
     if type(value) is not float:
         plain = scalar(value)
         if isinstance(plain, bool) or not isinstance(plain, Real):

@@ -94,12 +94,10 @@ def read_tensor(tensor: Any, name: str) -> View:
         raise UsageError(f"{name} has no memory of its own: {_said(error)}") from error
     if address == 0 and tensor.numel() > 0 and not tensor.is_meta:
         raise UsageError(f"{name} has no memory: it is fake, or its storage was freed")
-    if address % ITEM_SIZES[data_type]:
-        raise _misaligned(name)
     if tensor.is_cpu:
-        return View(address, tensor.shape, data_type, "cpu", True, tensor)
+        return _aligned(View(address, tensor.shape, data_type, "cpu", True, tensor), name)
     stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
-    return View(address, tensor.shape, data_type, str(tensor.device), True, tensor, stream)
+    return _aligned(View(address, tensor.shape, data_type, str(tensor.device), True, tensor, stream), name)
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
@@ -208,7 +206,7 @@ def _checked(array: Any, interface: Any, name: str) -> dict[str, Any]:
         if key not in interface:
             raise ArgumentTypeError(f"{whose} has no {key!r}")
     shape, strides = interface["shape"], interface.get("strides")
-    address = interface["data"][0] if _is_tuple(interface["data"], 2) else None
+    address: Any = interface["data"][0] if _is_tuple(interface["data"], 2) else None
     well_formed = {
         "shape": _is_tuple(shape) and all(type(size) is int and 0 <= size < 2**63 for size in shape),
         "typestr": isinstance(interface["typestr"], str),
@@ -222,6 +220,7 @@ def _checked(array: Any, interface: Any, name: str) -> dict[str, Any]:
             raise ArgumentTypeError(f"{whose} says that {key!r} is {shown(interface[key])}")
     if interface.get("mask") is not None:
         raise _masked(name)
+    _check_memory(name, address, shape)
     return interface
 
 
@@ -238,16 +237,19 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
     if interface.get("strides") is not None and not _is_packed(interface, ITEM_SIZES[data_type]):
         raise _not_packed(name, "numpy.ascontiguousarray")
     stream = 0 if device == "cpu" else _current_stream(array, interface)
-    view = View(address, shape, data_type, device, not read_only, array, stream)
-    _check_address(view, name)
+    return _aligned(View(address, shape, data_type, device, not read_only, array, stream), name)
+
+
+def _aligned(view: View, name: str) -> View:
+    """The view. Raises UsageError where its elements cannot lie at its address."""
+    if view.address % ITEM_SIZES[view.data_type]:
+        raise UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
     return view
 
 
-def _check_address(view: View, name: str) -> None:
-    """Raise UsageError where there are no elements at the address."""
-    if view.address % ITEM_SIZES[view.data_type]:
-        raise _misaligned(name)
-    if view.address == 0 and view.size > 0:
+def _check_memory(name: str, address: int, shape: Any) -> None:
+    """Raise UsageError where there are elements, but no memory."""
+    if address == 0 and math.prod(shape) > 0:
         raise UsageError(f"{name} has no memory: its address is 0")
 
 
@@ -293,9 +295,8 @@ def _read_other(array: Any, name: str) -> View:
         raise _unsupported(name, getattr(array, "dtype", type_))
     if not packed:
         raise _not_packed(name, "a copy")
-    view = View(address, shape, _OF_DLPACK[type_], "cpu", not read_only, capsule)
-    _check_address(view, name)
-    return view
+    _check_memory(name, address, shape)
+    return _aligned(View(address, shape, _OF_DLPACK[type_], "cpu", not read_only, capsule), name)
 
 
 def _dlpack_device(array: Any, name: str) -> tuple[int, int]:
@@ -314,10 +315,6 @@ def _unreadable(name: str, error: Exception) -> UsageError:
 def _said(error: Exception) -> str:
     """The first line of an error of another library."""
     return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _misaligned(name: str) -> UsageError:
-    return UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
 
 
 def _masked(name: str) -> ArgumentTypeError:

@@ -11,9 +11,11 @@ std::string text_of(const Configured& configured) {
 }
 
 template <typename Map, typename Key>
-void lower(Map& map, const Key& key, std::int64_t bytes) {
-  std::int64_t& least = map.try_emplace(key, bytes).first->second;
-  least = std::min(least, bytes);
+bool lower(Map& map, const Key& key, std::int64_t bytes) {
+  const auto [found, is_new] = map.try_emplace(key, bytes);
+  if (!is_new && found->second <= bytes) return false;
+  found->second = bytes;
+  return true;
 }
 
 }  // namespace
@@ -22,10 +24,11 @@ void WorkspaceAnswers::note(const Configured& configured, std::int64_t bytes, st
   note(bytes, own);
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    lower(least_, text_of(configured), bytes);
+    if (lower(least_, text_of(configured), bytes)) revision_.fetch_add(1, std::memory_order_release);
     if (bytes < own) lower(shortfalls_[configured.family], configured.mini_batch, bytes);
   } catch (const std::bad_alloc&) {
     is_incomplete_ = true;
+    revision_.fetch_add(1, std::memory_order_release);
   }
 }
 
@@ -37,17 +40,22 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
 }
 
 std::int64_t WorkspaceAnswers::least(const Configured& configured) const noexcept {
+  std::int64_t least = least_of(configured);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto family = shortfalls_.find(configured.family);
+  if (family == shortfalls_.end()) return least;
+  for (auto at = family->second.lower_bound(configured.mini_batch); at != family->second.end(); ++at)
+    least = std::min(least, at->second);
+  return least;
+}
+
+std::int64_t WorkspaceAnswers::least_of(const Configured& configured) const noexcept {
   if (is_incomplete_) return 0;
   try {
     const std::string text = text_of(configured);
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = least_.find(text);
-    std::int64_t least = found == least_.end() ? kNoLimit : found->second;
-    const auto family = shortfalls_.find(configured.family);
-    if (family == shortfalls_.end()) return least;
-    for (auto at = family->second.lower_bound(configured.mini_batch); at != family->second.end(); ++at)
-      least = std::min(least, at->second);
-    return least;
+    return found == least_.end() ? kNoLimit : found->second;
   } catch (const std::bad_alloc&) {
     return 0;
   }

@@ -32,6 +32,10 @@ class WorkspaceAnswers {
   // where the library alone would have answered more, for a larger mini-batch. kNoLimit where it read
   // nothing.
   std::int64_t least(const Configured& configured) const noexcept;
+  // The least that it read for this very configuration.
+  std::int64_t least_of(const Configured& configured) const noexcept;
+  // Changes with every new least.
+  std::uint64_t revision() const noexcept { return revision_.load(std::memory_order_acquire); }
   // The least that was read where the library alone would have answered more; kNoLimit where nothing was.
   std::int64_t least_shortfall() const noexcept { return least_shortfall_.load(std::memory_order_relaxed); }
 
@@ -43,6 +47,7 @@ class WorkspaceAnswers {
   std::unordered_map<std::string, std::int64_t> least_;                               // by text_of()
   std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;  // by family, mini-batch
   std::atomic<std::int64_t> least_shortfall_{kNoLimit};
+  std::atomic<std::uint64_t> revision_{1};
   std::atomic<bool> is_incomplete_{false};  // memory ran out: any answer may be missing
 };
 

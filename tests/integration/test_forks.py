@@ -292,3 +292,20 @@ assert status_of(fork(lambda: one_product("y"))) == 0
 thread.join()
 """
     python(program, tmp_path)
+
+
+def test_a_fork_waits_for_the_import_of_what_is_used_first(tmp_path: Path) -> None:
+    program = """
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "mucudnn.arrays.dispatch":
+            stop()
+
+sys.meta_path.insert(0, Slow)
+threading.Thread(target=lambda: mucudnn.convolution_forward, daemon=True).start()
+stopped.wait()
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+assert status_of(fork(lambda: check(1))) == 0
+"""
+    python(program, tmp_path)

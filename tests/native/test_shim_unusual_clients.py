@@ -88,6 +88,17 @@ def test_a_plan_never_uses_more_than_the_program_read_of_its_configuration(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("limit", [None, "64MiB"])
+def test_a_plan_heeds_what_the_program_reads_of_its_configuration_afterwards(
+    limit: str | None, pass_: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_]}
+    plan = hungry_plan(engine, tmp_path, LARGE)
+    facts, _ = under_shim("filtered_afterwards", following(plan, limit), **arguments)
+    check_safe(facts, alone("filtered_afterwards", **arguments))
+
+
+@pytest.mark.parametrize("pass_", PASSES)
 def test_a_program_that_asks_nobody_brings_what_its_own_engine_needs(
     pass_: str, engine: Engine, tmp_path: Path
 ) -> None:

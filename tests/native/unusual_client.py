@@ -105,6 +105,15 @@ def filtered(path: str, *, problem: str, pass_: str, engine: int, asks_again: bo
     return ran(client, described, pass_, plan, Buffer(size))
 
 
+def filtered_afterwards(path: str, *, problem: str, pass_: str, engine: int) -> Facts:
+    """Reads the workspace of a plan and then that of its configuration, and brings the smaller one."""
+    client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
+    plan = client.plan(client.config(graph_of(client, described, pass_), engine))
+    size = client.workspace(plan).size
+    shown = client.show(plan, "EXECUTION_PLAN_ENGINE_CONFIG", "ENGINECFG")
+    return ran(client, described, pass_, plan, Buffer(min(size, config_size(client, shown))))
+
+
 def unasked(path: str, *, problem: str, pass_: str, engine: int, size: int) -> Facts:
     """Brings what it knows that the engine needs, and asks nobody."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
@@ -288,8 +297,8 @@ def legacy(
 SCENARIOS = {
     function.__name__: function
     for function in (
-        filtered, unasked, smaller_mini_batch, through_text, initialized_tensor, reused_config, shown_config,
-        unfinalized_pack, legacy,
+        filtered, filtered_afterwards, unasked, smaller_mini_batch, through_text, initialized_tensor,
+        reused_config, shown_config, unfinalized_pack, legacy,
     )
 }  # fmt: skip
 

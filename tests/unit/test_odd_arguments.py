@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import empty_cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from odd_values import ARRAY, FACTOR, LAYOUT, OUT, PLAN, SHAPE, SIZE, WORKSPACE, Odd, sizes
@@ -35,8 +34,8 @@ READ = {"forward": ("x", "w"), "backward_data": ("y", "w"), "backward_filter": (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def whole_kernels_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, empty_cache(tmp_path_factory.mktemp("cache")):
+def whole_kernels_alone(one_cache: None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUCUDNN_BATCH_POLICY", "undivided")
         patch.setattr(Engine, "uncached", 0)  # measures on little memory: what the times are does not matter
         patch.setattr(dispatch, "_older", {})

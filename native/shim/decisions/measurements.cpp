@@ -4,6 +4,7 @@
 
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
+#include "cudnn/filter_sum.hpp"
 #include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
@@ -28,7 +29,8 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
 
 std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Problem& problem, Pass pass,
                                                       Api api, bool may_measure, const Listed* own) {
-  const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, problem.mini_batch);
+  const BatchPolicy policy = most_slices(problem, pass) > 1 ? options_.policy : BatchPolicy::undivided;
+  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy, problem.mini_batch);
   Journal::Kernel& kernel = journal_.of(problem, pass);
   Found found = find(kernel, sizes, api, own);
   if (is_enough(found, problem)) return std::move(found.measured);

@@ -180,6 +180,18 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
   return nullptr;
 }
 
+std::int64_t GraphPlan::granted_workspace(const WorkspaceAnswers& answers) const {
+  // Programs may read the size of a configuration after that of its plan.
+  if (const std::uint64_t revision = answers.revision();
+      configured && revision != revision_.load(std::memory_order_acquire)) {
+    least_now_.store(answers.least_of(*configured), std::memory_order_relaxed);
+    revision_.store(revision, std::memory_order_release);
+  }
+  const std::int64_t least = std::min(reported_workspace, least_now_.load(std::memory_order_relaxed));
+  if (is_asked.load(std::memory_order_relaxed)) return least;
+  return std::min({least, own.workspace, least_answer, answers.least_shortfall()});
+}
+
 std::int64_t report_workspace(State& state, const GraphPlan& plan) noexcept {
   if (!plan.is_asked.exchange(true, std::memory_order_relaxed) && plan.configured)
     state.answers().note(*plan.configured, plan.reported_workspace, plan.own.workspace);

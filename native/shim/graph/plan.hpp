@@ -30,12 +30,14 @@ struct GraphPlan {
   // call may be passed on: the library would write behind the program's buffer.
   bool own_fits(const WorkspaceAnswers& answers) const { return own.workspace <= granted_workspace(answers); }
 
-  // The bytes that an execution may use: a variant pack has a pointer alone. A program that has not asked
-  // brings what this plan needs without us, or what it read elsewhere.
-  std::int64_t granted_workspace(const WorkspaceAnswers& answers) const {
-    if (is_asked.load(std::memory_order_relaxed)) return reported_workspace;
-    return std::min({reported_workspace, own.workspace, least_answer, answers.least_shortfall()});
-  }
+  // The bytes that an execution may use: a variant pack has a pointer alone, and the program brings the least
+  // that it read. A program that has not asked brings what this plan needs without us, or what it read
+  // elsewhere.
+  std::int64_t granted_workspace(const WorkspaceAnswers& answers) const;
+
+ private:
+  mutable std::atomic<std::uint64_t> revision_{0};  // of the answers that `least_now_` is the least of
+  mutable std::atomic<std::int64_t> least_now_{kNoLimit};
 };
 
 // Answers a program that asks for the plan's workspace, in bytes.
