@@ -193,8 +193,8 @@ class Engine:
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
     @property
-    def uncached(self) -> int:
-        """Bytes of tensors that no cache of the device holds."""
+    def bytes_beyond_caches(self) -> int:
+        """A number of bytes that exceeds the caches, so that tensors of this size are read from memory."""
     def is_capturing(self, stream: int) -> bool:
         """Whether work on a CUDA stream becomes part of a CUDA graph instead of being done."""
     def device_properties(self) -> str:

@@ -39,8 +39,8 @@ def extent(problem: Problem, at_least: int = 0) -> Extent:
     return Extent(wide.mini_batch, x, w, y, operands)
 
 
-def measuring_extent(problem: Problem, cap: int, uncached: int) -> Extent:
-    """What the slices of a problem rotate through, where no cache holds as many as `uncached` bytes.
+def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Extent:
+    """Return the tensors that the slices of a problem rotate through, larger than the caches if `cap` allows.
 
     Raises MucudnnError where the mini-batch does not fit.
     """
@@ -56,7 +56,7 @@ def measuring_extent(problem: Problem, cap: int, uncached: int) -> Extent:
             f"{short_text(problem)}: its tensors take {format_size(whole.total)}, and half of the memory "
             f"available is {format_size(cap)}: {advice}"
         )
-    wide = extent(problem, uncached)
+    wide = extent(problem, bytes_beyond_caches)
     return wide if wide.total <= cap else whole
 
 

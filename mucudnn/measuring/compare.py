@@ -25,7 +25,7 @@ def compare(
     Raises MucudnnError where the tensors take more than `cap`.
     """
     problem, pass_ = kernel.problem, kernel.pass_
-    measuring_extent(problem, cap, engine.uncached)
+    measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))
     configurations = [divided] if undivided in (None, divided) else [divided, undivided]
     assert None not in configurations

@@ -73,7 +73,7 @@ def survey(
         sizes = usable_sizes(policy, problem, pass_)
         known = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
         if not {size for size, _ in known}.issuperset(sizes):
-            measuring_extent(problem, cap, engine.uncached)
+            measuring_extent(problem, cap, engine.bytes_beyond_caches)
         tasks = [
             Task(kernel, size, *candidate)
             for size, listed in candidates(engine, machine, cache, kernel, sizes).items()
@@ -81,7 +81,7 @@ def survey(
             if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
         ]
         if tasks:
-            tensors = measuring_extent(problem, cap, engine.uncached).total
+            tensors = measuring_extent(problem, cap, engine.bytes_beyond_caches).total
             fitting = [task for task in tasks if tensors + task.workspace <= cap]
             found.tasks += fitting
             found.beyond_memory += [task for task in tasks if tensors + task.workspace > cap]
@@ -126,7 +126,8 @@ def _measure_kernel(
     engine: Engine, cache: Cache, kernel: Kernel, tasks: Iterable[Task], workspace_size: int, cap: int
 ) -> int:
     """The tasks of one kernel, on tensors that are freed afterwards. Returns how many."""
-    tensors = Tensors.random(engine, kernel.problem, measuring_extent(kernel.problem, cap, engine.uncached))
+    extent = measuring_extent(kernel.problem, cap, engine.bytes_beyond_caches)
+    tensors = Tensors.random(engine, kernel.problem, extent)
     workspace = allocate_workspace(engine, workspace_size)
     made, fastest = 0, dict[int, float]()
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last number is how many)

@@ -110,7 +110,7 @@ def are_faster(
 def _compare(
     engine: Engine, problem: Problem, pass_: str, tiles: Configuration, rival: Configuration
 ) -> Comparison:
-    measuring_extent(problem, memory_cap(engine), engine.uncached)
+    measuring_extent(problem, memory_cap(engine), engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))
     divisions = [
         engine.prepare(problem, pass_, slices(configuration), tiles=configuration is tiles)

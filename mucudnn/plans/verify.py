@@ -106,7 +106,7 @@ def _changes(
 
 def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     problem = kernel.problem
-    measuring_extent(problem, cap, engine.uncached)
+    measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
     divisions = [engine.prepare(problem, kernel.pass_, slices(kernel.chosen))]

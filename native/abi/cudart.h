@@ -1,6 +1,6 @@
-/* The part of the CUDA runtime's C ABI that clients of legacy cuDNN convolutions call, declared by us so that
- * CUDA is not needed to build. Usable from C and C++. tests/native/test_header_agrees.py checks every
- * declaration against the real header of CUDA 13. */
+/* The part of the CUDA runtime's C ABI that clients of cuDNN's legacy convolutions call, for C and C++. It
+ * replaces NVIDIA's header, so that a build does not need CUDA. tests/native/test_header_agrees.py checks
+ * every declaration against the real header of CUDA 13. */
 #ifndef MUCUDNN_CUDART_ABI_H
 #define MUCUDNN_CUDART_ABI_H
 
@@ -73,7 +73,8 @@ typedef struct CUevent_st* cudaEvent_t;
 #define cudaEventDisableTiming 0x02
 #define cudaEventInterprocess 0x04
 
-/* A program may pass any number for an enumerator: in C++, a fixed type makes each a valid value to check. */
+/* A program may pass any number for an enumerator. In C++ only a fixed underlying type makes every number
+ * valid. */
 #ifdef __cplusplus
 #define MUCUDNN_ANY_NUMBER : unsigned int
 #else
@@ -135,10 +136,10 @@ typedef struct cudaDeviceProp {
   size_t texturePitchAlignment;
   int multiProcessorCount;
   int integrated;
-  int undeclared[153]; /* what no one here reads or fills */
+  int undeclared[153]; /* more properties, which nothing here reads or writes */
 } cudaDeviceProp;
 
-/* Visible, because whoever defines these functions means them to be called from outside. */
+/* A library that defines these functions exports them, so they are visible. */
 #pragma GCC visibility push(default)
 #define MUCUDNN_DECLARE(result, function, parameters) result function parameters;
 MUCUDNN_CUDART_FUNCTIONS(MUCUDNN_DECLARE)

@@ -1,8 +1,8 @@
-/* The part of the cuDNN 9 C ABI that convolutions need, declared by us so that neither CUDA nor cuDNN is
- * needed to build. Usable from C and C++. tests/native/test_header_agrees.py checks every declaration
- * against the real header.
+/* The part of the cuDNN 9 C ABI that convolutions need, for C and C++. It replaces NVIDIA's header, so that a
+ * build needs neither CUDA nor cuDNN. tests/native/test_header_agrees.py checks every declaration against
+ * the real header.
  *
- * Lists that code also walks (tables of functions, names of values) are X-macros. */
+ * Tables of functions and names of values are X-macros, because code also iterates over them. */
 #ifndef MUCUDNN_CUDNN_ABI_H
 #define MUCUDNN_CUDNN_ABI_H
 
@@ -61,7 +61,7 @@
   X(CUDNN_STATUS_EXECUTION_FAILED_CUDART, 5003)                    \
   X(CUDNN_STATUS_EXECUTION_FAILED_CURAND, 5004)
 
-/* X(enumerator, value, name): the name is how plans and caches call the algorithm. */
+/* X(enumerator, value, name): plans and caches call the algorithm by the name. */
 #define MUCUDNN_FORWARD_ALGORITHMS(X)                                             \
   X(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, 0, "IMPLICIT_GEMM")                 \
   X(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, 1, "IMPLICIT_PRECOMP_GEMM") \
@@ -271,7 +271,8 @@ typedef struct cudnnFilterStruct* cudnnFilterDescriptor_t;
 typedef struct cudnnConvolutionStruct* cudnnConvolutionDescriptor_t;
 typedef struct cudnnActivationStruct* cudnnActivationDescriptor_t;
 
-/* A program may pass any number for an enumerator: in C++, a fixed type makes each a valid value to check. */
+/* A program may pass any number for an enumerator. In C++ only a fixed underlying type makes every number
+ * valid. */
 #ifdef __cplusplus
 #define MUCUDNN_ANY_NUMBER : unsigned int
 #else
@@ -350,7 +351,7 @@ typedef enum MUCUDNN_ANY_NUMBER {
   CUDNN_ACTIVATION_SWISH = 6
 } cudnnActivationMode_t;
 
-/* Time in milliseconds, -1 where the algorithm did not run; memory in bytes. */
+/* Time in milliseconds, -1 if the algorithm did not run; memory in bytes. */
 typedef struct cudnnConvolutionFwdAlgoPerfStruct {
   cudnnConvolutionFwdAlgo_t algo;
   cudnnStatus_t status;
@@ -381,7 +382,7 @@ typedef struct cudnnConvolutionBwdFilterAlgoPerfStruct {
   int reserved[3];
 } cudnnConvolutionBwdFilterAlgoPerf_t;
 
-/* Visible, because whoever defines these functions means them to be called from outside. */
+/* A library that defines these functions exports them, so they are visible. */
 #pragma GCC visibility push(default)
 #define MUCUDNN_DECLARE(result, function, parameters) result function parameters;
 MUCUDNN_CUDNN_FUNCTIONS(MUCUDNN_DECLARE)

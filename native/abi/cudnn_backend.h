@@ -1,5 +1,5 @@
-/* The part of cuDNN 9's graph API (cudnnBackend*) that convolutions need, declared by us as cudnn.h declares
- * the rest. tests/native/test_header_agrees.py checks this header too. */
+/* The part of cuDNN 9's graph API (cudnnBackend*) that convolutions need. Like cudnn.h, it needs no header of
+ * NVIDIA's. tests/native/test_header_agrees.py checks this header too. */
 #ifndef MUCUDNN_CUDNN_BACKEND_ABI_H
 #define MUCUDNN_CUDNN_BACKEND_ABI_H
 
@@ -29,7 +29,7 @@
     (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack,  \
      cudaGraph_t graph))
 
-/* What cuDNN has since 9.23. */
+/* The functions that cuDNN has since 9.23. */
 #define MUCUDNN_BACKEND_FUNCTIONS_SINCE_92300(X)                                                 \
   X(cudnnStatus_t, cudnnGetExecutionPlanWorkspaceSize,                                           \
     (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \

@@ -1,4 +1,4 @@
-// The areas of the extension, each in a file of its own. `_native.pyi` documents what they offer.
+// The parts of the extension, each in a file of its own. `_native.pyi` documents what they export.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ void bind_engine(pybind11::module_& module);
 void bind_dlpack(pybind11::module_& module);
 void bind_planner(pybind11::module_& module);
 
-// Bytes on a device, freed with the object, unless they are somebody else's.
+// Bytes on a device. The destructor frees them if they are owned.
 class Memory {
  public:
   Memory(std::shared_ptr<Device> device, std::size_t size)

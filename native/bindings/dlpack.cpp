@@ -9,7 +9,7 @@ namespace py = pybind11;
 namespace mucudnn::python {
 namespace {
 
-// The structures of dlpack.h; only their beginnings are read.
+// The structures of dlpack.h. Only their beginnings are read.
 struct DLTensor {
   void* data;
   std::int32_t device_type, device_id;
@@ -41,7 +41,7 @@ bool is_packed(const DLTensor& tensor) {
   return true;
 }
 
-// What `_native.pyi` says. The capsule stays the owner of the tensor.
+// Reads what `_native.pyi` documents. The capsule keeps the ownership of the tensor.
 py::tuple read(const py::capsule& capsule) {
   const std::string name = capsule.name() == nullptr ? "" : capsule.name();
   bool read_only = false;

@@ -35,8 +35,8 @@ std::vector<Tile> to_tiles(const Parts& parts) {
 
 using Operands = std::vector<const Memory*>;
 
-// `operands` are those that the epilogue reads, in its order. Throws std::invalid_argument where there are
-// more or fewer.
+// `operands` holds one memory for each operation of the epilogue that reads an operand, in order. Throws
+// std::invalid_argument if there are more or fewer.
 Region to_region(const Problem& problem, const Memory& x, const Memory& w, const Memory& y,
                  const Operands& operands) {
   Region region{{x.data(), w.data(), y.data()}, {x.size(), w.size(), y.size()}};
@@ -58,8 +58,8 @@ Scratch to_scratch(const Memory* workspace) {
   return workspace == nullptr ? Scratch{} : Scratch{workspace->data(), workspace->size()};
 }
 
-// Handles that calls take and give back, so that no two run on one at a time. The list is touched with the
-// GIL alone: a mutex might be locked when another thread forks, and would stay locked in the child.
+// A pool of handles: no two calls use one handle at the same time. The GIL guards the list. A mutex could be
+// locked by another thread during a fork, and would stay locked in the child.
 class Handles {
  public:
   explicit Handles(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
@@ -69,7 +69,7 @@ class Handles {
   Handles(const Handles&) = delete;
   Handles& operator=(const Handles&) = delete;
 
-  // Calls use(handle), whose work goes to `stream`, without the GIL, which the caller has.
+  // Calls use(handle) without the GIL, which the caller holds. The handle's work goes to `stream`.
   template <typename Use>
   void with(cudaStream_t stream, Use use) {
     const cudnnHandle_t handle = take();
@@ -97,7 +97,7 @@ class Handles {
       const py::gil_scoped_release release;
       library_->check(library_->cudnnCreate(&handle), "cudnnCreate");
     }
-    free_.reserve(++made_);  // so that giving back cannot fail
+    free_.reserve(++made_);  // so that putting the handle back cannot fail
     return handle;
   }
 
@@ -108,7 +108,7 @@ class Handles {
 
 class PyDivision;
 
-// A library, its device, and the thread count it is to run with.
+// A library, its device, and the number of threads that it runs with.
 class PyEngine {
  public:
   PyEngine(const std::string& path, int threads, bool cuda, const std::string& cudart)
@@ -119,7 +119,8 @@ class PyEngine {
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
     context_ = std::make_shared<const Context>(library_, device_->stream());
-    // In the machine's memory the engines of the host's graph API are its legacy algorithms once more.
+    // Without a CUDA device the library is the host engine. Its engines of the graph API are its legacy
+    // algorithms again.
     engine_ = is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_);
     handles_ = std::make_unique<Handles>(library_);
   }
@@ -135,7 +136,7 @@ class PyEngine {
     return device_->is_capturing(reinterpret_cast<cudaStream_t>(stream));
   }
   std::size_t available_memory() const { return device_->available(); }
-  std::size_t uncached() const { return device_->uncached(); }
+  std::size_t bytes_beyond_caches() const { return device_->bytes_beyond_caches(); }
   std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
   std::shared_ptr<Memory> borrow(std::uintptr_t address, std::size_t size) const {
     return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
@@ -190,7 +191,7 @@ class PyEngine {
     return std::make_unique<Division>(*engine_, *device_, problem, pass_named(pass), to_slices(parts));
   }
 
-  // The count belongs to the calling thread; each engine sets its own before it runs.
+  // The thread count belongs to the calling thread. Each engine sets its own before it runs.
   void use_threads() const {
     if (library_->is_host()) library_->set_host_threads(threads_);
   }
@@ -204,7 +205,8 @@ class PyEngine {
   std::unique_ptr<Handles> handles_;
 };
 
-// A division made ready once, run on addresses that the caller answers for. Its engine outlives it.
+// A division prepared once. The caller is responsible for the addresses that it runs on. The engine must
+// outlive it.
 class PyDivision {
  public:
   PyDivision(const PyEngine& engine, const Problem& problem,
@@ -251,7 +253,7 @@ std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDiv
   return mucudnn::compare(*engine_, *device_, configurations, tensors, to_scratch(workspace), rounds);
 }
 
-// The path of a library that is installed with the extension.
+// Returns the path of a library that is installed beside the extension.
 std::string beside_extension(const char* name) {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&beside_extension), &info) == 0 || info.dli_fname == nullptr) {
@@ -290,7 +292,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("threads", &PyEngine::threads)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
-      .def_property_readonly("uncached", &PyEngine::uncached)
+      .def_property_readonly("bytes_beyond_caches", &PyEngine::bytes_beyond_caches)
       .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))

@@ -24,7 +24,7 @@ std::size_t bytes_for(const Memory& memory, DataType type, std::size_t count) {
   return count * item;
 }
 
-// Prepares `count` values in host memory by `make(pointer)` and copies them to the device.
+// Calls `make(pointer)` to prepare `count` values in host memory, and copies them to the device.
 template <typename Make>
 void store(const Memory& memory, const std::string& type_name, std::size_t count, Make make) {
   const DataType type = data_type_named(type_name);
@@ -35,8 +35,8 @@ void store(const Memory& memory, const std::string& type_name, std::size_t count
   memory.device().copy_from_host(memory.data(), staging.data(), bytes);
 }
 
-// So many random values differ, and are repeated: to make gigabytes of different ones would take seconds. A
-// prime, so that no two samples of a tensor are alike.
+// The number of different random values, which are repeated: making gigabytes of them would take seconds. It
+// is a prime, so that no two samples of a tensor are equal.
 constexpr std::size_t kDifferent = 1048573;
 
 void store_random(const Memory& memory, const std::string& type_name, std::size_t count, std::uint64_t seed) {
@@ -55,7 +55,7 @@ Values read(const Memory& memory, const std::string& type_name, std::size_t coun
   const std::size_t before = bytes_for(memory, type, first);
   const std::size_t bytes = bytes_for(memory, type, first + count) - before;
   Values values(static_cast<py::ssize_t>(count));
-  if (count == 0) return values;  // there is no place to copy to
+  if (count == 0) return values;  // an empty array has no address to copy to
   double* out = values.mutable_data();
   const py::gil_scoped_release release;
   std::vector<char> staging(bytes);

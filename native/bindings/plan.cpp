@@ -14,7 +14,7 @@ namespace py = pybind11;
 namespace mucudnn::python {
 namespace {
 
-// What Python sees: _Part and _PlanKernel in _native.pyi.
+// _Part and _PlanKernel in _native.pyi.
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
 using Kernel = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts>;
@@ -62,7 +62,7 @@ std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
 // _Measured in _native.pyi.
 using Measured = std::tuple<Problem, std::string, std::string, double, std::int64_t, std::string>;
 
-// From whichever list of candidates has the algorithm; empty where none does.
+// Returns the notes from the first list of candidates that has the algorithm; empty if none has it.
 std::string notes_on(const PlanKernel& kernel, const std::string& algorithm) {
   for (const auto& [api, all] : kernel.candidates) {
     const auto found = std::find_if(all.begin(), all.end(),

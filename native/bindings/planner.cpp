@@ -8,7 +8,7 @@ namespace py = pybind11;
 namespace mucudnn::python {
 namespace {
 
-// A library that plans for a device which is described and need not be there.
+// A library that makes execution plans for a device that is described and need not be present.
 class PyPlanner {
  public:
   PyPlanner(const std::string& path, const std::string& device_properties)

@@ -60,7 +60,7 @@ Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int
   p.stride = spatial("stride", stride, p.dims, 1);
   p.padding = spatial("padding", padding, p.dims, 0);
   p.dilation = spatial("dilation", dilation, p.dims, 1);
-  // The output follows from the rest once the rest is in range; validate says what is not.
+  // The output is computed only if the strides are in range. Otherwise validate() names the wrong value.
   bool in_range = true;
   for (int axis = 3 - p.dims; axis < 3; ++axis) in_range = in_range && p.stride[axis] >= 1;
   if (in_range) p.output = output_of(p);
@@ -80,7 +80,7 @@ Problem replace(const Problem& problem, std::optional<std::int64_t> mini_batch,
   return copy;
 }
 
-// Of the operations that read any, in their order.
+// Returns the sizes of the operands, in the order of the operations that read them.
 std::vector<std::int64_t> operand_elements(const Problem& problem) {
   std::vector<std::int64_t> elements;
   for (const Pointwise operation : problem.epilogue) {

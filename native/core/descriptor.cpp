@@ -1,5 +1,5 @@
-// The one-line text form of a problem: oneDNN benchdnn's convolution descriptor behind a prefix of data
-// type, layout and math, with the epilogue at its end.
+// The one-line text form of a problem: a convolution descriptor of oneDNN's benchdnn, after a prefix of data
+// type, layout and math, and before the epilogue.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -17,10 +17,10 @@ constexpr std::string_view kTokens[] = {"g",  "mb", "ic", "id", "ih", "iw", "oc"
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
-// The numbers that are given, each at the place of its token.
+// The numbers in the text; each stands at the index of its token in kTokens.
 using Numbers = std::array<std::optional<std::int64_t>, std::size(kTokens)>;
 
-// Past the end where it is no token.
+// Returns the index in kTokens; past the end if the text is no token.
 std::size_t place_of(std::string_view token) {
   return static_cast<std::size_t>(std::find(std::begin(kTokens), std::end(kTokens), token) -
                                   std::begin(kTokens));
@@ -29,7 +29,7 @@ std::size_t place_of(std::string_view token) {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
 
-// Splits off `name:` prefixes; what remains is the body.
+// Reads the `name:` prefixes into `problem`; returns the rest, the body.
 std::string_view read_prefix(std::string_view text, Problem& problem) {
   const std::string_view head = text.substr(0, text.find('"'));
   std::size_t begin = 0;
@@ -51,7 +51,7 @@ std::string_view read_prefix(std::string_view text, Problem& problem) {
   return text.substr(begin);
 }
 
-// `n"name*count"` at the end of the body.
+// Reads `n"name*count"` at the end of the body; returns the rest.
 std::string_view read_name(std::string_view body, Descriptor& descriptor) {
   const std::size_t quote = body.find('"');
   if (quote == std::string_view::npos) return body;
@@ -77,7 +77,7 @@ std::string_view read_name(std::string_view body, Descriptor& descriptor) {
   return rest;
 }
 
-// `+bias+relu` at the end of what is left.
+// Reads `+bias+relu` at the end of the body; returns the rest.
 std::string_view read_epilogue(std::string_view body, Problem& problem) {
   const std::size_t plus = std::min(body.find('+'), body.size());
   problem.epilogue = parse_epilogue(body.substr(plus));
@@ -114,8 +114,8 @@ Numbers read_numbers(std::string_view body) {
   return numbers;
 }
 
-// One size per axis from the tokens prefix+d, prefix+h, prefix+w. A missing height repeats the depth, a
-// missing width the height; a group that is absent altogether takes `fallback`.
+// Reads one size per axis from the tokens prefix+d, prefix+h, prefix+w. A missing height repeats the depth, a
+// missing width the height. If all three are missing, each size is `fallback`.
 Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::int64_t neutral,
                           std::int64_t fallback) {
   Problem::Sizes sizes{neutral, neutral, neutral};
@@ -183,7 +183,7 @@ Descriptor parse_descriptor(std::string_view text, const Problem& defaults) {
 
 std::string to_text(const Problem& p) {
   std::string text;
-  text.reserve(128);  // enough for most
+  text.reserve(128);  // enough for most descriptors
   const auto add = [&](const char* token, std::int64_t number) {
     text.append(token).append(std::to_string(number));
   };

@@ -12,7 +12,7 @@ struct Row {
   Operand operand;
 };
 
-// In the order of the enumeration.
+// Rows in the order of the enumeration.
 constexpr Row kRows[] = {
     {"bias", Operand::channels},
     {"add", Operand::like_y},

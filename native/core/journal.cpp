@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::string_view kStart = "mucudnn plan ";
 
-// Up to the line "end N"; empty where the document is cut off.
+// Returns the document up to its line "end N"; nothing if the document is cut off.
 std::string_view whole(std::string_view document) {
   const std::size_t end = document.find("\nend ");
   if (end == std::string_view::npos) return {};

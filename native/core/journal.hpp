@@ -1,5 +1,5 @@
-// The journal that drop-ins keep beside a cache: whole plan documents (plan.hpp), one behind the other, each
-// with what one process learned of one kernel at several micro-batch sizes.
+// The journal that drop-ins keep beside a cache. It is a sequence of whole plan documents (plan.hpp). Each
+// document holds what one process learned about one kernel at several micro-batch sizes.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 
 namespace mucudnn {
 
-// In the order in which they were written; those that are cut off count as never written.
+// Returns the documents in the order in which they were written. A document that is cut off is left out.
 std::vector<std::string_view> documents_in(std::string_view text);
 
-// The same for what is damaged or of a newer version: nothing.
+// Returns the plan of a document; nothing if the document is damaged or of a newer version.
 std::optional<Plan> parse_document(std::string_view document);
 
 }  // namespace mucudnn

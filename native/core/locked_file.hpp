@@ -5,17 +5,19 @@
 
 namespace mucudnn {
 
-// Open and locked against every other LockedFile of the same path while it exists; made where it is missing.
+// An open file, locked against every other LockedFile of the same path while this object exists. The
+// constructor makes a file that is missing.
 class LockedFile {
  public:
-  // Throws std::runtime_error naming the file, as do all its functions.
+  // Like all functions of this class, throws std::runtime_error naming the file.
   explicit LockedFile(const std::string& path);
   ~LockedFile();
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
 
   std::string read() const;
-  void append(const std::string& text);   // in one write, so that an interrupted one is a short one
+  // Appends with one write, so that an interruption can only leave the end of the text out.
+  void append(const std::string& text);
   void replace(const std::string& text);  // the whole contents
 
  private:
@@ -25,7 +27,7 @@ class LockedFile {
   int descriptor_;
 };
 
-// The contents, without a lock. Throws std::runtime_error.
+// Returns the contents without taking the lock. Throws std::runtime_error.
 std::string read_file(const std::string& path);
 
 }  // namespace mucudnn

@@ -1,4 +1,4 @@
-// Messages for people: one line each on stderr, as far as the level allows.
+// Messages for people: one line each on stderr, if the log level allows.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@ namespace mucudnn {
 
 enum class LogLevel { off, warning, info, debug };
 
-// For the process; warning until it is set.
+// Sets the level of the process, which is `warning` until then.
 void set_log_level(LogLevel level) noexcept;
 
-// Whether it is worth while to put a message together.
+// Returns whether log() would write a message of this level, so that callers need not build one in vain.
 bool is_logged(LogLevel level) noexcept;
 
-// Writes "mucudnn: message" as one piece, so that lines of several threads do not mix.
+// Writes "mucudnn: message" with one system call, so that the lines of several threads do not mix.
 void log(LogLevel level, const std::string& message);
 
 }  // namespace mucudnn

@@ -10,7 +10,8 @@ namespace {
 struct Variable {
   const char* name;
   const char* values;
-  bool (*read)(std::string_view text, Options& options);  // false where `text` is none of the values
+  // Returns false if `text` is not one of the variable's values.
+  bool (*read)(std::string_view text, Options& options);
 };
 
 template <typename Enum, std::size_t count>
@@ -61,7 +62,7 @@ bool read_threads(std::string_view text, Options& options) {
          options.threads <= 1024;
 }
 
-// Bytes, rounded down: "64MiB", "1.5GiB", "0"; "none" for no limit.
+// Reads bytes such as "64MiB", "1.5GiB" or "0", rounded down, or "none" for no limit.
 bool read_limit(std::string_view text, Options& options) {
   if (text == "none") {
     options.workspace_limit = kNoLimit;
@@ -94,7 +95,7 @@ const Variable kVariables[] = {
     {"MUCUDNN_LOG", "off, warning, info or debug", read_log_level},
 };
 
-// A mode that lacks the file that it is about.
+// Returns a complaint if the mode needs a file that no variable names.
 const char* missing_in(const Options& options) {
   if (options.mode == Mode::plan && options.plan.empty()) return "MUCUDNN_MODE=plan needs MUCUDNN_PLAN";
   if (options.mode == Mode::record && options.record.empty())

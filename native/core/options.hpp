@@ -1,4 +1,4 @@
-// What the environment asks of the shim.
+// The settings that the drop-in reads from the environment.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,21 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 struct Options {
   Mode mode = Mode::off;
-  std::string library;  // absolute path of the real library, or "host"; empty: it is searched for
-  std::optional<std::int64_t> workspace_limit;  // bytes; unset: the workspace of the caller's own choice
+  // An absolute path or "host". If empty, the drop-in searches for the real library.
+  std::string library;
+  // Bytes. If unset, the limit is the workspace of the caller's own algorithm.
+  std::optional<std::int64_t> workspace_limit;
   BatchPolicy policy = BatchPolicy::power_of_two;
-  std::string plan;  // files; empty: none
+  std::string plan;  // paths of files; empty: none
   std::string record;
   std::string cache;
-  bool strict = false;  // no FFT and no Winograd
-  int threads = 1;      // of the host engine
+  bool strict = false;  // exclude FFT and Winograd
+  int threads = 1;      // threads of the host engine
   LogLevel log_level = LogLevel::warning;
 };
 
-// Reads the MUCUDNN_* variables. One that is unset or empty keeps its default; one that cannot be read adds a
-// line to `complaints` and makes the mode off, since what was asked for is not known.
+// Reads the MUCUDNN_* variables. A variable that is unset or empty keeps its default. A variable that cannot
+// be read adds a line to `complaints` and turns the mode off, because the user's wish is unknown.
 Options read_options(std::vector<std::string>& complaints);
 
 }  // namespace mucudnn

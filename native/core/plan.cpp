@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kMagic = "mucudnn plan ";
 constexpr int kVersion = 3;
 constexpr int kVersionOfCandidates = 2;
-constexpr std::int64_t kMostParts = 1 << 16;  // a file must not make the reader take unbounded memory
+constexpr std::int64_t kMostParts = 1 << 16;  // a bound on the memory that a file can make the reader take
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -33,7 +33,7 @@ Number number_in(std::string_view text, const char* what) {
   return value;
 }
 
-// Cuts `text` at the first `separator`; the part before is returned, the part after stays in `text`.
+// Cuts `text` at the first `separator`: returns the part before it and leaves the part after it in `text`.
 std::string_view cut(std::string_view& text, char separator) {
   const std::size_t at = text.find(separator);
   const std::string_view head = text.substr(0, at);
@@ -41,7 +41,7 @@ std::string_view cut(std::string_view& text, char separator) {
   return head;
 }
 
-// What the parts of a configuration add to.
+// The total that the parts of a configuration must add to.
 struct Whole {
   const char* parts;
   std::int64_t size;
@@ -75,7 +75,7 @@ void check(const Configuration& configuration, const Whole& whole) {
   }
 }
 
-// Calls `use(repeat, part)` for each run of equal parts.
+// Calls `use(repeat, part)` for each sequence of equal parts.
 template <typename Use>
 void for_each_run(const Configuration& configuration, Use use) {
   for (auto part = configuration.begin(); part != configuration.end();) {
@@ -256,7 +256,7 @@ std::string describe(const Configuration& configuration) {
 }
 
 std::string to_text(const Plan& plan) {
-  // What an older version can say, its readers understand.
+  // Writes the oldest version that can express the plan, so that older programs can read it.
   int version = 1;
   for (const PlanKernel& kernel : plan.kernels) {
     if (!kernel.candidates.empty()) version = std::max(version, kVersionOfCandidates);

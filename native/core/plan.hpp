@@ -1,4 +1,4 @@
-// A plan: what was decided for each kernel, and the desirable set it was chosen from, as text.
+// A plan as text: the configuration chosen for each kernel, and the desirable set that it was chosen from.
 //
 //   mucudnn plan 1
 //   device Intel(R) Xeon(R) Processor, avx512
@@ -9,19 +9,19 @@
 //   option 4*16:WINOGRAD_NONFUSED:3.25:14155776
 //   end 1
 //
-// A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels, so that a
-// truncated file is known as such. Writing sorts, so equal plans are equal bytes.
+// A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels: a reader knows
+// by it that a file is truncated. The writer sorts the kernels, so that equal plans have equal bytes.
 //
-// Version 3 has `tiles` for some kernels, beside the choice: one sample divided along its height or depth,
-// where that is faster within the limit, for those who can divide a sample. The others follow the choice.
-// Parts are tiles of so many steps, their times those of one sample, and a workspace holds the copies of a
-// tile too.
+// Version 3 may give a kernel `tiles` beside the choice: one sample divided along its height or depth, if
+// that is faster within the limit. Readers that can divide a sample use the tiles; the others use the choice.
+// The size of a part is then a number of steps (tile_steps() in problem.hpp). Its time is that of one sample.
+// Its workspace includes the copies of a tile.
 //
 //   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
 //
-// Version 2 is the drop-in's journal (journal.hpp), where a kernel may have candidates in place of a choice:
-// all algorithms that can run, those that were too large to be measured among them, by the API that was asked
-// for them. A candidate is algorithm:bytes:note,note.
+// Version 2 is the drop-in's journal (journal.hpp). A kernel there may have candidates instead of a choice:
+// all algorithms that can run, even those too large to be measured, listed by the API that named them. A
+// candidate is algorithm:bytes:note,note.
 //
 //   candidates legacy IMPLICIT_GEMM:0:deterministic WINOGRAD_NONFUSED:14155776:deterministic,winograd
 #pragma once
@@ -51,13 +51,13 @@ struct MicroConfiguration {
 
 using Configuration = std::vector<MicroConfiguration>;
 
-double time_of(const Configuration& configuration);             // ms, the sum of its parts'
-std::int64_t workspace_of(const Configuration& configuration);  // bytes, the maximum of its parts'
+double time_of(const Configuration& configuration);             // ms: the sum over the parts
+std::int64_t workspace_of(const Configuration& configuration);  // bytes: the maximum over the parts
 
-// `4*16 WINOGRAD_NONFUSED`, several joined by ` + `: for people.
+// Returns text for people: `4*16 WINOGRAD_NONFUSED`, parts joined by ` + `.
 std::string describe(const Configuration& configuration);
 
-// An algorithm that a library has for a kernel, measured or not.
+// An algorithm that a library offers for a kernel, measured or not.
 struct Listed {
   std::string algorithm;
   std::int64_t workspace = 0;
@@ -71,11 +71,12 @@ struct PlanKernel {
   Configuration chosen;
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
-  Configuration tiles{};  // of one sample, where they are faster than the choice
+  Configuration tiles{};  // parts of one sample, if tiles are faster than `chosen`
 };
 
 struct Plan {
-  std::map<std::string, std::string> header;  // device, library, engine, threads, limits, ...
+  // Entries such as device, library, engine, threads and limits.
+  std::map<std::string, std::string> header;
   std::vector<PlanKernel> kernels;
 };
 
@@ -83,13 +84,14 @@ class NewerVersion : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Throws std::invalid_argument where the plan cannot be written as text.
+// Throws std::invalid_argument if the plan cannot be written as text.
 std::string to_text(const Plan& plan);
 
 // Throws NewerVersion, or std::invalid_argument naming the line.
 Plan parse_plan(std::string_view text);
 
-// Candidates alone, as above behind the name of the API. Both throw std::invalid_argument.
+// Write and read a list of candidates alone, in the form that follows the API's name above. Both throw
+// std::invalid_argument.
 std::string to_text(const std::vector<Listed>& candidates);
 std::vector<Listed> candidates_in(std::string_view text);
 

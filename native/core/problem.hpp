@@ -22,16 +22,16 @@ const char* name_of(Layout layout);
 const char* name_of(Math math);
 const char* name_of(Pass pass);
 
-// Each throws std::invalid_argument with the names that exist.
+// Each throws std::invalid_argument that lists the valid names.
 DataType data_type_named(std::string_view name);
 Layout layout_named(std::string_view name);
 Math math_named(std::string_view name);
 Pass pass_named(std::string_view name);
 
-// One convolution. x is (mini_batch, in_channels, input), w is (out_channels, in_channels / groups,
-// kernel), y is (mini_batch, out_channels, output); with Layout::nhwc the channels come last in all
-// three (cuDNN's KRSC for w). Every tensor is packed. The operation is a cross-correlation, whose forward
-// pass may be fused with an epilogue: then there is no other pass.
+// One convolution. x is (mini_batch, in_channels, input), w is (out_channels, in_channels / groups, kernel),
+// y is (mini_batch, out_channels, output). With Layout::nhwc the channels come last in all three (cuDNN calls
+// this KRSC for w). Every tensor is packed. The operation is a cross-correlation. Only a forward pass can
+// have an epilogue.
 struct Problem {
   using Sizes = std::array<std::int64_t, 3>;  // depth, height, width; depth is neutral in 2-D
 
@@ -55,7 +55,7 @@ struct Problem {
   std::int64_t y_sample() const;    // elements of one sample of y
   std::int64_t w_elements() const;  // elements of w
   double flops() const;             // multiplications and additions of the direct method
-  // Elements that an operation of the epilogue reads besides y; 0 where it reads none.
+  // Elements of an operation's operand; 0 if the operation reads none.
   std::int64_t operand_elements(Pointwise operation) const;
 
   bool is_fused() const { return !epilogue.empty(); }
@@ -68,13 +68,13 @@ struct Problem {
 // The output size that input, kernel, stride, padding and dilation give.
 Problem::Sizes output_of(const Problem& problem);
 
-// What a sample can be divided into along its first spatial axis (depth in 3-D, height in 2-D): rows of y; in
-// backward_data steps of x, which are as many rows as the stride.
+// Steps that a sample can be divided into along its first spatial axis (depth in 3-D, height in 2-D). A step
+// is a row of y. In backward_data it is a step of x, which has as many rows as the stride.
 std::int64_t tile_steps(const Problem& problem, Pass pass);
 
-// Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide
-// the channels, the output agrees with the rest, no tensor reaches 2^63 bytes, and the epilogue is no longer
-// than it may be.
+// Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide the
+// channels, the output agrees with the other sizes, no tensor reaches 2^63 bytes, and the epilogue has at
+// most kMostPointwise operations.
 void validate(const Problem& problem);
 
 // A problem with the name and the number of identical kernels that a network gives it.
@@ -84,11 +84,11 @@ struct Descriptor {
   int count = 1;
 };
 
-// Reads the full and the short forms; what the text leaves out comes from `defaults` (its data type,
-// layout, math and mini-batch). Throws std::invalid_argument naming the part that is wrong.
+// Reads the full and the short forms. `defaults` supplies the data type, layout, math and mini-batch that the
+// text leaves out. Throws std::invalid_argument naming the part that is wrong.
 Descriptor parse_descriptor(std::string_view text, const Problem& defaults = {});
 
-// The full form without name and count: the key of plans.
+// Returns the full form without name and count: the key of a kernel in plans.
 std::string to_text(const Problem& problem);
 
 }  // namespace mucudnn

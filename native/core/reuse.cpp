@@ -11,7 +11,7 @@ namespace {
 constexpr double kTie = 1e-12;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The fastest way to do so many samples, by its first part.
+// The fastest way to compute n samples, described by its first part.
 struct Best {
   double time_ms = kNever;
   std::int64_t parts = 0;
@@ -62,7 +62,8 @@ std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, std::int64_t min
 }
 
 std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measured, std::int64_t mini_batch) {
-  // A configuration's workspace is the maximum of its parts: every Pareto point sits at a measured one.
+  // A configuration's workspace is the maximum over its parts: every Pareto point has the workspace of a
+  // measurement.
   std::stable_sort(measured.begin(), measured.end(),
                    [](const auto& a, const auto& b) { return a.workspace < b.workspace; });
   std::vector<Configuration> desirable;

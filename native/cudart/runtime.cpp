@@ -1,5 +1,5 @@
-// The CUDA runtime on the CPU: one device, whose memory is the host's, and which has done its work when a
-// call returns, so that streams and events have nothing to wait for.
+// The CUDA runtime on the CPU. It has one device, whose memory is the host's. All work is complete when a
+// call returns, so that streams and events never wait.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,13 +29,14 @@ namespace mucudnn::cudart {
 namespace {
 
 constexpr int kVersion = 13000;
-constexpr std::size_t kAlignment = 256;  // as cudaMalloc gives it
+constexpr std::size_t kAlignment = 256;  // cudaMalloc gives this alignment
 constexpr int kThreadsPerBlock = 1024, kWarpSize = 32;
-constexpr int kMajor = 7, kMinor = 5;  // the least that CUDA 13 runs on, so that no program turns it down
+// The lowest compute capability that CUDA 13 supports, so that no program rejects the device.
+constexpr int kMajor = 7, kMinor = 5;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-// The end of every function that can fail: cudaGetLastError tells of it.
+// Ends every function that can fail. It keeps the error for cudaGetLastError.
 cudaError_t ended(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
@@ -52,7 +53,8 @@ std::size_t bytes_of_pages(int name) {
   return static_cast<std::size_t>(sysconf(name)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// The system promises more memory than there is, and ends the program that uses it: a device refuses.
+// Refuses more memory than the machine has, as a GPU would. Linux grants such requests and ends the process
+// that uses the memory.
 cudaError_t allocate(void** memory, std::size_t size) {
   if (memory == nullptr) return ended(cudaErrorInvalidValue);
   *memory = nullptr;
@@ -154,7 +156,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
   return create_stream(stream, flags);
 }
 
-// The numbers 0, 1 and 2 stand for the streams that every thread has.
+// The numbers 0, 1 and 2 stand for the default streams that every thread has.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return ended(cudaErrorInvalidResourceHandle);
   delete stream;

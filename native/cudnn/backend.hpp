@@ -10,7 +10,7 @@
 
 namespace mucudnn {
 
-// How the graph API calls the type of an attribute's values.
+// Returns the graph API's name for a type of attribute values.
 template <typename Value>
 constexpr cudnnBackendAttributeType_t attribute_type() {
   if constexpr (std::is_same_v<Value, std::int64_t>) return CUDNN_TYPE_INT64;
@@ -32,12 +32,12 @@ constexpr cudnnBackendAttributeType_t attribute_type() {
   if constexpr (std::is_same_v<Value, cudnnBackendBehaviorNote_t>) return CUDNN_TYPE_BEHAVIOR_NOTE;
 }
 
-// One descriptor, destroyed with this where it is its own. Every call throws CallFailed where the library
+// One descriptor. The destructor destroys it if it is owned. Every call throws CallFailed if the library
 // refuses it.
 class Backend {
  public:
   Backend(const Library& library, cudnnBackendDescriptorType_t type);
-  // One of somebody else's, who keeps it.
+  // Refers to a descriptor that its owner keeps.
   Backend(const Library& library, cudnnBackendDescriptor_t descriptor);
   ~Backend();
   Backend(Backend&& other) noexcept;
@@ -58,7 +58,7 @@ class Backend {
   void set(cudnnBackendAttributeName_t name, const std::vector<Backend>& values);
   void set(cudnnBackendAttributeName_t name, const std::string& text);
 
-  // `call` says in errors what it was.
+  // Finalizes the descriptor. `call` names it in error messages.
   void finalize(const char* call);
 
   template <typename Value>
@@ -67,7 +67,7 @@ class Backend {
     get(name, attribute_type<Value>(), 1, &found);
     return found;
   }
-  // At most `most`: not every attribute says how many there are.
+  // Returns at most `most` values, because not every attribute tells how many it has.
   template <typename Value>
   std::vector<Value> values(cudnnBackendAttributeName_t name, std::size_t most) const {
     std::vector<Value> found(most);
@@ -81,7 +81,7 @@ class Backend {
  private:
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
            const void* values);
-  // How many there are, which may be fewer than `most`.
+  // Returns the number of values, which may be below `most`.
   std::size_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t most,
                   void* values) const;
 

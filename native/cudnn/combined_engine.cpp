@@ -12,7 +12,7 @@ namespace {
 
 class CombinedEngine final : public Engine {
  public:
-  // With engines for fused problems, or for all.
+  // Uses the graph API for all problems, or for fused ones only.
   CombinedEngine(const std::shared_ptr<const Context>& context, bool for_all)
       : legacy_(make_legacy_engine(context)), graph_(make_graph_engine(context)), for_all_(for_all) {}
 

@@ -1,4 +1,4 @@
-// The legacy algorithms and the graph API's engines of one library, in one list.
+// An engine that lists a library's legacy algorithms and its engines of the graph API together.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,11 @@
 
 namespace mucudnn {
 
-// The context has a handle; where that is somebody else's, kernels may live longer than it.
+// The context must have a handle. If the caller owns that handle, kernels may outlive it.
 std::unique_ptr<Engine> make_combined_engine(std::shared_ptr<const Context> context);
 
-// Of a library whose engines are its legacy algorithms once more: it has engines for fused problems alone.
+// Makes an engine for a library whose graph API offers its legacy algorithms again, such as the host engine.
+// It lists engines of the graph API for fused problems only.
 std::unique_ptr<Engine> make_plain_engine(std::shared_ptr<const Context> context);
 
 }  // namespace mucudnn

@@ -1,4 +1,4 @@
-// What engines and the kernels that they prepare share: a library, and what it plans for.
+// The library and the device that engines, and the kernels that they prepare, share.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,13 @@ namespace mucudnn {
 
 class Context {
  public:
-  // The device of a handle, whose work goes to `stream`. Throws EngineError where there is none.
+  // Makes a handle for the current device, whose work goes to `stream`. Throws EngineError if there is no
+  // device.
   Context(std::shared_ptr<const Library> library, cudaStream_t stream);
-  // The same on a handle of somebody else's, who keeps it.
+  // Uses the caller's handle. The caller keeps it.
   Context(std::shared_ptr<const Library> library, cudnnHandle_t handle);
-  // A device that is described, in the JSON of cuDNN's device properties, and need not be there: for planning
-  // with the graph API alone. Throws CallFailed where the library does not take the text.
+  // Plans for a device that is described in the JSON of cuDNN's device properties and need not be present.
+  // Only the graph API can plan so. Throws CallFailed if the library refuses the text.
   Context(std::shared_ptr<const Library> library, const std::string& device_properties);
   ~Context();
   Context(const Context&) = delete;
@@ -25,8 +26,9 @@ class Context {
 
   const Library& library() const { return *library_; }
   const std::shared_ptr<const Library>& shared_library() const { return library_; }
-  cudnnHandle_t handle() const { return handle_; }  // null where the device is described
-  const Backend* device() const { return device_ ? &*device_ : nullptr; }  // null where it is the handle's
+  cudnnHandle_t handle() const { return handle_; }  // null if the device is only described
+  // Null if the device is that of the handle.
+  const Backend* device() const { return device_ ? &*device_ : nullptr; }
 
  private:
   std::shared_ptr<const Library> library_;
@@ -35,7 +37,8 @@ class Context {
   std::optional<Backend> device_;
 };
 
-// The JSON that describes the device of the context's handle. Throws CallFailed where the library has none.
+// Returns the JSON that describes the device of the context's handle. Throws CallFailed if the library has
+// none.
 std::string device_properties_of(const Context& context);
 
 }  // namespace mucudnn

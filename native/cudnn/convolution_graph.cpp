@@ -110,7 +110,7 @@ Backend engine_of(const Backend& config) {
 }
 
 EngineName name_of(const Backend& config) {
-  constexpr std::int64_t kUnchosen = -1;  // as cuDNN has it: the knob is left to the engine
+  constexpr std::int64_t kUnchosen = -1;  // cuDNN's value of a knob that the engine sets itself
   EngineName name;
   name.engine = engine_of(config).value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
   for (const Backend& choice : config.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
@@ -126,7 +126,8 @@ std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
   return kFirstOperand + static_cast<std::int64_t>(operation);
 }
 
-ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass, const Terms& terms)
+ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass,
+                                   const PlanTerms& terms)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const Backend& y = tensor(p, kY, y_sizes(p), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
@@ -149,7 +150,7 @@ const Backend& ConvolutionGraph::tensor(const Problem& p, std::int64_t uid,
   return tensor;
 }
 
-// What an operation of the epilogue takes from the one before it.
+// Makes the tensor between an operation of the epilogue and the operation before it.
 const Backend& ConvolutionGraph::intermediate(const Problem& p, std::size_t operation) {
   Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, compute_type_of(p.data_type));
@@ -187,9 +188,10 @@ const Backend& ConvolutionGraph::function(const Problem& p, Pointwise operation)
   return function;
 }
 
-void ConvolutionGraph::add_convolution(const Problem& p, Pass pass, const Terms& terms, const Backend& y) {
+void ConvolutionGraph::add_convolution(const Problem& p, Pass pass, const PlanTerms& terms,
+                                       const Backend& y) {
   const auto x_sizes = tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims);
-  // How many groups there are follows from the channels of x and of w.
+  // cuDNN takes the number of groups from the channels of x and of w.
   const auto w_sizes = tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims);
   const OperationAttributes attributes = attributes_of(pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
@@ -202,8 +204,8 @@ void ConvolutionGraph::add_convolution(const Problem& p, Pass pass, const Terms&
   operation.finalize("describing an operation");
 }
 
-// A chain of intermediate tensors, which ends in y.
-void ConvolutionGraph::add_epilogue(const Problem& p, const Terms& terms, const Backend& convolved,
+// Adds the operations of the epilogue, linked by intermediate tensors. The last one writes y.
+void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, const Backend& convolved,
                                     const Backend& y) {
   const Backend* last = &convolved;
   for (std::size_t i = 0; i < p.epilogue.size(); ++i) {

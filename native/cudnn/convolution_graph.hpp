@@ -1,4 +1,4 @@
-// The operation graph of one convolution with its epilogue, and the plans of its engines.
+// The operation graph of one convolution with its epilogue, and the execution plans of its engines.
 #pragma once
 
 #include <deque>
@@ -11,35 +11,35 @@
 
 namespace mucudnn {
 
-// What a plan is made for besides its problem: output = alpha * convolution + beta * output, on addresses
-// that are multiples of `alignment` bytes, which is 1, 2, 4, 8 or 16.
-struct Terms {
+// The conditions that an execution plan is made for besides its problem: output = alpha * convolution + beta
+// * output, on addresses that are multiples of `alignment` bytes. The alignment is 1, 2, 4, 8 or 16.
+struct PlanTerms {
   double alpha = 1;
   double beta = 0;
   std::int64_t alignment = 16;
 
-  bool operator==(const Terms& other) const {
+  bool operator==(const PlanTerms& other) const {
     return alpha == other.alpha && beta == other.beta && alignment == other.alignment;
   }
 };
 
-// An engine as it says of itself.
+// The notes that an engine of the graph API carries about itself.
 struct EngineNotes {
   std::vector<cudnnBackendNumericalNote_t> numerical;
   std::vector<cudnnBackendBehaviorNote_t> behavior;
 
   bool has(cudnnBackendNumericalNote_t note) const;
   bool has(cudnnBackendBehaviorNote_t note) const;
-  // In words, spaces between, `deterministic` first.
+  // Returns the notes as words with spaces between, `deterministic` first.
   std::string text() const;
 };
 
-// Of an engine and of an engine's configuration, both finalized. They throw CallFailed.
+// These take a finalized engine or a finalized engine configuration. They throw CallFailed.
 EngineNotes notes_of(const Backend& engine);
 Backend engine_of(const Backend& config);
 EngineName name_of(const Backend& config);
 
-// What the operation of a pass calls its parts.
+// The attributes that hold the parts of one pass's operation.
 struct OperationAttributes {
   cudnnBackendDescriptorType_t operation;
   cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
@@ -55,35 +55,36 @@ struct EnginePlan {
 class ConvolutionGraph {
  public:
   enum Uid : std::int64_t { kX = 'x', kW = 'w', kY = 'y' };
-  // Of what an operation of the epilogue reads besides.
+  // The unique id of the tensor that an operation of the epilogue reads beside y.
   static std::int64_t operand_uid(std::size_t operation);
 
-  // Throws CallFailed where the library takes no such problem. The context outlives it.
-  ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const Terms& terms);
+  // Throws CallFailed if the library does not take the problem. The context must outlive the graph.
+  ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const PlanTerms& terms);
 
-  // What the heuristics of a mode name, the best first. Throws CallFailed, as where they do not know the
-  // problem.
+  // Appends the engines that the heuristics of a mode recommend, the best first. Throws CallFailed, also if
+  // the heuristics do not know the problem.
   void add_heuristics(cudnnBackendHeurMode_t mode, std::vector<EngineName>& names) const;
-  // Engines have the numbers below this.
+  // Returns the number of engines. They are numbered from 0.
   std::int64_t engine_count() const;
-  // Throws CallFailed where the library has no engine of this number for this problem and device.
+  // Throws CallFailed if the library has no engine of this number for this problem and device.
   EngineNotes notes(std::int64_t engine) const;
-  // Throws CallFailed where it cannot run.
+  // Throws CallFailed if the engine cannot run.
   EnginePlan plan(const EngineName& name) const;
 
  private:
-  // Each keeps what it makes in parts_.
+  // Each of these functions stores the descriptor that it makes in parts_.
   const Backend& tensor(const Problem& problem, std::int64_t uid, const std::vector<std::int64_t>& sizes,
                         std::int64_t alignment);
   const Backend& intermediate(const Problem& problem, std::size_t operation);
   const Backend& convolution(const Problem& problem);
   const Backend& function(const Problem& problem, Pointwise operation);
-  void add_convolution(const Problem& problem, Pass pass, const Terms& terms, const Backend& y);
-  void add_epilogue(const Problem& problem, const Terms& terms, const Backend& convolved, const Backend& y);
+  void add_convolution(const Problem& problem, Pass pass, const PlanTerms& terms, const Backend& y);
+  void add_epilogue(const Problem& problem, const PlanTerms& terms, const Backend& convolved,
+                    const Backend& y);
   Backend engine(std::int64_t number) const;
 
   const Context& context_;
-  std::deque<Backend> parts_;  // what the operations refer to
+  std::deque<Backend> parts_;  // the descriptors that operations_ refer to
   std::vector<Backend> operations_;
   Backend graph_;
 };

@@ -31,7 +31,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// While one exists, this thread may allocate although another one captures.
+// While it exists, this thread may allocate memory even if another thread captures a stream.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaRuntime& runtime) : runtime_(runtime) {
@@ -44,10 +44,11 @@ class RelaxedCapture {
 
  private:
   const CudaRuntime& runtime_;
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the one to exchange
+  // The constructor and the destructor exchange it with the thread's mode.
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// No accumulator: there is no kernel of ours on a GPU.
+// A CUDA device has no accumulator, because the project has no GPU kernels of its own.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const std::string& installed) : runtime_(installed) {
@@ -55,8 +56,8 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     runtime_.check(runtime_.cudaGetDevice(&number_), "cudaGetDevice");
     name_ = describe(number_);
-    // Nothing here touches the default stream, which may not be used while another thread captures one that
-    // waits for it.
+    // The device uses its own stream. While another thread captures a stream that waits for the default
+    // stream, nobody may use the default stream.
     runtime_.check(runtime_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   ~CudaDevice() override { runtime_.cudaStreamDestroy(stream_); }
@@ -74,10 +75,13 @@ class CudaDevice final : public Device {
     if (runtime_.cudaStreamIsCapturing(stream, &status) == cudaSuccess)
       return status != cudaStreamCaptureStatusNone;
     runtime_.cudaGetLastError();
-    return true;  // the default stream does not say while another one is captured: it must be left alone
+    // The runtime refuses to answer for the default stream while another stream is captured. The default
+    // stream must be left alone then.
+    return true;
   }
 
-  std::size_t uncached() const override { return std::size_t{256} << 20; }  // an H200's cache holds 60 MiB
+  // An H200 caches 60 MiB.
+  std::size_t bytes_beyond_caches() const override { return std::size_t{256} << 20; }
   std::size_t available() const override {
     std::size_t available = 0, total = 0;
     runtime_.check(runtime_.cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
@@ -119,7 +123,7 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
 
-  void apart(const std::function<void()>& work) override {
+  void without_disturbing_captures(const std::function<void()>& work) override {
     const RelaxedCapture relaxed(runtime_);
     work();
   }
@@ -144,7 +148,8 @@ class CudaDevice final : public Device {
   }
 
   std::string describe(int device) const {
-    // Between CUDA 12 and 13 the structure changed behind its name, and became shorter than this.
+    // cudaDeviceProp became shorter between CUDA 12 and 13 without a new function name. The union leaves room
+    // for both.
     union {
       cudaDeviceProp properties;
       char room[2048];

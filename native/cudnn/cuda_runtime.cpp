@@ -9,8 +9,9 @@ namespace {
 
 constexpr const char *kNew = "libcudart.so.13", *kOld = "libcudart.so.12";
 
-// One that the process has, else the first that is found: a system may have an old one beside the new one
-// that the installed libraries come with. Never closed: CUDA is not made to be unloaded.
+// Opens the runtime that the process has loaded, else the first that is found. A system may have an old
+// runtime beside the new one that the installed libraries need. It is never closed: CUDA does not support
+// being unloaded.
 void* open_runtime(const std::string& installed) {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
   for (const char* name : {kNew, kOld}) {
@@ -38,7 +39,8 @@ CudaRuntime::CudaRuntime(const std::string& installed) {
 
 void CudaRuntime::check(cudaError_t error, const char* call) const {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // it is told here, and not to whoever asks next
+  // The exception reports the error: the caller's next cudaGetLastError must not report it again.
+  cudaGetLastError();
   throw EngineError(std::string(call) + " failed with " + cudaGetErrorName(error) + ": " +
                     cudaGetErrorString(error));
 }

@@ -1,4 +1,4 @@
-// The CUDA runtime, found at run time, and its table of functions.
+// The table of the CUDA runtime's functions, found at run time.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace mucudnn {
 
 class CudaRuntime {
  public:
-  // The one that the process has loaded already; else the newest that the loader finds by its name; else the
+  // Takes the runtime that the process has loaded; else the newest that the loader finds by name; else the
   // file `installed`, which may be empty. Throws EngineError.
   explicit CudaRuntime(const std::string& installed);
 
@@ -17,7 +17,7 @@ class CudaRuntime {
   MUCUDNN_CUDART_FUNCTIONS(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 
-  // Throws EngineError with the error's name and text.
+  // Throws EngineError with the error's name and text, unless the call succeeded.
   void check(cudaError_t error, const char* call) const;
 };
 

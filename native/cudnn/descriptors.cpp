@@ -43,7 +43,7 @@ std::array<int, 5> tensor_sizes(std::int64_t first, std::int64_t second, const P
   return all;
 }
 
-// Throws CallFailed where one sample has more elements than cuDNN's 32-bit strides reach.
+// Throws CallFailed if one sample has more elements than cuDNN's 32-bit strides can express.
 std::array<int, 5> packed_strides(const std::array<int, 5>& sizes, int dims, Layout layout) {
   std::array<std::int64_t, 5> strides{};
   std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;

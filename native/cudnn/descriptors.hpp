@@ -1,4 +1,4 @@
-// The descriptors of cuDNN's legacy API that say what a problem is.
+// The legacy API's descriptors of a problem.
 #pragma once
 
 #include "core/problem.hpp"
@@ -22,14 +22,14 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
 
-  operator Descriptor() const { return descriptor_; }  // NOLINT: it stands for the descriptor in calls
+  operator Descriptor() const { return descriptor_; }  // NOLINT: implicit, to be passed to cuDNN
 
  private:
   Destroy destroy_;
   Descriptor descriptor_ = nullptr;
 };
 
-// Of one problem. Throws CallFailed where the library cannot take it.
+// The descriptors of one problem. Throws CallFailed if the library refuses the problem.
 struct Descriptors {
   Descriptors(const Library& library, const Problem& problem);
 

@@ -39,8 +39,8 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
                                 std::to_string(problem.mini_batch));
   }
   accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
-  // Each slice begins at a multiple of the greatest power of two in its size, so that its tensors are aligned
-  // as those are that its algorithm is planned for.
+  // In this order each slice begins at a multiple of the greatest power of two in its size. Its tensors then
+  // have the alignment that its algorithm was planned for.
   std::vector<Slice> in_order = slices;
   const auto power = [](const Slice& slice) { return slice.micro_batch & -slice.micro_batch; };
   std::stable_sort(in_order.begin(), in_order.end(),
@@ -54,7 +54,7 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
         throw SliceRefused(slice, error.what());
       }
     }
-    if (steps_.empty() || kernel->workspace() > algorithms_workspace_) hungriest_ = slice;
+    if (steps_.empty() || kernel->workspace() > algorithms_workspace_) slice_with_most_workspace_ = slice;
     algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
     steps_.push_back({slice.micro_batch, kernel.get()});
   }
@@ -78,7 +78,8 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
     throw EngineError("the division needs a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
-  if (accumulator_size_ > 0) {  // the output is written in the end, or not at all
+  // The output is written once at the end, or not at all.
+  if (accumulator_size_ > 0) {
     run_accumulated(handle, arguments, workspace);
     done = problem_.mini_batch;
     return;

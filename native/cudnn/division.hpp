@@ -1,4 +1,4 @@
-// Division of the mini-batch: slices, each with its algorithm.
+// Division of the mini-batch into slices, each with its algorithm.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ struct Slice {
   std::string algorithm;
 };
 
-// A slice that cannot be prepared.
+// The error that a slice cannot be prepared.
 class SliceRefused : public EngineError {
  public:
   SliceRefused(Slice slice, const std::string& reason) : EngineError(reason), slice_(std::move(slice)) {}
@@ -28,27 +28,28 @@ class SliceRefused : public EngineError {
   Slice slice_;
 };
 
-// The tensors from sample `first` on.
+// Returns the addresses of the tensors from sample `first` on.
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
 
-// The operands of the samples from `first` on, where those before it are computed: the slices of forward and
-// backward_data write disjoint outputs, those of backward_filter add to one.
+// Returns the arguments for the samples from `first` on, after those before it are computed. Slices of
+// forward and backward_data write disjoint outputs. Slices of backward_filter add to the same output.
 Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);
 
 class Division final : public PreparedConfiguration {
  public:
-  // Throws SliceRefused, EngineError where its slices cannot be summed, and std::invalid_argument where
-  // they do not add to the mini-batch.
+  // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
+  // std::invalid_argument if they do not add to the mini-batch.
   Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
            const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
-  // Which needs the most of it.
-  const Slice& hungriest() const { return hungriest_; }
-  // Of each algorithm, as PreparedKernel has them.
+  // The slice whose algorithm needs the most workspace.
+  const Slice& slice_with_most_workspace() const { return slice_with_most_workspace_; }
+  // The notes of each algorithm, as in Candidate::notes.
   std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
-  // Where this throws, the output is that of the first `done` samples.
+  // Runs like the function above. If it throws, the output holds the result of the first `done` samples
+  // alone.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
            std::int64_t& done) const;
 
@@ -66,7 +67,7 @@ class Division final : public PreparedConfiguration {
   std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> kernels_;
   std::vector<Step> steps_;
   std::size_t algorithms_workspace_ = 0;
-  Slice hungriest_;
+  Slice slice_with_most_workspace_;
   std::size_t accumulator_size_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The one interface to algorithms: enumerate, prepare, execute. Algorithms go by their names.
+// The one interface to algorithms: enumerate, prepare, execute. Callers name algorithms by text.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class EngineError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A call of the library that answered with a status other than success.
+// The error that a call of the library returned a status other than success.
 class CallFailed : public EngineError {
  public:
   CallFailed(const std::string& call, cudnnStatus_t code, const std::string& status,
@@ -27,7 +27,7 @@ class CallFailed : public EngineError {
         code_(code),
         status_(status) {}
   cudnnStatus_t code() const { return code_; }
-  const std::string& status() const { return status_; }  // its name
+  const std::string& status() const { return status_; }  // the name of the code
 
  private:
   cudnnStatus_t code_;
@@ -40,7 +40,7 @@ struct Tensors {
   char* x = nullptr;
   char* w = nullptr;
   char* y = nullptr;
-  std::array<char*, kMostPointwise> operands{};  // each at the place of its operation in the epilogue
+  std::array<char*, kMostPointwise> operands{};  // each at the index of its operation in the epilogue
 };
 
 struct Scratch {
@@ -48,8 +48,8 @@ struct Scratch {
   std::size_t size = 0;
 };
 
-// What cudnnConvolutionBiasActivationForward does besides: y = activation(alpha * conv + z_scale * z + bias).
-// z is of y's shape and layout.
+// The extra inputs of cudnnConvolutionBiasActivationForward: y = activation(alpha * conv + z_scale * z +
+// bias). z has y's shape and layout.
 struct Fusion {
   double z_scale = 0;
   const char* z = nullptr;
@@ -64,11 +64,11 @@ struct Arguments {
   double alpha = 1;
   double beta = 0;
   std::optional<Fusion> fusion{};
-  cudaStream_t stream = nullptr;  // the handle's, for copies between the calls of the library
+  cudaStream_t stream = nullptr;  // the handle's stream, for copies between the library's calls
 };
 
-// Whether a library would answer the same at any other time: that it can, or that it cannot, and not that it
-// failed.
+// Returns whether the library would give the same status at any other time: it can run the problem, or it can
+// never run it. A failure of the moment, such as a lack of memory, is not lasting.
 inline bool is_lasting(cudnnStatus_t status) {
   const int category = status / 1000 * 1000;
   return category == CUDNN_STATUS_SUCCESS || category == CUDNN_STATUS_BAD_PARAM ||
@@ -78,27 +78,28 @@ inline bool is_lasting(cudnnStatus_t status) {
 // One algorithm of a kernel, as the library describes it.
 struct Candidate {
   std::string algorithm;
-  std::string status;  // CUDNN_STATUS_SUCCESS, or why it cannot run
+  std::string status;  // CUDNN_STATUS_SUCCESS, or the reason why it cannot run
   std::size_t workspace = 0;
   std::string notes;       // space-separated: deterministic, tensor_op, fft, winograd
-  bool is_lasting = true;  // the status: false where the library may say otherwise another time
+  bool is_lasting = true;  // false if `status` may be another one at another time
 };
 
-// What a library has for a kernel.
+// The algorithms that a library has for a kernel.
 struct Enumeration {
   std::vector<Candidate> candidates;  // every algorithm of the pass, runnable or not, in a fixed order
-  bool is_complete = true;  // false where a call failed for the moment: asked again, there may be more
+  bool is_complete = true;  // false if a call failed for the moment, so that another call may find more
 
   void note(cudnnStatus_t status) { is_complete = is_complete && is_lasting(status); }
 };
 
-// An algorithm made ready for one problem and pass; to be executed any number of times, on any handle, by any
-// number of threads at once.
+// An algorithm prepared for one problem and pass. Any number of threads may execute it at once, any number of
+// times, each on its own handle.
 class PreparedKernel {
  public:
   virtual ~PreparedKernel() = default;
   virtual std::size_t workspace() const = 0;
-  // As a candidate has them. Asked as long as the handle is there that it was prepared on; throws CallFailed.
+  // The notes, as in Candidate::notes. The handle that the kernel was prepared on must still exist. Throws
+  // CallFailed.
   virtual std::string notes() const = 0;
   // Throws EngineError.
   virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
@@ -107,10 +108,10 @@ class PreparedKernel {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // What it asks the library with, and measures on.
+  // The handle that enumerate(), prepare() and measurements use.
   virtual cudnnHandle_t handle() const = 0;
   virtual Enumeration enumerate(const Problem& problem, Pass pass) = 0;
-  // Throws EngineError where the algorithm is unknown or cannot run.
+  // Throws EngineError if the algorithm is unknown or cannot run.
   virtual std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
                                                   const std::string& algorithm) = 0;
 };

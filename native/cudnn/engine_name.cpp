@@ -42,7 +42,7 @@ std::optional<EngineName> parse_engine_name(const std::string& text) {
     }
     name.knobs[type] = value;
   }
-  if (to_text(name) != text) return std::nullopt;  // another spelling of the same
+  if (to_text(name) != text) return std::nullopt;  // the text spells a name in another way
   return name;
 }
 

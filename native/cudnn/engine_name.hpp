@@ -1,4 +1,5 @@
-// Names of the graph API's engines: `eng28_k2=1_k5=3` is engine 28 with its knobs of type 2 and 5 at 1 and 3.
+// Names of the graph API's engines. `eng28_k2=1_k5=3` is engine 28 with its knob of type 2 set to 1 and its
+// knob of type 5 set to 3.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,12 @@ namespace mucudnn {
 
 struct EngineName {
   std::int64_t engine = 0;
-  std::map<std::int64_t, std::int64_t> knobs;  // value by type; those left out are the engine's own choice
+  std::map<std::int64_t, std::int64_t> knobs;  // value by type; the engine sets the knobs left out
 };
 
 std::string to_text(const EngineName& name);
 
-// Nothing where `text` is not what to_text writes.
+// Returns nothing if to_text() does not write such a text.
 std::optional<EngineName> parse_engine_name(const std::string& text);
 
 }  // namespace mucudnn

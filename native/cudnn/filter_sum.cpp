@@ -31,7 +31,7 @@ std::size_t most_slices_in_place(const Problem& problem, Pass pass) {
 std::optional<std::size_t> accumulator_size(const Problem& problem, Pass pass, std::size_t slices) {
   if (slices > most_slices(problem, pass)) return std::nullopt;
   if (slices <= most_slices_in_place(problem, pass)) return 0;
-  // The accumulators stand behind the algorithms' workspace, which is aligned up to them.
+  // aligned(1) covers the gap between the algorithms' workspace and the accumulator's alignment.
   return aligned(1) + slice_bytes(problem) + sum_bytes(problem);
 }
 

@@ -10,7 +10,7 @@
 namespace mucudnn {
 namespace {
 
-constexpr std::size_t kMostOthers = 4;  // plans of a kernel for unusual terms
+constexpr std::size_t kMostOthers = 4;  // execution plans of a kernel for unusual terms
 
 bool is_allowed(const Problem& problem, const EngineNotes& notes) {
   if (notes.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) return false;
@@ -19,14 +19,14 @@ bool is_allowed(const Problem& problem, const EngineNotes& notes) {
   switch (problem.data_type) {
     case DataType::f32:
       return problem.math == Math::tf32;
-    case DataType::f64:  // whose tensor cores compute in fp64
+    case DataType::f64:  // fp64 tensor cores compute in fp64
       return true;
     default:
       return problem.math != Math::strict;
   }
 }
 
-// The alignment of any address that is an offset of `bytes` from one aligned to 16 bytes.
+// Returns the alignment of an address that is `bytes` away from a multiple of 16 bytes.
 std::int64_t alignment_of(std::uintptr_t bytes) {
   std::int64_t alignment = 16;
   while (bytes % static_cast<std::uintptr_t>(alignment) != 0) alignment /= 2;
@@ -39,19 +39,20 @@ std::int64_t alignment_of(const std::vector<void*>& addresses) {
   return alignment_of(all);
 }
 
-// An algorithm as planned for one problem.
+// An algorithm's execution plans for one problem.
 struct Planned {
   EnginePlan plain;
-  std::optional<EnginePlan> adding;  // of backward_filter only, whose slices after the first have beta 1
+  // Only backward_filter has it: its slices after the first have beta 1.
+  std::optional<EnginePlan> adding;
   std::size_t workspace;
 };
 
-// The graphs that the plans of a problem are made from.
+// The graphs that a problem's execution plans are made from.
 struct Graphs {
   Graphs(const Context& context, const Problem& problem, Pass pass)
       : plain(context, problem, pass, {1, 0, usual_alignment(problem)}) {
     if (pass == Pass::backward_filter)
-      adding.emplace(context, problem, pass, Terms{1, 1, usual_alignment(problem)});
+      adding.emplace(context, problem, pass, PlanTerms{1, 1, usual_alignment(problem)});
   }
 
   Planned plan(const EngineName& name) const {
@@ -94,8 +95,8 @@ class GraphKernel final : public PreparedKernel {
                         " bytes of workspace, and there are " + std::to_string(workspace.size));
     }
     const Library& library = context_->library();
-    // cuDNN's release notes exempt some engines from running one plan in several threads at once. All that
-    // waits is the launch.
+    // cuDNN's release notes say that some engines cannot run one execution plan in several threads at once.
+    // Only the launch waits for the lock.
     const std::lock_guard<std::mutex> lock(mutex_);
     const Tensors& t = arguments.tensors;
     std::vector<std::int64_t> uids{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY};
@@ -118,15 +119,16 @@ class GraphKernel final : public PreparedKernel {
   }
 
  private:
-  // Other terms than the usual are rare: the first call with them plans, and the last few plans are kept.
-  const EnginePlan& plan_for(cudnnHandle_t handle, const Terms& terms) const {
+  // Unusual terms are rare. The first call with them makes an execution plan, and the last few are kept.
+  const EnginePlan& plan_for(cudnnHandle_t handle, const PlanTerms& terms) const {
     const std::int64_t usual = usual_alignment(problem_);
-    if (terms == Terms{1, 0, usual}) return planned_.plain;
-    if (planned_.adding && terms == Terms{1, 1, usual}) return *planned_.adding;
+    if (terms == PlanTerms{1, 0, usual}) return planned_.plain;
+    if (planned_.adding && terms == PlanTerms{1, 1, usual}) return *planned_.adding;
     for (const auto& [its_terms, plan] : others_) {
       if (its_terms == terms) return plan;
     }
-    const Context here(context_->shared_library(), handle);  // the one it was prepared on may be gone
+    // The handle that the kernel was prepared on may be gone.
+    const Context here(context_->shared_library(), handle);
     EnginePlan plan = ConvolutionGraph(here, problem_, pass_, terms).plan(name_);
     if (plan.workspace > planned_.workspace) {
       throw EngineError(to_text(name_) + " needs more workspace than usual for these factors or addresses");
@@ -141,7 +143,7 @@ class GraphKernel final : public PreparedKernel {
   EngineName name_;
   Planned planned_;
   mutable std::mutex mutex_;
-  mutable std::deque<std::pair<Terms, EnginePlan>> others_;
+  mutable std::deque<std::pair<PlanTerms, EnginePlan>> others_;
 };
 
 class GraphEngine final : public Engine {
@@ -158,7 +160,7 @@ class GraphEngine final : public Engine {
       for (const EngineName& name : names(graphs.plain, problem.is_fused(), all))
         add_candidate(graphs, problem, name, all);
     } catch (const CallFailed& failure) {
-      // The library cannot even describe the problem: it has no engine for it.
+      // If the library cannot describe the problem, it has no engine for it.
       all.note(failure.code());
     }
     return all;
@@ -177,7 +179,7 @@ class GraphEngine final : public Engine {
   }
 
  private:
-  // Each once. What fails is noted in `asked`.
+  // Returns each name once. Notes the calls that fail in `asked`.
   static std::vector<EngineName> names(const ConvolutionGraph& graph, bool only_precompiled,
                                        Enumeration& asked) {
     std::set<std::int64_t> precompiled;
@@ -185,7 +187,7 @@ class GraphEngine final : public Engine {
       try {
         if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) precompiled.insert(number);
       } catch (const CallFailed& failure) {
-        // Of another kind of device, or of other problems.
+        // The engine is for another kind of device, or for other problems.
         asked.note(failure.code());
       }
     }
@@ -194,7 +196,7 @@ class GraphEngine final : public Engine {
       try {
         graph.add_heuristics(mode, all);
       } catch (const CallFailed& failure) {
-        // Some modes know some problems only; the engines themselves are asked as well.
+        // Some modes know some problems only. The engines counted above are listed in any case.
         asked.note(failure.code());
       }
     }

@@ -8,19 +8,23 @@
 
 namespace mucudnn {
 
-// What cuDNN's graph API has and the caller's arithmetic does not allow: tensor cores for f32 unless tf32 is
-// asked for, and at all where it must be strict; inputs or sums of less precision.
+// The status of an engine of the graph API whose arithmetic the problem's math forbids. Such engines use
+// tensor cores for f32 without tf32, tensor cores for 16-bit types under strict math, or inputs or sums of
+// lower precision.
 constexpr char kNotAllowed[] = "MUCUDNN_STATUS_NOT_ALLOWED";
 
-// Where the context's device is described, it plans, and nothing that it prepares can be executed. It lists
-// the engines that the library has for a problem and device, each as the heuristics configure it and as it
-// configures itself. Those that are compiled for every plan, which takes seconds, it lists where the
-// heuristics name them, of fused convolutions none: they need no workspace, and so no division. prepare()
-// takes them all.
+// Makes an engine that lists the library's engines of the graph API for a problem and device: each as the
+// heuristics configure it, and as it configures itself.
+//
+// Some engines are compiled for every execution plan, which takes seconds. They are listed only if the
+// heuristics name them. For fused convolutions they are never listed: they need no workspace, so that
+// division cannot help. prepare() takes all of them.
+//
+// If the context's device is only described, the kernels are plans that cannot be executed.
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context);
 
-// The alignment in bytes of the addresses that engines are planned for: of slices of the mini-batch that
-// begin at multiples of their own size, as those of powers of two do.
+// Returns the alignment in bytes that execution plans assume. Slices have it that begin at multiples of their
+// own size, as those of powers of two do.
 std::int64_t usual_alignment(const Problem& problem);
 
 }  // namespace mucudnn

@@ -41,7 +41,7 @@ class HostDevice final : public Device, private Accumulator {
   void release(void* memory) noexcept override { std::free(memory); }
 
   std::size_t available() const override {
-    // In C's way: C++ streams would cost every program start-up time that is run under the shim.
+    // Uses C's files: C++ streams would slow down the start of every program that runs under the drop-in.
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), std::fclose);
     char line[128];
     while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
@@ -68,7 +68,8 @@ class HostDevice final : public Device, private Accumulator {
     for (std::size_t i = 0; i < count; ++i) std::memset(static_cast<char*>(to) + i * pitch, 0, width);
   }
 
-  void wait(CUstream_st*) override {}  // every call ends when its work is done
+  // The host's work is complete when a call returns.
+  void wait(CUstream_st*) override {}
 
   std::vector<double> times_ms(const std::function<void()>& work, int runs) override {
     std::vector<double> times;

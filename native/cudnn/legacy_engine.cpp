@@ -8,7 +8,7 @@
 namespace mucudnn {
 namespace {
 
-// What differs between the three passes: the names of the algorithms and, below, the calls.
+// The differences between the three passes: the names of the algorithms and, below, the functions.
 #define MUCUDNN_NAME(enumerator, value, name) name,
 struct ForwardPass {
   using Algorithm = cudnnConvolutionFwdAlgo_t;
@@ -67,7 +67,7 @@ cudnnStatus_t describe(const Context& c, const Descriptors& d, int most, int* co
                                                                    most, count, results);
 }
 
-// A factor as the ABI takes it: double for double data, float for all others.
+// A factor in the type that cuDNN reads: double for double data, float for all others.
 class Scale {
  public:
   Scale(double value, bool is_double)
@@ -114,8 +114,8 @@ cudnnStatus_t run(const Library& c, cudnnHandle_t handle, const Descriptors& d,
                                           algorithm, s.data, s.size, scales.beta.data(), d.w, t.w);
 }
 
-// Determinism and tensor cores, from the heuristics' answer; algorithms that cannot run may be left out of
-// it.
+// Returns the notes on determinism and tensor cores from the heuristics' answer. The answer may leave out
+// algorithms that cannot run.
 template <typename Kind>
 std::string notes_on(const std::vector<typename Kind::Performance>& described,
                      typename Kind::Algorithm algorithm) {
@@ -130,7 +130,7 @@ std::string notes_on(const std::vector<typename Kind::Performance>& described,
   return "";
 }
 
-// What the heuristics answer: nothing where they refuse to.
+// The answer of the heuristics; empty if they refuse to answer.
 template <typename Kind>
 struct Described {
   Described(const Context& context, const Descriptors& descriptors) : results(2 * std::size(Kind::kNames)) {
@@ -197,7 +197,8 @@ Enumeration enumeration(const Context& context, const Problem& problem) {
       set_status(candidate, mucudnn::workspace_size(context, descriptors, algorithm, &candidate.workspace));
       candidate.notes = notes_on<Kind>(described.results, algorithm);
     }
-  } catch (const CallFailed& failure) {  // the problem cannot even be described, so nothing can run it
+    // The library cannot describe the problem, so no algorithm can run it.
+  } catch (const CallFailed& failure) {
     for (Candidate& candidate : all.candidates) set_status(candidate, failure.code());
   }
   return all;

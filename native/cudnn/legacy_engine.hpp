@@ -8,11 +8,11 @@
 
 namespace mucudnn {
 
-// The context has a handle; where that is somebody else's, kernels may live longer than it.
+// The context must have a handle. If the caller owns that handle, kernels may outlive it.
 std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Context> context);
 
-// The name of an enumerator of the pass's algorithms; null where it is none. The engine enumerates in the
-// order of the enumerators.
+// Returns the name of an algorithm of the pass; null if the enumerator is unknown. The engine lists
+// algorithms in the order of the enumerators.
 const char* legacy_algorithm(Pass pass, unsigned enumerator);
 constexpr int kMostLegacyAlgorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
 

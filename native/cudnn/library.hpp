@@ -1,4 +1,4 @@
-// A library with the cuDNN ABI, loaded at run time, and its table of functions.
+// The table of functions of a library with the cuDNN ABI, loaded at run time.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@ namespace mucudnn {
 
 class Library {
  public:
-  // Throws EngineError naming the file, and the function where one is missing.
+  // Throws EngineError naming the file, and the function if one is missing.
   explicit Library(const std::string& path);
-  // Of a library that somebody else has opened from `path` and keeps open.
+  // Uses a library that the caller has opened from `path` and keeps open.
   Library(void* opened, const std::string& path);
   ~Library();
   Library(const Library&) = delete;
@@ -23,20 +23,21 @@ class Library {
   MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 
-  // Only the host engine has these two.
+  // Only the host engine has these two functions.
   void (*set_host_threads)(int) = nullptr;
   const char* (*describe_host)() = nullptr;
   bool is_host() const { return describe_host != nullptr; }
 
-  std::string name() const;  // with the version, as caches and plans call it
+  // Returns the library's name and version, the form that caches and plans use.
+  std::string name() const;
 
-  // Throws CallFailed with the library's last error as the reason.
+  // Throws CallFailed, with the library's last error as the reason, unless the call succeeded.
   void check(cudnnStatus_t status, const char* call) const;
 
  private:
   void find_functions(void* opened, const std::string& path);
 
-  void* own_ = nullptr;  // closed in the end
+  void* own_ = nullptr;  // the destructor closes it
 };
 
 }  // namespace mucudnn

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kLeastRuns = 3;
 
-// How many mini-batches of the problem have a place of their own.
+// Returns how many times the problem's tensors fit into the region without overlap.
 std::size_t slices_in(const Problem& problem, const Extent& region) {
   const Extent one = extent_of(problem);
   std::size_t slices = std::min(region.x / one.x, region.y / one.y);
@@ -73,7 +73,8 @@ std::vector<double> measure(Engine& engine, Device& device, const Problem& probl
   const int most = std::max(is_hopeless ? 0 : repeats, kLeastRuns);
   const auto runs = [&] { return static_cast<int>(times.size()); };
   while (runs() < most && (sum < budget_ms || (runs() < kLeastRuns && !is_hopeless))) {
-    // As many as there seems to be time for, without a pause: so they follow one another in a division.
+    // Gives the device the runs that seem to fit into the budget without a pause between them. In a division,
+    // slices also follow one another without a pause.
     const double fitting = (budget_ms - sum) / *std::min_element(times.begin(), times.end());
     const int least = std::max(1, is_hopeless ? 0 : kLeastRuns - runs());
     const int more = fitting < most ? std::max(least, static_cast<int>(fitting)) : most;

@@ -9,37 +9,41 @@
 
 namespace mucudnn {
 
-// Bytes of a problem's tensors.
+// Bytes of each tensor of a problem.
 struct Extent {
   std::size_t x = 0;
   std::size_t w = 0;
   std::size_t y = 0;
-  std::array<std::size_t, kMostPointwise> operands{};  // as in Tensors
+  std::array<std::size_t, kMostPointwise> operands{};  // each at the index of its operation in the epilogue
 
   std::size_t total() const;
 };
 Extent extent_of(const Problem& problem);
 
-// The tensors in memory, which may hold more samples than one run takes.
+// Tensors in memory. They may hold more samples than one run takes.
 struct Region {
   Tensors tensors;
   Extent size;
 };
 
-// Throws std::invalid_argument where `region` is too small for the problem.
+// Throws std::invalid_argument if `region` is too small for the problem.
 void check_sizes(const Problem& problem, const Region& region);
 
-// Times in ms of single runs, after one that is not counted: at least three, and up to `repeats` while
-// their sum stays below `budget_ms`. Where the first is above `hopeless_ms`, three are enough, and fewer once
-// they are above the budget: what is so slow need not be known so well. Each run takes the next slice
-// of the region, so that a region larger than the caches gives what a slice costs inside a mini-batch:
-// one hot buffer flatters small micro-batches by up to 17 %. For the same reason all runs but the first are
-// given to the device without a pause.
+// Returns the times in ms of single runs, after one uncounted run. There are at least three, and up to
+// `repeats` while their sum stays below `budget_ms`.
+//
+// If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:
+// nobody needs the exact time of a slow algorithm.
+//
+// Each run takes the next slice of the region. If the region is larger than the caches, the times are those
+// of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the
+// same reason the device gets all runs but the first without a pause.
 std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
                             int repeats, double budget_ms, double hopeless_ms);
 
-// Times in ms of each configuration run whole, `rounds` times in turns, after one turn that is not counted.
+// Returns the times in ms of each configuration. The configurations run whole and in turns, `rounds` times,
+// after one uncounted turn.
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds);

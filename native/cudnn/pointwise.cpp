@@ -11,7 +11,7 @@ struct Row {
   double operand_factor = 1;
 };
 
-// In the order of Pointwise.
+// Rows in the order of Pointwise.
 constexpr Row kRows[] = {
     {CUDNN_POINTWISE_ADD},
     {CUDNN_POINTWISE_ADD},

@@ -1,4 +1,4 @@
-// How the graph API writes the operations of an epilogue.
+// The graph API's pointwise descriptors for the operations of an epilogue.
 #pragma once
 
 #include <optional>
@@ -10,17 +10,18 @@ namespace mucudnn {
 
 cudnnPointwiseMode_t mode_of(Pointwise operation);
 
-// What the operand is multiplied by, ALPHA2.
+// Returns the factor of the operand, the attribute ALPHA2.
 double operand_factor(Pointwise operation);
 
-// Nothing where no operation of an epilogue is written so.
+// Returns nothing if no operation of an epilogue has this descriptor.
 std::optional<Pointwise> pointwise_of(cudnnPointwiseMode_t mode, Operand operand, double factor);
 
-// What fused convolutions compute in, and what they hold between their operations.
+// Returns the data type that fused convolutions compute in, and that holds the values between their
+// operations.
 cudnnDataType_t compute_type_of(DataType type);
 
-// The upper clip of a RELU that has none, as cudnn-frontend writes it: the largest number of the compute
-// type.
+// Returns the upper clip that stands for a RELU without one: the largest number of the compute type.
+// cudnn-frontend writes it so.
 double no_upper_clip(DataType type);
 
 }  // namespace mucudnn

@@ -53,7 +53,8 @@ bool read(const Library& c, cudnnConvolutionDescriptor_t from, Convolution& to) 
          c.cudnnGetConvolutionGroupCount(from, &to.groups) == CUDNN_STATUS_SUCCESS;
 }
 
-// Packed in this layout; the stride of a dimension of size 1 does not count, since nobody steps over it.
+// Returns whether the tensor is packed in this layout. The stride of a dimension of size 1 does not count: no
+// address depends on it.
 bool is_packed(const Tensor& tensor, Layout layout) {
   const bool channels_last = layout == Layout::nhwc;
   std::int64_t step = 1;
@@ -69,7 +70,8 @@ bool is_packed(const Tensor& tensor, Layout layout) {
   return packed;
 }
 
-// With one channel, or with a kernel of one point, a filter lies the same in both layouts.
+// Returns whether the filter is packed in this layout. With one channel, or with a kernel of one point, both
+// layouts have the same bytes.
 bool is_packed(const Filter& filter, Layout layout) {
   const auto begin = filter.sizes.begin();
   const bool is_point = std::all_of(begin + 2, begin + filter.dims, [](int size) { return size == 1; });
@@ -78,7 +80,7 @@ bool is_packed(const Filter& filter, Layout layout) {
 }
 
 bool find_layout(const Tensor& x, const Filter& w, const Tensor& y, Layout& layout) {
-  // Where both fit, the filter's format tells which the caller means.
+  // If the tensors fit both layouts, the filter's format decides.
   const bool prefers_last = w.format == CUDNN_TENSOR_NHWC;
   for (const Layout tried :
        {prefers_last ? Layout::nhwc : Layout::nchw, prefers_last ? Layout::nchw : Layout::nhwc}) {

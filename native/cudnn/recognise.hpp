@@ -1,4 +1,4 @@
-// From a caller's descriptors to the problem that they describe.
+// The problem that a caller's legacy descriptors describe.
 #pragma once
 
 #include "core/problem.hpp"
@@ -6,7 +6,7 @@
 
 namespace mucudnn {
 
-// Those of one convolution, whatever the pass names them.
+// The descriptors of one convolution. In a backward pass x, w or y is the gradient.
 struct CallerDescriptors {
   cudnnTensorDescriptor_t x;
   cudnnFilterDescriptor_t w;
@@ -16,13 +16,14 @@ struct CallerDescriptors {
 
 struct Recognised {
   Problem problem;
-  const char* obstacle = nullptr;  // why no problem says exactly what the descriptors do
+  // Null, or the reason why no problem says exactly what the descriptors say.
+  const char* obstacle = nullptr;
 };
 
-// Sizes are taken as they are: they may disagree with one another, which validate() finds.
+// Returns the problem without checking that its sizes agree. validate() checks that.
 Recognised recognise(const Library& library, const CallerDescriptors& descriptors) noexcept;
 
-// Whether two tensors have the same type, sizes and strides.
+// Returns whether two tensors have the same type, sizes and strides.
 bool same_tensor(const Library& library, cudnnTensorDescriptor_t one, cudnnTensorDescriptor_t other) noexcept;
 
 }  // namespace mucudnn

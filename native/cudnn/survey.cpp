@@ -12,9 +12,10 @@
 namespace mucudnn {
 namespace {
 
-constexpr int kRuns = 5;  // of which a GPU begins two from rest, later than the others
+// A GPU starts two of these runs from rest, which delays them.
+constexpr int kRuns = 5;
 constexpr double kBudgetMs = 50;
-constexpr double kHopeless = 2;  // times the fastest of a micro-batch size
+constexpr double kHopeless = 2;  // times the fastest algorithm of the same micro-batch size
 
 class Memory {
  public:
@@ -23,7 +24,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Random values, the same ones over and over: how many digits they have does not matter to a clock.
+  // Repeats one block of random values: the time does not depend on how many different values there are.
   void fill(DataType type) {
     std::vector<char> block(std::min(size_, std::size_t{1} << 20));
     fill_random(type, block.data(), block.size() / size_of(type), 1);
@@ -45,10 +46,10 @@ class Memory {
   void* data_;
 };
 
-// Of the mini-batch, or of as many samples more as keep slices out of the caches.
+// Returns the size of the mini-batch's tensors, enlarged by samples until slices do not stay in the caches.
 Extent measuring_extent(const Device& device, const Problem& problem, std::size_t cap) {
   const Extent one = extent_of(problem.with_mini_batch(1));
-  const auto enough = static_cast<std::int64_t>(device.uncached() / (one.x + one.y) + 1);
+  const auto enough = static_cast<std::int64_t>(device.bytes_beyond_caches() / (one.x + one.y) + 1);
   const Extent wide = extent_of(problem.with_mini_batch(std::max(problem.mini_batch, enough)));
   return wide.total() <= cap ? wide : extent_of(problem);
 }
@@ -58,7 +59,8 @@ struct Needs {
   std::size_t workspace;
 };
 
-// Within half of what is free; a task that needs more is left out. Throws std::bad_alloc where nothing fits.
+// Keeps within half of the available memory and leaves out tasks that need more. Throws std::bad_alloc if the
+// tensors alone do not fit.
 Needs needs_of(Device& device, const Problem& problem, const std::vector<Task>& tasks) {
   const std::size_t cap = device.available() / 2;
   Needs needs{measuring_extent(device, problem, cap), 0};
@@ -115,7 +117,8 @@ Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass 
       survey.measured.push_back(
           {task.micro_batch, task.algorithm, median, static_cast<std::int64_t>(task.workspace)});
     } catch (const EngineError&) {
-      survey.failed.push_back(task);  // it says that it can run, and does not
+      // The library listed the algorithm as able to run, but it failed.
+      survey.failed.push_back(task);
     }
   }
   return survey;

@@ -1,4 +1,4 @@
-// The measuring of one kernel's algorithms at several micro-batch sizes, where nobody watches.
+// Measures the algorithms of one kernel at several micro-batch sizes, unattended, for the drop-in.
 #pragma once
 
 #include <vector>
@@ -16,20 +16,21 @@ struct Task {
   std::size_t workspace = 0;
 };
 
-// Bytes of the device's memory that measure_all() takes for them. Throws as it does.
+// Returns the bytes of device memory that measure_all() takes for these tasks. Throws as it does.
 std::size_t memory_to_measure(Device& device, const Problem& problem, const std::vector<Task>& tasks);
 
-// Whether any of them can be measured in half of the device's memory that is available.
+// Returns whether at least one task can be measured in half of the device's available memory.
 bool any_fits_memory(Device& device, const Problem& problem, const std::vector<Task>& tasks);
 
-// What is in neither would take more than half of the device's memory that is available.
+// The results of measure_all(). A task in neither list would take more than half of the device's available
+// memory.
 struct Survey {
   std::vector<MicroConfiguration> measured;
   std::vector<Task> failed;
 };
 
-// Times the tasks on tensors of their own, freed in the end; `problem` has the whole mini-batch. Throws
-// std::bad_alloc where not even the tensors can be had.
+// Measures the tasks on tensors of its own, which it frees at the end. `problem` has the whole mini-batch.
+// Throws std::bad_alloc if there is not enough memory for the tensors alone.
 Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
                    const std::vector<Task>& tasks);
 

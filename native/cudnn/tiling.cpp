@@ -8,7 +8,7 @@
 namespace mucudnn {
 namespace {
 
-// Of the first spatial axis, along which tiles are cut.
+// The sizes along the first spatial axis, along which tiles are cut.
 struct Axis {
   explicit Axis(const Problem& p)
       : index(static_cast<std::size_t>(3 - p.dims)),
@@ -23,22 +23,22 @@ struct Axis {
   std::int64_t output;
   std::int64_t stride;
   std::int64_t padding;
-  std::int64_t reach;  // rows of x beyond the first that one row of y reads
+  std::int64_t reach;  // rows of x that one row of y reads beyond the first
 };
 
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return -floor_div(-a, b); }
 
-// Rows of y before a tile's first step that the tile needs, or that its x begins with: 0 or negative but
-// where the padding exceeds the kernel's reach.
+// Returns the index of the first row of y in a tile's copy, minus the index of the tile's first step. It is
+// positive only if the padding exceeds the kernel's reach.
 std::int64_t first_row(const Axis& axis, Pass pass) {
   if (pass != Pass::backward_data) return 0;
   return std::min(ceil_div(axis.padding - axis.reach, axis.stride), floor_div(axis.padding, axis.stride));
 }
 
-// How one sample of a tensor lies in memory, cut into rows of the first spatial axis.
+// The memory of one sample of a tensor, cut into rows of the first spatial axis.
 struct Rows {
-  std::size_t planes;  // the channels, where they come first
+  std::size_t planes;  // the channels if they come first, else 1
   std::size_t size;    // bytes of one row of one plane
   std::int64_t count;  // rows of one plane
   std::size_t pitch() const { return size * static_cast<std::size_t>(count); }
@@ -61,7 +61,7 @@ char* at(char* tensor, const Rows& rows, std::int64_t row) {
   return tensor + static_cast<std::size_t>(row) * rows.size;
 }
 
-// The rows from `begin` on into a tile, zeros where there are none.
+// Copies the rows from `begin` on into a tile. Rows outside the sample become zeros.
 void copy_in(Device& device, char* tile, const Rows& tile_rows, char* sample, const Rows& rows,
              std::int64_t begin, cudaStream_t stream) {
   const std::int64_t from = std::clamp<std::int64_t>(-begin, 0, tile_rows.count);
@@ -78,7 +78,7 @@ void copy_in(Device& device, char* tile, const Rows& tile_rows, char* sample, co
   }
 }
 
-// Rows of a tile whose first is the row `begin`: those from `first` up to `last`.
+// Copies the rows from `first` up to `last` out of a tile whose first row is the row `begin`.
 void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const Rows& tile_rows,
               std::int64_t begin, std::int64_t first, std::int64_t last, cudaStream_t stream) {
   device.copy_pieces(at(sample, rows, first), rows.pitch(), at(tile, tile_rows, first - begin),
@@ -86,7 +86,7 @@ void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const 
                      stream);
 }
 
-// Where in the scratch memory a tile's x, y and its algorithm's workspace lie.
+// The offsets in scratch memory: x's copy begins at 0, y's at `y`, the algorithm's workspace at `size`.
 struct Copies {
   explicit Copies(const Problem& tile)
       : y(aligned(x_rows(tile).bytes())), size(y + aligned(y_rows(tile).bytes())) {}
@@ -102,7 +102,8 @@ Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps) {
   Problem tile = problem.with_mini_batch(1);
   tile.padding[axis.index] = 0;
   if (pass == Pass::backward_data) {
-    // All rows of y that reach the rows of x, and x from the first row that they reach or that is asked for.
+    // The tile's y holds all rows that reach the rows of x. Its x begins with the first row that is reached
+    // or that is asked for.
     const std::int64_t begin = first_row(axis, pass);
     const std::int64_t end = floor_div(steps * axis.stride - 1 + axis.padding, axis.stride) + 1;
     tile.output[axis.index] = end - begin;
@@ -161,7 +162,8 @@ void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch
       if (sum) {
         sum->add_slice();
       } else if (pass_ == Pass::backward_filter) {
-        sample.beta = 1;  // its tiles add to one output, those of the others write disjoint ones
+        // In backward_filter all tiles add to one output. In the other passes tiles write disjoint outputs.
+        sample.beta = 1;
       }
     }
     sample.tensors.x += x_rows(problem_).bytes();

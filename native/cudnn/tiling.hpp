@@ -1,9 +1,10 @@
-// Division of one sample: tiles along the first spatial axis (depth in 3-D, height in 2-D), each with the
-// halo that its kernel reaches, so that a mini-batch of one can be divided too. The result is exact.
+// Division of one sample into tiles along the first spatial axis (depth in 3-D, height in 2-D). Each tile
+// includes the halo that the filter reaches, so that even a mini-batch of one can be divided. The result is
+// exact.
 //
-// Each tile is copied into scratch, zeros in the place of the padding, and is there an ordinary problem
-// without padding along that axis. So a tile is measured, kept and chosen like a micro-batch: the dynamic
-// programming adds tiles to rows as it adds micro-batches to the mini-batch.
+// Each tile is copied into scratch memory, with zeros for the padding. There it is an ordinary problem
+// without padding along that axis. A tile is therefore measured, stored and chosen like a micro-batch: the
+// dynamic programming adds tiles to the steps of a sample as it adds micro-batches to the mini-batch.
 #pragma once
 
 #include <map>
@@ -17,12 +18,12 @@
 
 namespace mucudnn {
 
-// The problem, of one sample, that a tile of so many of tile_steps() is: equal tiles are equal problems, also
-// in backward_data, whose steps are as many rows as the stride. Throws std::invalid_argument for fused
+// Returns the problem, of one sample, that computes a tile of `steps` steps (tile_steps() in problem.hpp).
+// Tiles of equal size are equal problems, also in backward_data. Throws std::invalid_argument for fused
 // problems.
 Problem tile_problem(const Problem& problem, Pass pass, std::int64_t steps);
 
-// Bytes of the copies of such a tile's x and y, which stand before its algorithm's workspace.
+// Returns the bytes of the copies of a tile's x and y, which stand in front of its algorithm's workspace.
 std::size_t tile_copies(const Problem& problem, Pass pass, std::int64_t steps);
 
 struct Tile {
@@ -32,13 +33,13 @@ struct Tile {
 
 class Tiling final : public PreparedConfiguration {
  public:
-  // Throws EngineError where an algorithm cannot run, std::invalid_argument where the tiles do not add to
+  // Throws EngineError if an algorithm cannot run, std::invalid_argument if the tiles do not add to
   // tile_steps().
   Tiling(Engine& engine, Device& device, const Problem& problem, Pass pass, const std::vector<Tile>& tiles);
 
-  // The most that one tile needs, for its copies of x and y and for its algorithm; and the accumulators.
+  // The most that one tile needs, for its copies of x and y and for its algorithm, and the accumulator.
   std::size_t workspace() const override { return tile_workspace_ + accumulator_size_; }
-  // Sample by sample.
+  // Runs one sample after the other.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
 
  private:

@@ -5,7 +5,7 @@
 namespace mucudnn {
 namespace {
 
-// Calls `body` with a zero of the type, so that one generic lambda serves them all.
+// Calls `body` with a zero of the type, so that one generic lambda serves all types.
 template <typename Body>
 void with_type(DataType type, Body body) {
   switch (type) {

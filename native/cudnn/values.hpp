@@ -1,4 +1,4 @@
-// Values of any data type, seen as fp64: for filling tensors and judging results.
+// Values of any data type, converted to and from fp64, to fill tensors and to judge results.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace mucudnn {
 void to_double(DataType type, const void* from, double* to, std::size_t count);
 void from_double(DataType type, const double* from, void* to, std::size_t count);
 
-// Uniform in [-0.5, 0.5), the same for the same seed.
+// Writes values uniform in [-0.5, 0.5). The same seed gives the same values.
 void fill_random(DataType type, void* to, std::size_t count, std::uint64_t seed);
 void fill(DataType type, void* to, std::size_t count, double value);
 

@@ -1,5 +1,5 @@
-// The algorithms behind convolution.hpp, one namespace and one source file each; the contract of each
-// pair is that of the two functions there.
+// The algorithms behind convolution.hpp. Each has a namespace and a source file of its own. Its two functions
+// keep the contract of the two functions there.
 #pragma once
 
 #include <cstddef>

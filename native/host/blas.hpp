@@ -15,8 +15,9 @@ inline CBLAS_TRANSPOSE blas_of(Transpose transpose) {
   return transpose == Transpose::yes ? CblasTrans : CblasNoTrans;
 }
 
-// c (m × n) = alpha · op(a) (m × k) · op(b) (k × n) + beta · c; the leading dimensions are of the
-// matrices as stored. With beta 0, c is not read. Whoever makes many short products gives one NoFork for all.
+// Computes c (m × n) = alpha · op(a) (m × k) · op(b) (k × n) + beta · c. The leading dimensions are those of
+// the stored matrices. With beta 0 it does not read c. A caller that makes many short products holds one
+// NoFork around all of them.
 inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
                  const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
                  std::int64_t ldc, const NoFork& = NoFork()) {

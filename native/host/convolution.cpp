@@ -9,7 +9,7 @@
 namespace mucudnn::host {
 namespace {
 
-// Some tens of microseconds of work, which are over when another thread has begun with it.
+// So little work takes some tens of microseconds. It is over before another thread wakes up for it.
 constexpr double too_few_flops = 8e6;
 
 void convolve_by(const Variant& variant, Pass pass, const Problem& problem, const Tensors& tensors,

@@ -1,4 +1,4 @@
-// The host engine's convolutions: what the cuDNN ABI in front of them calls.
+// The host engine's convolutions, which its cuDNN ABI calls.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@ namespace mucudnn::host {
 
 enum class Algorithm { implicit_gemm, explicit_gemm, winograd_nonfused, fft_tiling };
 
-// An algorithm as it is tuned. explicit_gemm lowers a 2^tile_size-th of the positions at a time, and needs
-// about that part of its workspace; the others have no tiles to choose.
+// An algorithm and its tile size. explicit_gemm lowers a 2^tile_size-th of the positions at a time, and needs
+// about that fraction of its workspace. The other algorithms have no tile size.
 struct Variant {
-  Variant(Algorithm which, int tile = 0) : algorithm(which), tile_size(tile) {}  // NOLINT: as which it stands
+  // NOLINTNEXTLINE: implicit, so that an algorithm stands for its variant
+  Variant(Algorithm which, int tile = 0) : algorithm(which), tile_size(tile) {}
 
   Algorithm algorithm;
   int tile_size;
@@ -28,11 +29,12 @@ struct Tensors {
   void* y;
 };
 
-// Bytes of workspace, or nothing where the algorithm cannot run this pass of this problem.
+// Returns the bytes of workspace; nothing if the algorithm cannot run this pass of this problem.
 std::optional<std::size_t> workspace_size(const Variant& variant, Pass pass, const Problem& problem);
 
-// output = alpha * convolution + beta * output; with beta 0 the output is not read. `workspace` is
-// aligned to 64 bytes and holds workspace_size bytes. Only for what workspace_size accepts.
+// Computes output = alpha * convolution + beta * output. With beta 0 it does not read the output. `workspace`
+// must be aligned to 64 bytes and hold workspace_size() bytes. The caller may call it only if
+// workspace_size() returned a size.
 void convolve(const Variant& variant, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
               double beta, void* workspace);
 

@@ -39,13 +39,14 @@ Correlation::Correlation(Pass pass, const Problem& p, std::int64_t tile_size)
   filter_planes = {taps * in.channels, out_planes.row_stride};
 }
 
-// Where each image is by itself, all of them are one volume: fewer and larger products.
+// If each image is correlated alone, all images form one volume, so that products are fewer and larger.
 std::int64_t Correlation::volumes() const { return taps == 1 && pad_depth == 0 ? 1 : mini_batch; }
 
 Correlation::Seen Correlation::seen(std::int64_t volume, std::int64_t tap) const {
   const std::int64_t in_depth = mini_batch / volumes() * in.depth;
   const std::int64_t out_depth = mini_batch / volumes() * out.depth;
-  const std::int64_t shift = pad_depth - tap;  // from an image of `in` to that of `out` under this tap
+  // Added to the index of an image of `in`, it gives the image of `out` under this tap.
+  const std::int64_t shift = pad_depth - tap;
   const std::int64_t first = std::clamp<std::int64_t>(shift, 0, out_depth);
   const std::int64_t last = std::clamp<std::int64_t>(in_depth + shift, first, out_depth);
   return {(volume * in_depth + first - shift) * image_tiles, (volume * out_depth + first) * image_tiles,
@@ -60,7 +61,7 @@ std::vector<Product> Correlation::forward() const {
       const Seen part = seen(volume, tap);
       products.push_back({part.in_row, tap * in.channels, part.out_row, part.rows, in.channels, tap > 0});
       if (tap > 0) continue;
-      // To what the first tap does not see the others only add.
+      // The other taps only add to their rows. The rows that the first tap does not write must become 0.
       const std::int64_t begin = volume * rows, end = part.out_row + part.rows;
       products.push_back({0, 0, begin, part.out_row - begin, 0, false});
       products.push_back({0, 0, end, begin + rows - end, 0, false});

@@ -1,4 +1,4 @@
-// What a pass of a convolution by spectra comes down to: tiles, their spectra, and the products between them.
+// A pass of a convolution in the frequency domain: tiles, their spectra, and the products of spectra.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,29 @@
 
 namespace mucudnn::host::spectral {
 
-// A matrix in each plane, with rows and planes aligned to 64 bytes.
+// One matrix for each plane. Rows and planes are aligned to 64 bytes.
 struct Planes {
   static constexpr std::int64_t line_floats = 16;  // a cache line of 64 bytes
 
   std::int64_t rows, row_stride;
 
-  // An odd number of cache lines, so that the planes of one tile fall into different cache sets.
+  // An odd number of cache lines keeps the planes of one tile in different cache sets.
   std::int64_t plane_stride() const { return (rows * row_stride / line_floats | 1) * line_floats; }
 };
 
-// In each plane the rows of c from c_row on become op(a) · conj(b), of m × k and k × the output channels, or
-// get it added; with k = 0 they become 0.
+// One product in each plane. The m rows of c from c_row on become op(a) · conj(b), or are increased by it if
+// `adds`. op(a) is m × k, b is k × the output channels. With k = 0 the rows become 0.
 struct Product {
   std::int64_t a_row, b_row, c_row, m, k;
   bool adds;
 };
 
-// The correlation of `in` with the filter to `out` that a pass comes down to. For backward_data that is
-// the forward correlation of y with the filter rotated to x; for backward_filter the forward one, of
-// which the gradient of `out` is given and that of the filter wanted. Tiles are of height and width: a
-// volume is a stack of images, and each tap of the filter's depth has a spectrum of its own.
+// A pass, expressed as the correlation of `in` with the filter, whose result is `out`. forward correlates x
+// with the filter to y. backward_data correlates y with the rotated filter to x. backward_filter has the
+// correlation of forward: the gradient of `out` is given, and that of the filter is computed.
+//
+// Tiles have height and width alone. A volume is a stack of images, and each tap of the filter's depth has a
+// spectrum of its own.
 struct Correlation {
   struct Stack {
     std::int64_t channels, depth, height, width;
@@ -36,21 +38,22 @@ struct Correlation {
 
   Correlation(Pass pass, const Problem& problem, std::int64_t tile_size);
 
-  // Of `in` with the filter to `out`.
+  // Returns the products that correlate `in` with the filter to `out`.
   std::vector<Product> forward() const;
 
-  // Of the transposed `in` with the gradient of `out` to that of the filter.
+  // Returns the products of the transposed `in` with the gradient of `out`, which give the filter's gradient.
   std::vector<Product> backward_filter() const;
 
   Stack in, out;
-  std::int64_t mini_batch, taps;  // of the filter's depth
+  std::int64_t mini_batch, taps;  // taps: the filter's depth
   std::int64_t pad_depth, pad_height, pad_width;
   std::int64_t step_height, step_width;
-  std::int64_t tile_rows, tile_columns, image_tiles;  // of one image
+  std::int64_t tile_rows, tile_columns, image_tiles;  // image_tiles: the tiles of one image
   Planes in_planes, out_planes, filter_planes;
 
  private:
-  // What one tap sees of one volume: rows of both spectra, none where it sees padding alone.
+  // The part of one volume that one tap reads: rows of both spectra. It has no rows if the tap reads padding
+  // alone.
   struct Seen {
     std::int64_t in_row, out_row, rows;
   };

@@ -7,11 +7,11 @@ namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // 2^62 bytes
 
-// Each product copies its other factor, which takes too long for fewer columns than these.
+// A product needs at least so many columns: it copies its other factor, which takes too long for fewer.
 constexpr std::int64_t kColumns = 2048;
 constexpr std::int64_t kGradientColumns = 512;
 
-// Elements of the workspace's parts, which are used by one group after the other.
+// Sizes of the workspace's parts in elements. One group after the other uses the parts.
 struct Parts {
   std::int64_t columns = 0, factor = 0, result = 0;
 
@@ -21,19 +21,19 @@ struct Parts {
   }
 };
 
-// Rounded up so that each part starts on a cache line; -1 where it is too large.
+// Returns a * b, rounded up so that each part starts on a cache line; -1 if it is too large.
 std::int64_t elements(std::int64_t a, std::int64_t b) {
   std::int64_t product;
   if (__builtin_mul_overflow(a, b, &product) || product > kMaxElements) return -1;
   return (product + 15) / 16 * 16;
 }
 
-// Whether a product can write its result, or read y, where the tensor lies.
+// Returns whether a product can write its result, or read y, directly in the tensor.
 bool in_place(const Lowering& l) {
   return l.dense() && l.rows() > 0 && (l.layout == Layout::nhwc || l.mini_batch == 1);
 }
 
-// Columns that are in the workspace at a time.
+// Returns how many columns the workspace holds at a time.
 std::int64_t columns_at_once(const Lowering& l, int tile_size) {
   return ceil_div(l.columns(), std::int64_t{1} << tile_size);
 }
@@ -90,7 +90,7 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
         gather_columns(l, source, group, {0, k}, range, c, column_stride);
         const float keep = direct ? beta : 0;
         if (k == 0) {
-          // Zero already.
+          // The fill above has written the zeros.
         } else if (nchw) {
           gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, m, range.size(), k, alpha, f,
                l.transposed ? m : k, c, n, keep, to + begin, result_stride);

@@ -1,12 +1,12 @@
-// FFT tiling: tiles of 16x16, of which the kernel leaves 17 - its size as outputs in each direction. The
-// spectrum of a real tile has 4 real and 126 complex independent frequencies.
+// FFT tiling with tiles of 16x16. In each direction a tile yields 17 - kernel size outputs. The spectrum of a
+// real tile has 4 real and 126 complex independent frequencies.
 #include "host/algorithms.hpp"
 #include "host/spectral.hpp"
 
 namespace mucudnn::host::fft {
 namespace {
 
-// Larger kernels would leave less than half of each tile as outputs.
+// Larger kernels would leave less than half of each tile's edge as outputs.
 constexpr std::int64_t largest_kernel = 9;
 
 spectral::Method method() { return {transforms::kernels().fft, 16, 4, 126}; }

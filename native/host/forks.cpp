@@ -10,12 +10,12 @@
 namespace mucudnn::host {
 namespace {
 
-// Threads count in cache lines of their own, so that short products do not slow each other down.
+// Each thread counts in a cache line of its own, so that short products do not slow each other down.
 struct alignas(64) Counter {
   std::atomic<int> held{0};
 };
 
-std::array<Counter, 64> counters;  // with more threads some share one
+std::array<Counter, 64> counters;  // more threads than counters share them
 std::atomic<unsigned> threads{0};
 std::atomic<int> forks{0};  // in progress
 
@@ -30,7 +30,7 @@ void wait_while(const Condition& condition) {
   while (condition()) std::this_thread::sleep_for(std::chrono::microseconds{20});
 }
 
-// A thread that forks within a product, from a signal handler, waits for nobody: it would wait for itself.
+// A thread may fork within a product, from a signal handler. Then it must not wait: it would wait for itself.
 void before_fork() {
   if (self.nested > 0) return;
   ++forks;
@@ -43,7 +43,7 @@ void after_fork() {
 
 void in_child() {
   forks = 0;
-  for (Counter& each : counters) each.held = 0;  // of threads that do not exist here
+  for (Counter& each : counters) each.held = 0;  // the threads that held them do not exist in the child
   if (self.nested > 0) self.counter->held = 1;
 }
 
@@ -54,7 +54,7 @@ void in_child() {
 NoFork::NoFork() {
   if (self.nested++ > 0) return;
   if (self.counter == nullptr) self.counter = &counters[threads++ % counters.size()];
-  // Either the fork sees this thread's count, or this thread sees the fork.
+  // This order guarantees that the fork sees this thread's count, or this thread sees the fork.
   while (++self.counter->held, forks != 0) {
     --self.counter->held;
     wait_while([] { return forks != 0; });

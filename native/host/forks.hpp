@@ -1,10 +1,11 @@
-// Keeps fork() apart from OpenBLAS, which takes locks of its own: in a child that is forked while another
-// thread holds one, nobody would release it.
+// Prevents a fork() while OpenBLAS computes. OpenBLAS takes locks of its own: if another thread holds one
+// during a fork, no thread of the child could ever release it.
 #pragma once
 
 namespace mucudnn::host {
 
-// A fork waits while any other thread has one of these, and a thread that wants one waits for a fork.
+// A fork waits until no other thread has a NoFork. A thread that wants one waits until no fork is in
+// progress.
 class NoFork {
  public:
   NoFork();

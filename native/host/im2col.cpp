@@ -48,7 +48,7 @@ void zero(A* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = 0;
 }
 
-// Walks a range of columns as runs along the width of one image.
+// A part of a range of columns: positions along the width of one image.
 struct Run {
   std::int64_t image, depth, height, width, length;
 };
@@ -75,7 +75,7 @@ void for_each_run(const Lowering& l, Range columns, const Body& body) {
   }
 }
 
-// Positions whose source lies inside, for one tap.
+// Returns the positions at which one tap reads inside the source, not padding.
 Range inside(const Axis& a, std::int64_t tap) {
   const std::int64_t offset = a.source_at(0, tap);
   const std::int64_t begin = offset >= 0 ? 0 : ceil_div(-offset, a.step);
@@ -107,8 +107,9 @@ void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size
   });
 }
 
-// Where lines of the source are as long as lines of positions and both advance by one, a tap moves the
-// whole plane: one copy, then zeros over what wrapped around from the neighbouring lines.
+// Returns whether a tap moves whole planes: one copy, then zeros over the values that wrapped around from the
+// neighbouring lines. Lines of the source must be as long as lines of positions, and both must advance by
+// one.
 bool moves_planes(const Lowering& l) {
   const auto& [d, h, w] = l.axes;
   return h.step == 1 && w.step == 1 && w.positions == w.source;
@@ -207,7 +208,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
     }
     return;
   }
-  // The filter is (source channel, result channel, tap), or in NHWC (source channel, tap, result channel).
+  // The filter is (source channel, result channel, tap); in NHWC it is (source channel, tap, result channel).
   const bool first = l.layout == Layout::nchw;
   const std::int64_t volume = l.volume<&Axis::filter>();
   for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {

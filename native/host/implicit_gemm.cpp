@@ -10,13 +10,13 @@
 namespace mucudnn::host::implicit_gemm {
 namespace {
 
-// The tile of one thread: the columns, the result being summed, and the factor that could not be used
-// where it lies. Its size is what keeps memory constant.
+// The sizes of one thread's tile: the columns, the sum of the result, and a copy of the other factor if it
+// cannot be used in place. They bound the memory, so that the algorithm needs no workspace.
 constexpr std::size_t kColumnsBytes = 512 * 1024;
 constexpr std::size_t kResultBytes = 768 * 1024;
 constexpr std::size_t kFactorBytes = 768 * 1024;
-constexpr std::int64_t kDepth = 320;     // of the sum in one product
-constexpr std::int64_t kChannels = 512;  // of the result in one tile
+constexpr std::int64_t kDepth = 320;     // terms of the sum in one product
+constexpr std::int64_t kChannels = 512;  // channels of the result in one tile
 
 template <typename A>
 struct Tile {
@@ -30,7 +30,8 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// Kept by each thread: mapping fresh pages at every call would cost more than a small convolution.
+// Returns memory that the thread keeps: mapping fresh pages in every call would cost more than a small
+// convolution.
 template <typename A>
 Tile<A> tile_of_this_thread() {
   constexpr std::size_t kBytes = kColumnsBytes + kResultBytes + kFactorBytes;
@@ -41,7 +42,7 @@ Tile<A> tile_of_this_thread() {
   return {first, first + Tile<A>::kColumns, first + Tile<A>::kColumns + Tile<A>::kResult};
 }
 
-// Where the source of a pointwise product can stand for its own columns.
+// Returns the columns. The source of a pointwise product can be its own columns, without a copy.
 template <typename S, typename A>
 Matrix<A> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
                      A* buffer) {
@@ -75,7 +76,7 @@ Matrix<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Rang
   return {buffer, stride};
 }
 
-// The columns of the result, divided so that a part lies within one image where images are large.
+// The columns of the result, cut into parts. If images are large, a part lies within one image.
 class ColumnParts {
  public:
   ColumnParts(const Lowering& l, std::int64_t limit) : positions_(l.positions()), images_(1) {
@@ -98,7 +99,7 @@ class ColumnParts {
   std::int64_t positions_, images_, part_, parts_;
 };
 
-// forward and backward_data: a tile is some channels of the result at some positions.
+// Computes forward and backward_data. A tile is some channels of the result at some positions.
 template <typename S, typename A>
 void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {
   const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), kDepth);
@@ -140,7 +141,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
   });
 }
 
-// backward_filter: a tile is some rows of the filter's gradient, summed over all positions.
+// Computes backward_filter. A tile is some rows of the filter's gradient, summed over all positions.
 template <typename S, typename A>
 void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta, S* w) {
   const Lowering l = lower_forward(p), g = lower_gradient(p);

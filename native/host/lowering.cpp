@@ -30,8 +30,8 @@ Lowering lower_gradient(const Problem& p) {
   return l;
 }
 
-// Input position i is touched by tap r at output (i + padding - r * dilation) / stride where that is
-// whole. Along i = residue + stride * o the taps that divide are every (stride / gcd)-th.
+// Tap r reads input position i for output (i + padding - r * dilation) / stride, if that is a whole number.
+// Along i = residue + stride * o, every (stride / gcd)-th tap gives a whole number.
 Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue) {
   Lowering l{p.layout, true, p.mini_batch, p.groups, p.out_channels / p.groups, p.in_channels / p.groups, {}};
   for (int i = 0; i < 3; ++i) {

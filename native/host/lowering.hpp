@@ -1,7 +1,8 @@
 // Convolutions as matrix products. A pass of one group becomes one or more products
 //   result (rows of channels × positions) = filter (channels × taps) · columns (taps × positions)
-// with columns gathered from the source ("im2col"). forward gathers from x. backward_data gathers from
-// y, once for each residue of the input position by the stride, so that no product with zero is made.
+// The columns are gathered from the source ("im2col"). forward gathers from x. backward_data gathers from y,
+// once for each residue of the input position by the stride, so that no multiplication by a zero between
+// strides is made.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,8 @@
 
 namespace mucudnn::host {
 
-// One spatial axis: position o and tap t read the source at first + o * step + t * tap_step where that
-// lies in [0, source), use the filter at filter_first + t * filter_step, and write the result at
+// One spatial axis. Position o and tap t read the source at first + o * step + t * tap_step, or padding if
+// that is outside [0, source). They use the filter at filter_first + t * filter_step, and write the result at
 // result_first + o * result_step.
 struct Axis {
   std::int64_t positions, taps;
@@ -31,9 +32,9 @@ struct Axis {
 
 struct Lowering {
   Layout layout;
-  bool transposed;  // backward_data: filter rows run over the filter's input channels
+  bool transposed;  // backward_data: rows of the factor are the filter's input channels
   std::int64_t mini_batch, groups;
-  std::int64_t source_channels, result_channels;  // of one group
+  std::int64_t source_channels, result_channels;  // channels of one group
   std::array<Axis, 3> axes;                       // depth, height, width
 
   template <std::int64_t Axis::* member>
@@ -46,17 +47,17 @@ struct Lowering {
   std::int64_t rows() const { return source_channels * taps(); }
   std::int64_t columns() const { return mini_batch * positions(); }
 
-  // One tap at each position of the source: its columns are the source itself.
+  // Returns whether there is one tap at each position of the source. Then the source is its own columns.
   bool pointwise() const;
-  // The result is written densely, in the order of the positions.
+  // Returns whether the result is written without gaps, in the order of the positions.
   bool dense() const;
 };
 
 Lowering lower_forward(const Problem& problem);
-// y as the columns of a pointwise product: backward_filter's other factor.
+// Lowers y to the columns of a pointwise product, the other factor of backward_filter.
 Lowering lower_gradient(const Problem& problem);
 
-// One residue of backward_data; residue in [0, min(stride, input)) along each axis.
+// Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
 Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue);
 
 template <typename Body>
@@ -85,7 +86,8 @@ void for_each_part(Range range, std::int64_t part, const Body& body) {
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
-// The largest part when `total` is divided evenly into parts of at most `limit`.
+// Returns the largest part if `total` is divided evenly into parts of at most `limit`. Parts from 64 on are
+// rounded up to a multiple of 16 if the limit allows it.
 inline std::int64_t even_part(std::int64_t total, std::int64_t limit) {
   const std::int64_t part = ceil_div(total, ceil_div(total, std::max<std::int64_t>(1, limit)));
   return part < 64 ? part : std::min(limit, (part + 15) / 16 * 16);
@@ -93,7 +95,8 @@ inline std::int64_t even_part(std::int64_t total, std::int64_t limit) {
 
 inline bool fits_blas(std::int64_t size) { return size <= std::numeric_limits<blasint>::max(); }
 
-// A matrix where it lies. Columns are stored rows × positions in NCHW, positions × rows in NHWC.
+// A matrix in memory of its own or in a tensor. Columns are rows × positions in NCHW, positions × rows in
+// NHWC.
 template <typename T>
 struct Matrix {
   const T* data;

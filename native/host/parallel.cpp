@@ -17,14 +17,13 @@ namespace {
 
 using Body = std::function<void(std::int64_t, std::int64_t)>;
 
-// How long a thread looks for work, or for the end of it, before it sleeps: the phases of a convolution
+// The time that a thread spins for work, or for the end of it, before it sleeps. The phases of a convolution
 // follow each other faster than a sleeping thread wakes up.
 constexpr std::chrono::microseconds patience{100};
 
-// A range cut into even pieces. The size of a piece is the size of the products in it, and OpenBLAS rounds
-// sums of products of different sizes differently. So the cut follows from the range and the number of
-// threads alone. A caller gets the same bits whether other threads help, wake up late or are busy with
-// another job.
+// A range cut into even pieces. The cut depends only on the range and the number of threads, so that a caller
+// gets the same bits whether other threads help, wake up late or are busy with another job. (OpenBLAS rounds
+// sums differently in products of different sizes, and the size of a piece is the size of its products.)
 struct Pieces {
   Pieces(std::int64_t items, int threads, std::int64_t least)
       : items(items), count(std::min(items, threads * per_thread(items / threads / least))) {}
@@ -36,12 +35,12 @@ struct Pieces {
   std::int64_t items, count;
 
  private:
-  // With several pieces a thread that starts late leaves more of them to the others.
+  // With several pieces a thread, a thread that starts late leaves more of them to the others.
   static std::int64_t per_thread(std::int64_t wanted) { return std::clamp<std::int64_t>(wanted, 1, 4); }
 };
 
-// A job is taken piece by piece, by its caller and by the workers that are awake in time: nobody waits for
-// one that wakes up late. Workers start when first needed.
+// The caller of a job and the workers that wake up in time take it piece by piece. No thread waits for a
+// worker that wakes up late. Workers start when first needed.
 class Pool {
  public:
   ~Pool() {
@@ -73,7 +72,7 @@ class Pool {
     take_pieces();
     {
       const std::lock_guard lock(mutex_);
-      wanted_ = 0;  // from here on nobody joins
+      wanted_ = 0;  // no worker may join from here on
     }
     wait_for([&] { return working_ == 0; });
     std::unique_lock lock(mutex_);
@@ -110,15 +109,15 @@ class Pool {
   void take_pieces();
 
   const pid_t owner_ = getpid();
-  std::mutex caller_;  // held for the whole of a job
-  std::mutex mutex_;   // held to change what follows, but for next_
+  std::mutex caller_;  // held during a whole job
+  std::mutex mutex_;   // held to change the members below, except next_
   std::condition_variable wake_, done_;
   std::vector<std::thread> workers_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> job_{0};
   const Body* body_ = nullptr;
   const Pieces* pieces_ = nullptr;
-  std::atomic<std::int64_t> next_{0};  // the first piece that nobody has taken
+  std::atomic<std::int64_t> next_{0};  // the first piece that no thread has taken
   int wanted_ = 0;                     // workers that may still join
   std::atomic<int> working_{0};
   std::exception_ptr failure_;
@@ -126,10 +125,10 @@ class Pool {
 
 // The state of the process.
 struct State {
-  std::atomic<int> threads{1};  // of calls from threads that asked for no number of their own
+  std::atomic<int> threads{1};  // for threads that did not set a number of their own
   std::atomic<Pool*> pool{nullptr};
 
-  // Only the process that started the threads has them to join: in a fork the pool is abandoned.
+  // Only the process that started the workers can join them. A forked child abandons the pool.
   ~State() {
     Pool* last = pool.load();
     if (last != nullptr && last->owner() == getpid()) delete last;
@@ -137,7 +136,7 @@ struct State {
 } state;
 
 thread_local bool inside = false;
-thread_local int own_threads = 0;  // 0: the process's
+thread_local int own_threads = 0;  // 0: the number of the process
 
 struct Inside {
   const bool before = std::exchange(inside, true);

@@ -19,7 +19,7 @@ using transforms::FilterBlock;
 using transforms::ImageBlock;
 using transforms::Spectrum;
 
-// Room for one thread's packed pixels, aligned to 64 bytes.
+// Returns one thread's memory for packed pixels, aligned to 64 bytes.
 float* scratch(std::int64_t floats) {
   thread_local std::vector<float> memory;
   const auto size = static_cast<std::size_t>(floats + Planes::line_floats);
@@ -42,7 +42,7 @@ class Convolution {
     x_ = static_cast<float*>(tensors.x);
     w_ = static_cast<float*>(tensors.w);
     y_ = static_cast<float*>(tensors.y);
-    if (pass == Pass::backward_data) std::swap(x_, y_);  // from here on x_ is the input, y_ the output
+    if (pass == Pass::backward_data) std::swap(x_, y_);  // from here on x_ is the input and y_ the output
   }
 
   void run(float alpha, float beta) const {
@@ -63,8 +63,8 @@ class Convolution {
  private:
   enum class Tiles { overlapping, disjoint };
 
-  // Calls body(block) for bands of tile rows, short enough for their pixels to stay in the cache, of blocks
-  // of channels of all images.
+  // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
+  // stay in the cache.
   template <typename Body>
   void for_each_block(float* data, const Correlation::Stack& image, const Spectrum& spectrum, Tiles tiles,
                       Body&& body) const {
@@ -114,8 +114,8 @@ class Convolution {
         });
   }
 
-  // Calls body(block) for blocks of output channels and runs of input channels of the filter, tap by tap of
-  // its depth.
+  // Calls body(block) for blocks of output channels and ranges of input channels, for each tap of the
+  // filter's depth.
   template <typename Body>
   void for_each_block(float* data, Body&& body) const {
     const std::int64_t depth = problem_.kernel[0], taps = problem_.kernel[1] * problem_.kernel[2];
@@ -148,7 +148,7 @@ class Convolution {
     });
   }
 
-  // All products in every plane; those of complex planes are four real ones each.
+  // Computes all products in every plane. A complex plane takes four real products.
   void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
                 const Spectrum& b, const Spectrum& c) const {
     const auto add = [&](const NoFork& no_fork, float sign, const float* a_plane, const float* b_plane,
@@ -186,8 +186,9 @@ class Convolution {
     }
     a += p.a_row * a_stride;
     b += p.b_row * b_stride;
-    // OpenBLAS has AVX-512 code that multiplies matrices of up to 10^6 multiplications without copying them
-    // first, the faster way at the sizes of spectra; elsewhere each call copies, and fewer are better.
+    // OpenBLAS's AVX-512 code multiplies matrices of up to 10^6 multiplications without copying them first.
+    // This is faster at the sizes of spectra. On other processors each call copies, so that fewer calls are
+    // better.
     const bool small = std::string_view(transforms::instruction_set()) == "avx512";
     const std::int64_t n_block = small ? std::min<std::int64_t>(n, 64) : n;
     const std::int64_t k_block = small ? std::min<std::int64_t>(p.k, 128) : p.k;

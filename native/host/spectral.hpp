@@ -1,4 +1,4 @@
-// Convolution by products of spectra, tile by tile: what Winograd and FFT tiling have in common.
+// Convolution by products of spectra, tile by tile: the common part of Winograd and FFT tiling.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,16 @@
 namespace mucudnn::host::spectral {
 
 // A transform of square tiles. A spectrum has `real_planes` planes of real numbers, then `complex_planes`
-// pairs of planes of real and imaginary parts.
+// pairs of planes: real and imaginary parts.
 struct Method {
   transforms::TileKernels kernels;
   std::int64_t tile_size;
   std::int64_t real_planes, complex_planes;
 };
 
-// Nothing unless the problem is fp32 and ungrouped, with stride and dilation 1 and a padding that its kernel
-// covers where the pass is backward_data. The kernel must be smaller than the tile, except in depth.
+// Returns the bytes of workspace; nothing if the method cannot run the pass. The problem must be fp32 and
+// ungrouped, with stride and dilation 1. The kernel must be smaller than the tile, except in depth. In
+// backward_data the padding must be smaller than the kernel.
 std::optional<std::size_t> workspace_size(const Method& method, Pass pass, const Problem& problem);
 
 void convolve(const Method& method, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,

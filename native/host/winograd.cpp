@@ -1,5 +1,5 @@
-// Non-fused Winograd F(4x4, 3x3): 36 multiplications for 16 outputs of 9 taps. cuDNN's is of images alone;
-// here volumes have it too, with any depth of the filter.
+// Non-fused Winograd F(4x4, 3x3): 36 multiplications give 16 outputs of 9 taps. cuDNN has it for images
+// alone. The host engine also has it for volumes, with any depth of the filter.
 #include "host/algorithms.hpp"
 #include "host/spectral.hpp"
 

@@ -159,7 +159,7 @@ except MemoryError:
 else:
     raise AssertionError("2**60 bytes were allocated")
 assert 0 < cuda.available_memory < 2**60
-assert (host.uncached, cuda.uncached) == (64 * 2**20, 256 * 2**20)
+assert (host.bytes_beyond_caches, cuda.bytes_beyond_caches) == (64 * 2**20, 256 * 2**20)
 """)
 
 

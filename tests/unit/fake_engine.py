@@ -73,7 +73,7 @@ class FakeEngine:
     device = "a device"
     library = "a library 1.0"
     available_memory = 2**34
-    uncached = 2**26
+    bytes_beyond_caches = 2**26
 
     def __init__(self, algorithms: dict[str, FakeAlgorithm] | None = None, *, threads: int = 1) -> None:
         self.threads = threads

@@ -37,7 +37,7 @@ READ = {"forward": ("x", "w"), "backward_data": ("y", "w"), "backward_filter": (
 def whole_kernels_alone(one_cache: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUCUDNN_BATCH_POLICY", "undivided")
-        patch.setattr(Engine, "uncached", 0)  # measures on little memory: what the times are does not matter
+        patch.setattr(Engine, "bytes_beyond_caches", 0)  # little memory will do: the times do not matter
         patch.setattr(dispatch, "_older", {})
         yield
 

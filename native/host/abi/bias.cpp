@@ -1,18 +1,18 @@
-// Bias: added to an output, added together with an activation in the call that convolves, and its gradient.
+// Bias: the addition to an output, the fused call that convolves and activates, and the gradient of the bias.
 #include "host/abi/epilogue.hpp"
 #include "host/abi/execution.hpp"
 
 namespace mucudnn::host {
 namespace {
 
-// What is added has the type of what it is added to, in the legacy API.
+// The legacy API requires an addend of the tensor's own data type.
 void check_addition(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
   check_stretches(part, whole);
   if (part.type != whole.type) bad_parameter("what is added and the tensor differ in their data types");
   check_addable(whole.type);
 }
 
-// The limits that cuDNN documents for its fused call. One of them is not kept: there, IDENTITY runs with
+// Keeps the limits that cuDNN documents for its fused call, except one. cuDNN runs IDENTITY with
 // IMPLICIT_PRECOMP_GEMM only, which the host engine does not have.
 void check_fused(const cudnnActivationStruct& activation, const cudnnTensorStruct& bias,
                  const cudnnTensorStruct& z, const cudnnTensorStruct& y) {

@@ -6,7 +6,7 @@ namespace mucudnn::host {
 
 double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem) {
   constexpr double kTraffic = 50;
-  constexpr double kTileEdge = 16;  // of an FFT tile, half of whose spectrum is kept
+  constexpr double kTileEdge = 16;  // the edge of an FFT tile, half of whose spectrum is kept
   double saving = 1;
   if (algorithm == Algorithm::winograd_nonfused) {
     saving = 4;

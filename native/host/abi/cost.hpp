@@ -1,12 +1,12 @@
-// What an algorithm costs, guessed without running it.
+// The estimated cost of an algorithm, without running it.
 #pragma once
 
 #include "host/abi/mapping.hpp"
 
 namespace mucudnn::host {
 
-// A rough model, in multiplications: those of the method, and kTraffic for each number that goes through the
-// workspace, which is about what a core does in the time that memory takes to write and read it.
+// Returns a rough cost in multiplications: those of the method, and kTraffic for each number that goes
+// through the workspace. A core does about so many multiplications while memory writes and reads one number.
 double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem);
 
 }  // namespace mucudnn::host

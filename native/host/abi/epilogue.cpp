@@ -10,8 +10,8 @@
 namespace mucudnn::host {
 namespace {
 
-constexpr std::int64_t kStretch =
-    256;  // values in fp64 that stay in the first cache while steps go over them
+// So many fp64 values stay in the first-level cache while the steps go over them.
+constexpr std::int64_t kStretch = 256;
 
 double load(float value) { return value; }
 double load(double value) { return value; }
@@ -23,7 +23,7 @@ void store(double value, double& to) { to = value; }
 void store(double value, Half& to) { to = to_half(static_cast<float>(value)); }
 void store(double value, BFloat16& to) { to = to_bfloat16(static_cast<float>(value)); }
 
-// Calls body with a value of the type that is stored.
+// Calls body with a value of the type that the tensor stores.
 template <typename Body>
 void with_type(cudnnDataType_t type, const Body& body) {
   switch (type) {
@@ -40,7 +40,7 @@ void with_type(cudnnDataType_t type, const Body& body) {
   }
 }
 
-// Some values of a row of the whole: where they lie in a tensor of the same dimensions.
+// Some values of one row of `whole`. It finds their addresses in any tensor of the same dimensions.
 struct Stretch {
   const cudnnTensorStruct& whole;
   std::int64_t row, begin, count;

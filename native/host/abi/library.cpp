@@ -1,4 +1,4 @@
-// The library itself: its version, its handles, its threads and what it runs on.
+// The library itself: its version, its handles, its threads and the names of what it runs on.
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
@@ -11,10 +11,10 @@
 namespace mucudnn::host {
 namespace {
 
-constexpr int kVersion[] = {9, 19, 0};  // of the cuDNN whose behaviour this follows
+constexpr int kVersion[] = {9, 19, 0};  // the cuDNN that this library follows
 
-// MUCUDNN_THREADS counts where a thread asks for no other number; what cannot be read counts as 1. The loops
-// around the products are what is divided over threads, so each product has one.
+// Starts with MUCUDNN_THREADS threads for callers that set no number; 1 if the variable cannot be read.
+// OpenBLAS runs on one thread: the loops around the products are divided.
 void start_threads() {
   static std::once_flag started;
   std::call_once(started, [] {
@@ -36,7 +36,7 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
-// "OpenBLAS 0.3.34", the first two words of a line that goes on with build options.
+// Returns text such as "OpenBLAS 0.3.34", the first two words of a line that goes on with build options.
 std::string openblas_version() {
   const std::string config = scipy_openblas_get_config();
   return config.substr(0, config.find(' ', config.find(' ') + 1));
@@ -56,7 +56,7 @@ size_t cudnnGetVersion(void) {
   return static_cast<size_t>(kVersion[0] * 10000 + kVersion[1] * 100 + kVersion[2]);
 }
 
-// There is no CUDA runtime behind this library.
+// Returns 0: this library uses no CUDA runtime.
 size_t cudnnGetCudartVersion(void) { return 0; }
 
 cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
@@ -82,7 +82,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Work is done when a call returns, so the stream is only remembered.
+// Only remembers the stream, because all work is complete when a call returns.
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return guarded([&] {
     require({{"handle", handle}});
@@ -97,9 +97,9 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
   });
 }
 
-// Two functions of our own: threads that later calls of the calling thread use (1 for less), and the CPU
-// model, the instruction set and the OpenBLAS kernels in use, in one line that stays the same in this
-// process.
+// Two functions that cuDNN does not have. mucudnnHostSetThreads sets the threads of the calling thread's
+// later calls; a count below 1 means 1. mucudnnHostDescribe returns one line with the CPU model, the
+// instruction set and the OpenBLAS kernels in use. The line stays the same in this process.
 #pragma GCC visibility push(default)
 
 void mucudnnHostSetThreads(int count) {

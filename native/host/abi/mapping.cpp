@@ -9,7 +9,7 @@ void require_set(const char* name, int dims) {
   if (dims == 0) bad_parameter(std::string("the descriptor of ") + name + " was never set");
 }
 
-// The order in which the axes of a packed tensor lie in memory, the closest first.
+// Calls body for each axis of a packed tensor, the axis with the smallest stride first.
 template <typename Body>
 void for_each_axis(int dims, Layout layout, const Body& body) {
   if (layout == Layout::nhwc) body(1);
@@ -18,7 +18,8 @@ void for_each_axis(int dims, Layout layout, const Body& body) {
   body(0);
 }
 
-// A dimension of size 1 is never stepped over, so that its stride does not count.
+// Returns whether the tensor is packed. The stride of a dimension of size 1 does not count: no address
+// depends on it.
 bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
   std::int64_t step = 1;
   bool packed = true;
@@ -47,7 +48,7 @@ DataType data_type_of(cudnnDataType_t type, cudnnDataType_t compute_type) {
   }
 }
 
-// The sizes of y by the descriptors of the legacy API.
+// Returns the sizes of y that the legacy API's descriptors give.
 std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes_of(cudnnConvolutionDescriptor_t convolution,
                                                         cudnnTensorDescriptor_t x,
                                                         cudnnFilterDescriptor_t w) {
@@ -154,7 +155,7 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
 
 Problem problem_of(const Descriptors& d) {
   require({{"the descriptor of y", d.y}});
-  output_sizes_of(d.convolution, d.x, d.w);  // says which descriptor is missing
+  output_sizes_of(d.convolution, d.x, d.w);  // throws and names the descriptor that is missing
   require_set("y", d.y->dims);
   return problem_of(*d.convolution, *d.x, tensor_of(*d.w), *d.y);
 }

@@ -1,4 +1,4 @@
-// From descriptors to the engine's problem, and from the enumerators of a pass to its algorithms.
+// Translates descriptors to the engine's problem, and the enumerators of a pass to its algorithms.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace mucudnn::host {
 
-// The four descriptors of every call, whatever the pass names them.
+// The four descriptors of a call. In a backward pass x, w or y is the gradient.
 struct Descriptors {
   cudnnTensorDescriptor_t x;
   cudnnFilterDescriptor_t w;
@@ -17,25 +17,25 @@ struct Descriptors {
   cudnnTensorDescriptor_t y;
 };
 
-// A filter as the packed tensor that it is.
+// Returns the packed tensor that a filter is.
 cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter);
 
-// The sizes of y, as many as the descriptors have dimensions. Throws Failure, BAD_PARAM, where the
+// Returns the sizes of y, as many as the descriptors have dimensions. Throws Failure, BAD_PARAM, if the
 // descriptors do not agree or no output is left.
 std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes(const cudnnConvolutionStruct& convolution,
                                                      const cudnnTensorStruct& x, const cudnnTensorStruct& w);
 
-// Throws Failure, BAD_PARAM, where y does not have these sizes.
+// Throws Failure, BAD_PARAM, unless y has these sizes.
 void check_output(const cudnnTensorStruct& y, int dims, const std::array<std::int64_t, CUDNN_DIM_MAX>& sizes);
 
-// Throws Failure: BAD_PARAM where the descriptors do not agree, NOT_SUPPORTED where the host engine has no
-// such dimensions, types, mode, paddings or strides.
+// Throws Failure: BAD_PARAM if the descriptors do not agree, NOT_SUPPORTED if the host engine does not have
+// such dimensions, types, modes, paddings or strides.
 Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorStruct& x,
                    const cudnnTensorStruct& w, const cudnnTensorStruct& y);
 Problem problem_of(const Descriptors& descriptors);
 
-// What each pass calls the engine's algorithms. The backward enumerations have no GEMM: implicit GEMM is
-// their ALGO_1 and explicit GEMM their ALGO_0.
+// The enumerators of each pass for the engine's algorithms. The backward enumerations have no GEMM: their
+// ALGO_1 is implicit GEMM, their ALGO_0 explicit GEMM.
 template <Pass pass>
 struct Legacy;
 
@@ -72,7 +72,8 @@ struct Legacy<Pass::backward_filter> {
   static constexpr int kCount = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT;
 };
 
-// Nothing for algorithms that the engine does not have. BAD_PARAM for what is no enumerator.
+// Returns nothing for an algorithm that the engine does not have. Throws Failure, BAD_PARAM, if the number is
+// no enumerator.
 template <Pass pass>
 std::optional<Algorithm> engine_algorithm(typename Legacy<pass>::Algorithm algorithm) {
   const auto value = static_cast<unsigned>(algorithm);
@@ -84,7 +85,7 @@ std::optional<Algorithm> engine_algorithm(typename Legacy<pass>::Algorithm algor
   return std::nullopt;
 }
 
-// The same for a pass known at run time; nothing for what is no enumerator.
+// Does the same for a pass known at run time, but returns nothing if the number is no enumerator.
 std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number);
 int algorithm_count(Pass pass);
 

@@ -1,4 +1,4 @@
-// Which algorithm to take: by a model (Get), or by running them all (Find, FindEx).
+// The choice of an algorithm: by a cost model (Get), or by running them all (Find, FindEx).
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kNotTimed = -1;
 
-// Zeroed memory: its pages are there, and its values never slow arithmetic down, when time is taken.
+// Zeroed memory for timing. Its pages are mapped before, and its zeros never slow arithmetic down.
 class Buffer {
  public:
   explicit Buffer(std::size_t size) : data_(::operator new(size, kAlignment)) { std::memset(data_, 0, size); }
@@ -38,7 +38,7 @@ double estimated_cost(const typename Legacy<pass>::Performance& result, const Pr
   return estimated_cost(*engine_algorithm<pass>(result.algo), pass, problem);
 }
 
-// Every algorithm of the pass with its status and its workspace, not timed.
+// Returns every algorithm of the pass with its status and its workspace, not timed.
 template <Pass pass>
 std::vector<typename Legacy<pass>::Performance> survey(const Problem& problem, cudnnMathType_t math) {
   std::vector<typename Legacy<pass>::Performance> results(Legacy<pass>::kCount);
@@ -47,7 +47,7 @@ std::vector<typename Legacy<pass>::Performance> survey(const Problem& problem, c
     result.algo = static_cast<typename Legacy<pass>::Algorithm>(i);
     result.time = kNotTimed;
     result.determinism = CUDNN_DETERMINISTIC;
-    // There are no tensor cores here, whatever the descriptor allows.
+    // A CPU has no tensor cores, whatever the descriptor allows.
     result.mathType = math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
     result.status = guarded(
         [&] { result.memory = required_workspace(engine_algorithm<pass>(result.algo), pass, problem); });
@@ -55,7 +55,7 @@ std::vector<typename Legacy<pass>::Performance> survey(const Problem& problem, c
   return results;
 }
 
-// Milliseconds of one run.
+// Returns the milliseconds of one run.
 float time_once(Algorithm algorithm, Pass pass, const Problem& problem, const Tensors& tensors,
                 const Workspace& workspace) {
   const auto start = std::chrono::steady_clock::now();
@@ -63,7 +63,8 @@ float time_once(Algorithm algorithm, Pass pass, const Problem& problem, const Te
   return std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Runs each algorithm that can, once, in the caller's workspace or, without one, in a fresh one for each.
+// Runs each algorithm that can run, once, in the caller's workspace. Without one, each gets a fresh
+// workspace.
 template <Pass pass>
 std::vector<typename Legacy<pass>::Performance> timed(const Problem& problem, cudnnMathType_t math,
                                                       const Tensors& tensors, const Workspace* workspace) {
@@ -76,7 +77,8 @@ std::vector<typename Legacy<pass>::Performance> timed(const Problem& problem, cu
         const Buffer own(result.memory);
         result.time = time_once(algorithm, pass, problem, tensors, {own.data(), result.memory});
       } else if (result.memory > 0 && (workspace->data == nullptr || workspace->size < result.memory)) {
-        throw Failure(CUDNN_STATUS_ALLOC_FAILED, "the workspace given is too small");  // as cuDNN reports it
+        // cuDNN reports this status for such an algorithm, too.
+        throw Failure(CUDNN_STATUS_ALLOC_FAILED, "the workspace given is too small");
       } else {
         result.time = time_once(algorithm, pass, problem, tensors, *workspace);
       }

@@ -46,7 +46,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 #undef MUCUDNN_NAME
 }
 
-// Reading the message clears it, as in cuDNN.
+// Reading the message clears it. cuDNN does the same.
 void cudnnGetLastErrorString(char* message, size_t size) {
   if (message == nullptr || size == 0) return;
   std::snprintf(message, size, "%s", mucudnn::host::last_error);

@@ -1,4 +1,4 @@
-// What stands behind the opaque pointers of the ABI, and how its functions fail.
+// The objects behind the opaque pointers of the ABI, and the failures of its functions.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ struct cudnnContext {
   cudaStream_t stream = nullptr;
 };
 
-// Until they are set, descriptors read as zeros, as in cuDNN.
+// A descriptor that was not set reads as zeros, as cuDNN's does.
 struct cudnnTensorStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   int dims = 0;
@@ -35,7 +35,7 @@ struct cudnnConvolutionStruct {
 
   int dims = 0;
   std::array<int, kMaxDims> paddings{};
-  std::array<int, kMaxDims> post_paddings{};  // the graph API's; the legacy API sets both the same
+  std::array<int, kMaxDims> post_paddings{};  // the graph API sets them; the legacy API sets both alike
   std::array<int, kMaxDims> strides{};
   std::array<int, kMaxDims> dilations{};
   cudnnConvolutionMode_t mode = CUDNN_CONVOLUTION;
@@ -54,7 +54,7 @@ struct cudnnActivationStruct {
 
 namespace mucudnn::host {
 
-// Ends a function of the ABI with this status; the message is what cudnnGetLastErrorString tells.
+// Ends a function of the ABI with this status. cudnnGetLastErrorString returns the message.
 class Failure : public std::runtime_error {
  public:
   Failure(cudnnStatus_t status, const std::string& message) : std::runtime_error(message), status_(status) {}
@@ -72,17 +72,17 @@ class Failure : public std::runtime_error {
   throw Failure(CUDNN_STATUS_NOT_SUPPORTED, message);
 }
 
-// NULL is BAD_PARAM, as cuDNN's legacy functions have it, not BAD_PARAM_NULL_POINTER.
+// Throws BAD_PARAM for NULL, as cuDNN's legacy functions do, not BAD_PARAM_NULL_POINTER.
 inline void require(std::initializer_list<std::pair<const char*, const void*>> pointers) {
   for (const auto& [name, pointer] : pointers) {
     if (pointer == nullptr) bad_parameter(std::string(name) + " is NULL");
   }
 }
 
-// Keeps the message for this thread's cudnnGetLastErrorString.
+// Keeps the message for cudnnGetLastErrorString in this thread, and returns the status.
 cudnnStatus_t failed(cudnnStatus_t status, const char* message) noexcept;
 
-// The outermost frame of every function that returns a status: no exception leaves the library.
+// Runs the body of a function that returns a status. No exception leaves the library.
 template <typename Body>
 cudnnStatus_t guarded(Body&& body) noexcept {
   try {
@@ -101,7 +101,7 @@ cudnnStatus_t guarded(Body&& body) noexcept {
   }
 }
 
-// Bytes of one element; BAD_PARAM for a type that the host engine does not know.
+// Returns the bytes of one element. Throws BAD_PARAM for a type that the host engine does not know.
 std::size_t size_of(cudnnDataType_t type);
 
 }  // namespace mucudnn::host

@@ -26,7 +26,7 @@ void check_format(cudnnTensorFormat_t format) {
   bad_parameter("tensor format " + std::to_string(static_cast<int>(format)) + ": NCHW (0) or NHWC (1)");
 }
 
-// Elements from the first to the last, gaps included; NOT_SUPPORTED beyond cuDNN's limit.
+// Returns the elements from the first to the last, gaps included. Throws NOT_SUPPORTED beyond cuDNN's limit.
 std::int64_t extent(const cudnnTensorStruct& tensor) {
   std::int64_t elements = 1;
   for (int axis = 0; axis < tensor.dims; ++axis) {

@@ -1,4 +1,5 @@
-// One call of cudnnBackendSetAttribute or cudnnBackendGetAttribute, and the rules that it keeps.
+// One call of cudnnBackendSetAttribute or cudnnBackendGetAttribute. It keeps the rules that all attributes
+// share.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace mucudnn::host::graph {
 
-// alpha and beta of an operation, which read back in the type in which they were set.
+// The alpha or beta of an operation. GetAttribute returns it in the type in which it was set.
 struct Scalar {
   double value;
   cudnnBackendAttributeType_t type = CUDNN_TYPE_FLOAT;
@@ -21,7 +22,7 @@ class Access {
   using Type = cudnnBackendAttributeType_t;
   enum class Reads { yes, no };  // no: cuDNN answers NOT_SUPPORTED to GetAttribute
 
-  // elements is the caller's array, read when setting, else written.
+  // `elements` is the caller's array. Setting reads it, getting writes it.
   Access(bool setting, Name name, Type type, std::int64_t count, std::int64_t* returned, void* elements)
       : setting_(setting),
         name_(name),
@@ -30,14 +31,14 @@ class Access {
         returned_(returned),
         elements_(elements) {}
 
-  // False where no attribute of that name was offered.
+  // Returns whether the descriptor has offered the attribute that the call names.
   bool served() const { return served_; }
   bool about(Name name) const { return name == name_; }
 
-  // How the kind of descriptor that calls this answers to a wrong type.
+  // Sets the answer to a wrong type, which differs between kinds of descriptors.
   void answer_wrong_types(cudnnStatus_t status) { wrong_type_ = status; }
 
-  // An attribute that cuDNN has and this library has no use for.
+  // Refuses an attribute that cuDNN has and the host engine does not use.
   void refuse(Name name) const {
     if (name == name_) not_supported("the host engine has no attribute " + std::to_string(name_));
   }
@@ -77,7 +78,7 @@ class Access {
     }
   }
 
-  // A descriptor that is not finalized counts as none, as in cuDNN: finalizing complains.
+  // Setting a descriptor that is not finalized succeeds and stores none, as in cuDNN. Finalizing then fails.
   template <typename Kind>
   void descriptor(Name name, std::shared_ptr<Kind>& member, Reads reads = Reads::yes) {
     if (!serve(name, reads)) return;
@@ -92,13 +93,13 @@ class Access {
     member = handle->descriptor->finalized() ? finalized<Kind>(handle, CUDNN_STATUS_SUCCESS) : nullptr;
   }
 
-  // `open` is the answer to one that is not finalized. With `null`, the answer to a NULL among them.
+  // `open` is the answer to a descriptor that is not finalized. `null` is the answer to a NULL pointer.
   template <typename Kind>
   void descriptors(Name name, std::vector<std::shared_ptr<Kind>>& member, cudnnStatus_t open,
                    cudnnStatus_t null, Reads reads = Reads::yes) {
     if (!serve(name, reads)) return;
     check_type(CUDNN_TYPE_BACKEND_DESCRIPTOR);
-    if (!setting_) return elements_ == nullptr ? count(0) : lend_some(member);  // as cuDNN counts
+    if (!setting_) return elements_ == nullptr ? count(0) : lend_some(member);  // cuDNN counts so, too
     if (count_ < 0) bad_parameter(counted());
     std::vector<std::shared_ptr<Kind>> taken;
     for (std::int64_t i = 0; i < count_; ++i) {
@@ -109,7 +110,7 @@ class Access {
     member = std::move(taken);
   }
 
-  // What can be read only.
+  // Serves an attribute that can only be read.
   template <typename T>
   void result(Name name, Type type, const T& value) {
     if (!serve_result(name, type)) return;
@@ -125,7 +126,7 @@ class Access {
     if (!serve_result(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
     lend_some(values);
   }
-  // A text, which is given whole or not at all.
+  // Serves a text, which is given whole or not at all.
   void text_result(Name name, const std::string& text) {
     if (!serve_result(name, CUDNN_TYPE_CHAR)) return;
     const auto size = static_cast<std::int64_t>(text.size());
@@ -174,7 +175,8 @@ class Access {
     if (returned_ != nullptr) *returned_ = available;
   }
 
-  // One value: asked for by a count of 1, and just counted by less. A NULL value was written before.
+  // Gives one value to a caller that asks for one. A caller that asks for fewer learns that there is one. If
+  // `value` is null, the caller's element has been written before.
   template <typename T>
   void give(const T* value) const {
     if (count_ > 1) bad_parameter(counted() + ", of which there is one");
@@ -191,7 +193,7 @@ class Access {
     count(given);
   }
 
-  // Makes a descriptor of the caller's show this one.
+  // Makes the caller's descriptor at `index` refer to `shown`.
   template <typename Kind>
   void lend(const std::shared_ptr<Kind>& shown, std::int64_t index) const {
     auto* const handle = element<Handle*>(index);
@@ -202,7 +204,7 @@ class Access {
     handle->descriptor = shown;
   }
 
-  // As many as the caller brought descriptors of the kind for, up to the first that is none.
+  // Gives as many as the caller brought descriptors of the right kind, up to the first of another kind.
   template <typename Kind>
   void lend_some(const std::vector<std::shared_ptr<Kind>>& shown) const {
     const auto available = static_cast<std::int64_t>(shown.size());
@@ -226,7 +228,7 @@ class Access {
   bool served_ = false;
 };
 
-// A bool of the caller's may hold any byte.
+// A caller's bool may hold any byte, so it is read as a byte.
 template <>
 inline bool Access::element<bool>(std::int64_t index) const {
   return element<unsigned char>(index) != 0;

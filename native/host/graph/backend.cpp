@@ -54,7 +54,7 @@ void access(Descriptor& descriptor, Access access) {
   if (!access.served()) bad_parameter("the descriptor has no such attribute");
 }
 
-// What an execution needs, finalized.
+// Returns the finalized execution plan. Throws Failure if a pointer is NULL or the plan is not finalized.
 std::shared_ptr<ExecutionPlan> plan_of(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                        cudnnBackendDescriptor_t pack) {
   require({{"handle", handle}, {"the execution plan", plan}, {"the variant pack", pack}});

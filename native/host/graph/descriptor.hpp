@@ -1,4 +1,4 @@
-// What stands behind a cudnnBackendDescriptor_t.
+// The objects behind a cudnnBackendDescriptor_t.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@ namespace mucudnn::host::graph {
 
 class Access;
 
-// Set while it is open, read once it is finalized, and then never changed again: descriptors that refer to
-// it share it, whatever the program does with its own pointer.
+// A descriptor can be set until it is finalized. Then it can be read and never changes. Descriptors that
+// refer to it share its ownership, so that it survives the program's own pointer.
 class Descriptor {
  public:
   virtual ~Descriptor() = default;
@@ -23,25 +23,25 @@ class Descriptor {
     finalized_ = true;
   }
 
-  // Offers each attribute to the access, which takes the one that it is about.
+  // Offers each attribute to the access, which serves the one that the call names.
   virtual void attributes(Access& access) = 0;
 
  protected:
-  // Derives what follows from the attributes. Throws Failure where they do not make sense together.
+  // Derives further values from the attributes. Throws Failure if they do not make sense together.
   virtual void complete() = 0;
 
  private:
   bool finalized_ = false;
 };
 
-// What the program's pointer points to.
+// The object that the program's pointer points to.
 struct Handle {
   cudnnBackendDescriptorType_t type;
   std::shared_ptr<Descriptor> descriptor;
 };
 
-// The finalized descriptor of this kind behind a program's pointer. Throws Failure: BAD_PARAM for another
-// kind, `open` where it is not finalized.
+// Returns the finalized descriptor behind a program's pointer. Throws Failure: BAD_PARAM for another kind,
+// `open` if it is not finalized.
 template <typename Kind>
 std::shared_ptr<Kind> finalized(cudnnBackendDescriptor_t pointer, cudnnStatus_t open) {
   auto found = std::dynamic_pointer_cast<Kind>(static_cast<Handle*>(pointer)->descriptor);
@@ -50,7 +50,7 @@ std::shared_ptr<Kind> finalized(cudnnBackendDescriptor_t pointer, cudnnStatus_t 
   return found;
 }
 
-// A finalized descriptor of the library's own making.
+// Finalizes a descriptor that the library itself has made.
 template <typename Kind>
 std::shared_ptr<Kind> complete(std::shared_ptr<Kind> descriptor) {
   descriptor->finalize();

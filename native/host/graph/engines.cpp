@@ -23,7 +23,7 @@ void check_processors(std::int32_t count) {
   if (count < 0) bad_parameter("a target of " + std::to_string(count) + " multiprocessors");
 }
 
-// Throws Failure, BAD_PARAM, where a knob is chosen twice.
+// Throws Failure, BAD_PARAM, if a knob is chosen twice.
 void check_distinct(const std::vector<std::shared_ptr<KnobChoice>>& choices) {
   for (auto one = choices.begin(); one != choices.end(); ++one) {
     if (std::any_of(choices.begin(), one, [&](const auto& other) { return other->type == (*one)->type; }))
@@ -127,8 +127,8 @@ void Heuristics::attributes(Access& access) {
   access.refuse(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
 }
 
-// The engines that can run, by their estimated cost; those of the fallback need no workspace. Of one with a
-// knob, the largest tiles and the smallest.
+// Lists the configurations that can run, by their estimated cost. An engine with a knob appears with the
+// largest and with the smallest tiles. The fallback lists only configurations without workspace.
 void Heuristics::complete() {
   if (!graph_) bad_parameter("heuristics need their graph, finalized");
   check_processors(processors_);

@@ -1,15 +1,15 @@
 // Descriptors of engines, their configurations and the heuristics that choose among them. An engine of the
-// host is an algorithm of the legacy API under the same number. That of explicit GEMM has a knob, the tile
-// size of its Variant.
+// host's graph API is the legacy algorithm with the same number. The engine of explicit GEMM has a knob, the
+// tile size of its Variant.
 #pragma once
 
 #include "host/graph/operation_graph.hpp"
 
 namespace mucudnn::host::graph {
 
-constexpr std::int64_t kUnchosen = -1;  // the value of a knob that is left to the engine
+constexpr std::int64_t kUnchosen = -1;  // the value of a knob that the engine sets itself
 
-// Of the knob that an engine has.
+// The descriptor of an engine's knob.
 class KnobInfo : public Descriptor {
  public:
   void attributes(Access& access) override;
@@ -18,7 +18,7 @@ class KnobInfo : public Descriptor {
   void complete() override;
 
  private:
-  friend class Engine;  // which alone makes those that can be finalized
+  friend class Engine;  // no other class makes knobs that can be finalized
   bool is_tile_size_ = false;
 };
 
@@ -55,9 +55,9 @@ class KnobChoice : public Descriptor {
 class EngineConfig : public Descriptor {
  public:
   std::shared_ptr<Engine> engine;
-  std::vector<std::shared_ptr<KnobChoice>> choices;  // of each knob one at most
+  std::vector<std::shared_ptr<KnobChoice>> choices;  // at most one for each knob
 
-  std::int64_t tile_size() const;  // or kUnchosen
+  std::int64_t tile_size() const;  // kUnchosen if the engine sets it
   Variant variant() const;
   std::size_t workspace() const { return workspace_; }
 
@@ -70,8 +70,8 @@ class EngineConfig : public Descriptor {
   std::size_t workspace_ = 0;
 };
 
-// Of the engine's knob; where it is left to the engine, a configuration without choices. Throws Failure,
-// NOT_SUPPORTED, where the engine has no such knob or value.
+// Returns a finalized configuration with this value of the engine's knob; without choices for kUnchosen.
+// Throws Failure, NOT_SUPPORTED, if the engine has no such knob or value.
 std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size);
 
 class Heuristics : public Descriptor {
@@ -83,7 +83,7 @@ class Heuristics : public Descriptor {
 
  private:
   std::shared_ptr<OperationGraph> graph_;
-  cudnnBackendHeurMode_t mode_ = CUDNN_HEUR_MODES_COUNT;  // none, which has no results
+  cudnnBackendHeurMode_t mode_ = CUDNN_HEUR_MODES_COUNT;  // no mode: there are no results
   std::int32_t processors_ = 0;
   std::vector<std::shared_ptr<EngineConfig>> results_;  // the best first
 };

@@ -23,7 +23,7 @@ class JsonParser {
   [[noreturn]] static void fail() { bad_parameter("the plan is not JSON"); }
 
   void skip_space() {
-    const auto begin = rest_.find_first_not_of(std::string_view(" \t\r\n\0", 5));  // some end it as C does
+    const auto begin = rest_.find_first_not_of(std::string_view(" \t\r\n\0", 5));  // some texts end in '\0'
     rest_.remove_prefix(begin == std::string_view::npos ? rest_.size() : begin);
   }
 
@@ -76,7 +76,7 @@ class JsonParser {
     return result;
   }
 
-  // No text of a plan has an escape; one is kept as it is written.
+  // Keeps an escape sequence as it is written. No text of an execution plan has one.
   std::string string() {
     std::size_t end = 0;
     while (end < rest_.size() && rest_[end] != '"') end += rest_[end] == '\\' ? 2 : 1;

@@ -1,4 +1,4 @@
-// JSON, as far as plans need it.
+// A reader of the JSON that execution plans use.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace mucudnn::host::graph {
 
-// What one can ask of a value. Each throws Failure, BAD_PARAM, where the value is of another kind.
+// A value of any kind. The functions that read it throw Failure, BAD_PARAM, if it is of another kind.
 class Json {
  public:
   using Members = std::map<std::string, Json>;
@@ -21,7 +21,7 @@ class Json {
   const std::vector<Json>& items() const;
   std::vector<std::int64_t> integers() const;
   const std::string& text() const;
-  std::int64_t integer() const;  // also of a text that is one
+  std::int64_t integer() const;  // also reads a text that is an integer
   double number() const;
   bool truth() const;
   const Members& members() const;

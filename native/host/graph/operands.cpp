@@ -115,7 +115,7 @@ void Pointwise::attributes(Access& access) {
   access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, CUDNN_TYPE_DOUBLE, lower, no);
   access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, CUDNN_TYPE_DOUBLE, upper, no);
   access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, slope, no);
-  double unused = 0;  // of functions that the host engine does not have
+  double unused = 0;  // parameters of functions that the host engine does not have
   for (const auto name : {CUDNN_ATTR_POINTWISE_ELU_ALPHA, CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA,
                           CUDNN_ATTR_POINTWISE_SWISH_BETA}) {
     access.value(name, CUDNN_TYPE_DOUBLE, unused, no);

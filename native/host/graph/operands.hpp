@@ -1,4 +1,4 @@
-// Descriptors of what operations work on and by: tensors, convolutions and pointwise functions.
+// Descriptors that operations refer to: tensors, convolutions and pointwise functions.
 #pragma once
 
 #include <limits>
@@ -19,7 +19,7 @@ class Tensor : public Descriptor {
   bool is_by_value = false;
   cudnnBackendTensorReordering_t reordering = CUDNN_TENSOR_REORDERING_NONE;
 
-  // As the engine sees it. Throws Failure, NOT_SUPPORTED, where the engine has no such tensors.
+  // Returns the engine's own descriptor. Throws Failure, NOT_SUPPORTED, if the engine has no such tensors.
   cudnnTensorStruct shape() const;
 
   void attributes(Access& access) override;
@@ -35,7 +35,7 @@ class Convolution : public Descriptor {
   cudnnConvolutionMode_t mode = CUDNN_CONVOLUTION;
   std::vector<std::int64_t> paddings, post_paddings, strides, dilations;
 
-  // As the engine sees it, in one group. Throws Failure, NOT_SUPPORTED.
+  // Returns the engine's own descriptor, with one group. Throws Failure, NOT_SUPPORTED.
   cudnnConvolutionStruct shape() const;
 
   void attributes(Access& access) override;

@@ -7,7 +7,7 @@
 namespace mucudnn::host::graph {
 namespace {
 
-// The pointwise operations that follow a forward convolution, one after the other.
+// Returns the pointwise operations that follow a forward convolution, in order, and sets `convolution`.
 std::vector<const PointwiseOperation*> chain_of(const std::vector<std::shared_ptr<Operation>>& operations,
                                                 const ConvolutionOperation*& convolution) {
   std::vector<const PointwiseOperation*> rest, chain;
@@ -73,8 +73,8 @@ Rectifier rectifier_of(const PointwiseOperation& operation) {
   return {function.lower, function.upper, function.slope, function.nan == CUDNN_PROPAGATE_NAN};
 }
 
-// A tensor like the output that is added first is what the convolution adds to, by its beta: then it may be
-// the output itself, as in the legacy API.
+// Turns an addition of a tensor like the output into the convolution's residual, if it is the first step. The
+// residual may be the output itself, as in the legacy API.
 void fold_residual(Fusion& fusion) {
   const auto* const first = fusion.steps.empty() ? nullptr : std::get_if<Addition>(&fusion.steps.front());
   if (first == nullptr || !same_layout(first->operand, fusion.output)) return;
@@ -143,7 +143,7 @@ void OperationGraph::attributes(Access& access) {
                 std::int64_t{fusion_ ? algorithm_count(fusion_->pass) : 0});
 }
 
-// Any graph that is one is finalized, as in cuDNN; whether an engine runs it is asked later.
+// Finalizes any graph, as cuDNN does. Whether an engine runs it shows later.
 void OperationGraph::complete() {
   if (operations.empty()) bad_parameter("a graph without operations");
   std::set<std::int64_t> written;

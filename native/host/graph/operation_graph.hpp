@@ -1,4 +1,4 @@
-// The descriptor of a graph, and what the host engine makes of it.
+// The descriptor of an operation graph, and the form in which the host engine runs it.
 #pragma once
 
 #include <optional>
@@ -8,24 +8,24 @@
 
 namespace mucudnn::host::graph {
 
-// A graph that the host engine runs: one convolution, with what follows a forward one in place.
+// A graph that the host engine can run: one convolution, with pointwise steps in place after a forward one.
 struct Fusion {
   Pass pass = Pass::forward;
   Problem problem;
   std::int64_t x = 0, w = 0, y = 0;  // unique ids
   cudnnTensorStruct output;
   double alpha = 1;
-  double beta = 0;            // of `residual`
-  std::int64_t residual = 0;  // the output itself, unless a tensor like it is added first
+  double beta = 0;            // the factor of `residual`
+  std::int64_t residual = 0;  // unique id: the output, or a tensor like it that is added first
   std::vector<Step> steps;
-  std::vector<std::int64_t> operands;  // of the additions among the steps, in their order
+  std::vector<std::int64_t> operands;  // unique ids for the additions in `steps`, in order
 };
 
 class OperationGraph : public Descriptor {
  public:
   std::vector<std::shared_ptr<Operation>> operations;
 
-  // Throws Failure, NOT_SUPPORTED, where the host engine does not run the graph.
+  // Throws Failure, NOT_SUPPORTED, if the host engine cannot run the graph.
   const Fusion& fusion() const;
 
   void attributes(Access& access) override;
@@ -37,7 +37,7 @@ class OperationGraph : public Descriptor {
   void* handle_ = nullptr;
   bool dynamic_shapes_ = false;
   std::optional<Fusion> fusion_;
-  std::string reason_;  // why there is no fusion
+  std::string reason_;  // the reason why there is no fusion
 };
 
 }  // namespace mucudnn::host::graph

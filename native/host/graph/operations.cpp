@@ -87,7 +87,7 @@ void PointwiseOperation::attributes(Access& access) {
   access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, alpha2, no);
 }
 
-// Functions that the host engine does not have are not checked: no graph with them runs.
+// Does not check functions that the host engine does not have: no graph with them can run.
 void PointwiseOperation::complete() {
   if (!pointwise) pointwise = graph::complete(std::make_shared<Pointwise>());
   const bool adds = pointwise->mode == CUDNN_POINTWISE_ADD;

@@ -8,7 +8,7 @@
 namespace mucudnn::host::graph {
 namespace {
 
-constexpr const char* kLibrary = "mucudnn-host";  // engine numbers mean something to their own library only
+constexpr const char* kLibrary = "mucudnn-host";  // engine numbers are valid in their own library only
 
 struct Named {
   const char* name;
@@ -22,7 +22,7 @@ constexpr Named kDataTypes[] = {{"CUDNN_DATA_FLOAT", CUDNN_DATA_FLOAT},
 constexpr Named kFunctions[] = {{"CUDNN_POINTWISE_ADD", CUDNN_POINTWISE_ADD},
                                 {"CUDNN_POINTWISE_RELU_FWD", CUDNN_POINTWISE_RELU_FWD}};
 
-// What a pass calls its operation and its tensors.
+// The names that the JSON gives a pass's operation and its tensors.
 struct Operands {
   Pass pass;
   const char *operation, *x, *w, *y;
@@ -202,7 +202,7 @@ std::int64_t tile_size_from(const Json& knobs) {
   std::int64_t tile_size = kUnchosen;
   for (const auto& [name, value] : knobs.members()) {
     if (name != kTileSize) bad_parameter("the host engine has no knob " + name);
-    value.number();  // not a text, as which other numbers of a plan may be written
+    value.number();  // throws for a text, in which other numbers may be written
     tile_size = value.integer();
   }
   return tile_size;

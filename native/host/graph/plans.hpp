@@ -9,8 +9,8 @@ class VariantPack : public Descriptor {
  public:
   void* workspace = nullptr;
 
-  // Where the program keeps a tensor. Throws Failure, BAD_PARAM, where it does not say or the address does
-  // not suit the data type.
+  // Returns the address of a tensor in the program's memory. Throws Failure, BAD_PARAM, if the program gives
+  // none or one that is not aligned to the data type.
   void* address_of(std::int64_t uid, cudnnDataType_t type) const;
 
   void attributes(Access& access) override;
@@ -27,7 +27,7 @@ class ExecutionPlan : public Descriptor {
  public:
   std::size_t workspace() const { return config_->workspace(); }
 
-  // Runs when it is called. Throws Failure before anything is written.
+  // Runs the plan and returns when it is done. Throws Failure before anything is written.
   void execute(const VariantPack& pack) const;
 
   void attributes(Access& access) override;
@@ -38,7 +38,8 @@ class ExecutionPlan : public Descriptor {
  private:
   void* handle_ = nullptr;
   std::shared_ptr<EngineConfig> config_;
-  std::vector<char> json_;  // what to make the configuration from, if set
+  // The text to make the configuration from; empty if the program sets the configuration itself.
+  std::vector<char> json_;
 };
 
 }  // namespace mucudnn::host::graph

@@ -19,7 +19,7 @@ extern const Kernels table;
 
 namespace {
 
-// The widest first; null behind the last one.
+// Returns the supported table at this index. The widest instruction set comes first, null behind the last.
 const Kernels* supported(int index) {
   const Kernels* found[4] = {};
   int count = 0;

@@ -1,7 +1,8 @@
-// Real 16x16 tiles to their 256 independent frequency values and back. For kernels.cpp alone.
+// Transforms real 16x16 tiles to their 256 independent frequency values and back. Only kernels.cpp includes
+// this file.
 //
-// Two real sequences make one complex one, so a single complex transform of 16 serves all: rows go in
-// pairs, and so do the columns 0 and 8, which are real after the rows.
+// A complex transform of 16 transforms two real sequences at once. Rows are therefore transformed in pairs.
+// So are the columns 0 and 8, which are real after the rows.
 #pragma once
 
 #include "host/transforms/tiles.hpp"
@@ -22,7 +23,8 @@ MUCUDNN_INLINE void fft4(const Vector (&re)[4], const Vector (&im)[4], Vector (&
   out_re[3] = b_re - d_im, out_im[3] = b_im + d_re;
 }
 
-// The discrete Fourier transform in place, 16 = 4 * 4. With re and im exchanged it is 16 times the inverse.
+// Computes the discrete Fourier transform in place, with 16 = 4 * 4. With re and im exchanged it computes 16
+// times the inverse.
 void fft16(Vector* re, Vector* im) {
   constexpr float c1 = 0.92387953251128674f, c2 = 0.70710678118654752f, c3 = 0.38268343236508977f;
   constexpr float cosine[10] = {1, c1, c2, c3, 0, -c3, -c2, -c1, -1, -c1};
@@ -51,8 +53,8 @@ void fft16(Vector* re, Vector* im) {
   }
 }
 
-// The frequencies 1 to 7 of two real sequences, from the transform (re, im) of a + i b; those at 0 and 8
-// are real: re is a's and im is b's.
+// Separates frequency k, from 1 to 7, of two real sequences a and b, given the transform (re, im) of a + i b.
+// At 0 and 8 no separation is needed: both are real, re is a's and im is b's.
 MUCUDNN_INLINE void separate(const Vector* re, const Vector* im, int k, Vector& a_re, Vector& a_im,
                              Vector& b_re, Vector& b_im) {
   const int m = fft_size - k;
@@ -66,16 +68,16 @@ MUCUDNN_INLINE void join(Vector* re, Vector* im, int k, Vector a_re, Vector a_im
   re[m] = a_re + b_im, im[m] = b_re - a_im;
 }
 
-struct Tile {  // after the rows: the columns 0 to 8, each of 16 rows
+struct Tile {  // after the rows are transformed: the columns 0 to 8, each of 16 rows
   Vector re[fft_half + 1][fft_size], im[fft_half + 1][fft_size];
 };
 
-// The planes of a tile: 0 to 3 the real frequencies, then pairs: the columns 0 and 8 (rows 1 to 7), then
-// the columns 1 to 7.
+// The planes of a tile. Planes 0 to 3 are the real frequencies. Then come pairs of planes: the columns 0 and
+// 8 (rows 1 to 7), then the columns 1 to 7.
 struct TilePlanes {
   Spectrum tile;
 
-  // Every plane is in another page, where no hardware prefetcher follows.
+  // Each plane is in another page, which hardware prefetchers do not reach.
   MUCUDNN_INLINE void prefetch(std::int64_t tiles_ahead, int first, int count) const {
     const float* ahead = tile.data + tiles_ahead * tile.row_stride;
     for (int k = first; k < first + count; ++k) __builtin_prefetch(ahead + k * tile.plane_stride);
@@ -89,7 +91,7 @@ struct TilePlanes {
   }
 };
 
-// read(r, pixels) fills the 16 pixels of row r, or returns false where they are all 0.
+// Transforms a tile. read(r, pixels) fills the 16 pixels of row r, or returns false if they are all 0.
 template <typename Read>
 MUCUDNN_INLINE void fft_forward(const TilePlanes& planes, Read read) {
   Tile tile;
@@ -122,7 +124,7 @@ MUCUDNN_INLINE void fft_forward(const TilePlanes& planes, Read read) {
   }
 }
 
-// 256 times the inverse; write(r, pixels) takes the 16 pixels of each row below `rows`.
+// Computes 256 times the inverse. write(r, pixels) takes the 16 pixels of each row below `rows`.
 template <typename Write>
 MUCUDNN_INLINE void fft_inverse(const TilePlanes& planes, std::int64_t rows, Write write) {
   Tile tile;

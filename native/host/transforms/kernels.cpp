@@ -1,6 +1,6 @@
-// Compiled once for each instruction set: MUCUDNN_ISA names it, MUCUDNN_LANES is its vectors' width. No
-// standard header with code may be included here: the linker could take this file's copy of an inline
-// function into programs for lesser processors.
+// This file is compiled once for each instruction set: MUCUDNN_ISA names it, MUCUDNN_LANES is the width of
+// its vectors. It must not include standard headers with code: the linker could use this file's copy of an
+// inline function in programs for lesser processors.
 #include "host/transforms/fft_tiles.hpp"
 #include "host/transforms/winograd_tiles.hpp"
 

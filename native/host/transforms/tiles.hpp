@@ -1,4 +1,5 @@
-// What both transforms share: bands of packed image rows, and filters as runs. For kernels.cpp alone.
+// The common part of both transforms: bands of packed image rows, and filters as runs of taps. Only
+// kernels.cpp includes this file.
 #pragma once
 
 #include "host/transforms/vector.hpp"
@@ -6,17 +7,17 @@
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 
-// The spectrum from a row and a channel on.
+// Returns the part of the spectrum that begins at a row and a channel.
 MUCUDNN_INLINE Spectrum at(const Spectrum& s, std::int64_t row, int channel) {
   return Spectrum{s.data + row * s.row_stride + channel, s.plane_stride, s.row_stride};
 }
 
-// The rows of the image that a block's tiles touch, packed.
+// The packed rows of the image that the tiles of a block read.
 struct Band {
   Vector* pixels;
   std::int64_t first, last, width;
 
-  // The pixels of an image row, or null outside the image.
+  // Returns the pixels of an image row; null outside the image.
   const Vector* row(std::int64_t y) const {
     return y >= first && y < last ? pixels + (y - first) * width : nullptr;
   }
@@ -33,7 +34,7 @@ Band pack_band(const ImageBlock& b, int lane) {
   return band;
 }
 
-// The image rows of tile row i, to be written back.
+// Returns the image rows of tile row i, which are to be written.
 Run tile_row_run(const ImageBlock& b, std::int64_t i, int lane) {
   const std::int64_t first = i * b.step_height;
   const std::int64_t rows = smaller(b.step_height, b.height - first);
@@ -41,7 +42,8 @@ Run tile_row_run(const ImageBlock& b, std::int64_t i, int lane) {
              channels_from(b.channels, lane), b.channel_stride, b.pixel_stride};
 }
 
-// Fetches a run while the values to be written to it are computed: its channels lie in different pages.
+// Fetches a run into the cache while the values to be written to it are computed: its channels lie in
+// different pages.
 void prefetch(const Run& run) {
   constexpr std::int64_t line_floats = 16;
   for (std::int64_t c = 0; c < run.channels && run.pixel_stride == 1; ++c) {
@@ -51,8 +53,8 @@ void prefetch(const Run& run) {
   }
 }
 
-// Where the packed taps of a filter block lie: that of `tap` for the n-th input channel is at
-// n * in_step + tap * tap_step.
+// The packed taps of a filter block. Tap `tap` of the n-th input channel is at packed + n * in_step + tap *
+// tap_step.
 struct Taps {
   Vector* packed;
   std::int64_t in_step, tap_step;

@@ -1,6 +1,6 @@
-// Vectors of MUCUDNN_LANES channels, and the transposition between tensors and vectors. For kernels.cpp
-// alone: everything is local to that translation unit, so that no code compiled for one instruction
-// set can be merged into a program for another.
+// Vectors of MUCUDNN_LANES channels, and the transposition between tensors and vectors. Only kernels.cpp
+// includes this file. Everything is local to that translation unit, so that the linker cannot merge code for
+// one instruction set into a program for another.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@ MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
 }
 #endif
 
-// Each interleaving of the two halves rotates the bits of an element's (row, column) by one place;
-// when half of them are done, row and column have changed places.
+// Each interleaving of the two halves rotates the bits of an element's (row, column) by one place. After half
+// of the rotations, row and column have changed places.
 MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
 #pragma GCC unroll 4
   for (int stage = 1; stage < lanes; stage *= 2) {
@@ -74,7 +74,7 @@ MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
   }
 }
 
-// A run of pixels of up to `lanes` channels.
+// A sequence of pixels with up to `lanes` channels.
 struct Run {
   float* data;
   std::int64_t pixels, channels;
@@ -91,7 +91,7 @@ void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
   }
 }
 
-// One vector a pixel; lanes without a channel become 0.
+// Packs each pixel into one vector. Lanes without a channel become 0.
 void pack(Vector* packed, const Run& run) {
   if (run.channel_stride == 1 && run.channels == lanes) {
     for (std::int64_t p = 0; p < run.pixels; ++p) packed[p] = load(run.data + p * run.pixel_stride);
@@ -99,7 +99,7 @@ void pack(Vector* packed, const Run& run) {
   }
   if (run.pixel_stride != 1 || run.pixels < lanes) return pack_pixels(packed, run, 0);
   for (std::int64_t p = 0; p < run.pixels; p += lanes) {
-    const std::int64_t at = smaller(p, run.pixels - lanes);  // the last one overlaps the one before
+    const std::int64_t at = smaller(p, run.pixels - lanes);  // the last block overlaps the one before
     Vector m[lanes];
 #pragma GCC unroll 16
     for (int c = 0; c < lanes; ++c) {
@@ -142,7 +142,8 @@ MUCUDNN_INLINE void unpack(const Vector* packed, const Run& run, float alpha, fl
     std::int64_t at = p;
     if (p + lanes > run.pixels) {
       if (accumulate) return unpack_pixels<accumulate>(packed, run, p, alpha, beta);
-      at = run.pixels - lanes;  // writes some values a second time, which only plain writing may
+      // This writes some values a second time, which is right only without accumulation.
+      at = run.pixels - lanes;
     }
     Vector m[lanes];
 #pragma GCC unroll 16
@@ -164,7 +165,7 @@ void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
   }
 }
 
-// The channels of a block that fall to the lanes from `lane` on.
+// Returns how many channels of a block lie in the lanes from `lane` on.
 MUCUDNN_INLINE std::int64_t channels_from(std::int64_t channels, int lane) {
   return smaller<std::int64_t>(larger<std::int64_t>(channels - lane, 0), lanes);
 }

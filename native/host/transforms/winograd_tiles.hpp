@@ -1,4 +1,5 @@
-// Winograd's F(4x4, 3x3) with the points 0, 1, -1, 2, -2 (Lavin and Gray, 2015). For kernels.cpp alone.
+// Winograd's F(4x4, 3x3) with the points 0, 1, -1, 2, -2 (Lavin and Gray, 2015). Only kernels.cpp includes
+// this file.
 #pragma once
 
 #include "host/transforms/tiles.hpp"
@@ -6,8 +7,8 @@
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 
-// In one dimension a signal d (6), a filter g (3) and their correlation y (4) are
-// y = A' [(G g) * (B' d)]. The gradient of the filter takes the same three matrices transposed.
+// In one dimension a signal d (6), a filter g (3) and their correlation y (4) satisfy y = A' [(G g) * (B'
+// d)]. The gradient of the filter uses the transposes of the same three matrices.
 struct SignalTransform {  // B'
   static constexpr int in = 6, out = 6;
   MUCUDNN_INLINE static void apply(const Vector* d, Vector* t) {
@@ -76,14 +77,14 @@ MUCUDNN_INLINE Vector& plane(const Spectrum& tile, int r, int s) {
   return *vectors(tile.data + (r * 6 + s) * tile.plane_stride);
 }
 
-// Fetches a tile's planes two tiles ahead of their being written: each is in another page, where no
-// hardware prefetcher follows.
+// Fetches a tile's planes two tiles before they are written. Each plane is in another page, which hardware
+// prefetchers do not reach.
 MUCUDNN_INLINE void prefetch_ahead(const Spectrum& tile) {
 #pragma GCC unroll 36
   for (int k = 0; k < 36; ++k) __builtin_prefetch(tile.data + 2 * tile.row_stride + k * tile.plane_stride);
 }
 
-// T in both dimensions: get(row, column) to put(row, column, value).
+// Applies T in both dimensions, from get(row, column) to put(row, column, value).
 template <typename T, typename Get, typename Put>
 MUCUDNN_INLINE void transform_2d(Get get, Put put) {
   Vector columns[T::in][T::out];
@@ -105,7 +106,7 @@ MUCUDNN_INLINE void transform_2d(Get get, Put put) {
   }
 }
 
-// Transforms the columns of a whole row of tiles first: neighbouring tiles share some of them.
+// Transforms the columns of a whole row of tiles first, because neighbouring tiles share columns.
 template <typename T>
 void winograd_analyse(const ImageBlock& b) {
   const std::int64_t columns = 4 * (b.tile_columns - 1) + T::in;
@@ -115,7 +116,7 @@ void winograd_analyse(const ImageBlock& b) {
     const Band band = pack_band(b, lane);
     Vector* zeros = band.pixels + (band.last - band.first) * b.width;
     for (std::int64_t x = 0; x < b.width; ++x) zeros[x] = Vector{};
-    Vector* transformed = zeros + b.width;  // 6 vectors a column
+    Vector* transformed = zeros + b.width;  // 6 vectors for each column
     for (std::int64_t x = 0; x < columns * 6; ++x) transformed[x] = Vector{};
     for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
       const Vector* rows[T::in];

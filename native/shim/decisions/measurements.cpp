@@ -125,7 +125,7 @@ Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass 
   cudaStream_t stream = nullptr;
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
   Survey survey;
-  device_.apart([&] {
+  device_.without_disturbing_captures([&] {
     if (engine_ == nullptr)
       engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
     log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +

@@ -74,7 +74,8 @@ std::optional<Point> choose(State& state, cudnnHandle_t handle, GraphPlan& plan,
     try {
       state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
       if (point->workspace <= std::min(workspace, permission.limit)) return point;
-      throw SliceRefused(point->division->hungriest(), "it needs more workspace than when it was measured");
+      throw SliceRefused(point->division->slice_with_most_workspace(),
+                         "it needs more workspace than when it was measured");
     } catch (const SliceRefused& refusal) {
       state.warn_once(kernel, "not used: " + describe(point->configuration) + ": " + refusal.what());
       plan.known = state.know_without(handle, kernel, plan.own, refusal.slice());
