@@ -6,24 +6,25 @@
 namespace mucudnn::shim {
 namespace {
 
-std::string text_of(const Configured& configured) {
+std::string text_of(const EngineConfiguration& configured) {
   return configured.family + " " + std::to_string(configured.mini_batch) + " " + configured.engine;
 }
 
 template <typename Map, typename Key>
-void lower(Map& map, const Key& key, std::int64_t bytes) {
+void keep_least(Map& map, const Key& key, std::int64_t bytes) {
   std::int64_t& least = map.try_emplace(key, bytes).first->second;
   least = std::min(least, bytes);
 }
 
 }  // namespace
 
-void WorkspaceAnswers::note(const Configured& configured, std::int64_t bytes, std::int64_t own) noexcept {
+void WorkspaceAnswers::note(const EngineConfiguration& configured, std::int64_t bytes,
+                            std::int64_t own) noexcept {
   note(bytes, own);
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    lower(least_, text_of(configured), bytes);
-    if (bytes < own) lower(shortfalls_[configured.family], configured.mini_batch, bytes);
+    keep_least(least_, text_of(configured), bytes);
+    if (bytes < own) keep_least(shortfalls_[configured.family], configured.mini_batch, bytes);
   } catch (const std::bad_alloc&) {
     is_incomplete_ = true;
   }
@@ -36,7 +37,7 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
   }
 }
 
-std::int64_t WorkspaceAnswers::least(const Configured& configured) const noexcept {
+std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) const noexcept {
   if (is_incomplete_) return 0;
   try {
     const std::string text = text_of(configured);
