@@ -23,7 +23,7 @@ Journal::Journal(std::string path, Identity identity)
   try {
     text_ = read_file(path_);
   } catch (const std::runtime_error& error) {
-    log(LogLevel::warning, std::string("what was measured before is not known: ") + error.what());
+    log(LogLevel::warning, std::string("earlier measurements are not known: ") + error.what());
   }
   index();
 }
@@ -111,7 +111,7 @@ void Journal::append(const Problem& problem, Pass pass, const Sizes& learned) co
   try {
     LockedFile(path_).append(to_text(plan));
   } catch (const std::runtime_error& error) {
-    log(LogLevel::warning, std::string("what was measured is not kept: ") + error.what());
+    log(LogLevel::warning, std::string("measurements are not kept: ") + error.what());
   }
 }
 
