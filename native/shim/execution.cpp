@@ -24,7 +24,8 @@ Arguments arguments_of(const Execution& execution, DataType type) {
   return arguments;
 }
 
-// What is wrong with the call is for the library to say.
+// Returns false for a call that lacks a pointer. Such a call passes through, and the library reports the
+// error.
 bool is_complete(const Execution& e) {
   const bool fusion_is_complete =
       !e.fusion || (e.fusion->z != nullptr && e.fusion->bias != nullptr &&
@@ -33,7 +34,8 @@ bool is_complete(const Execution& e) {
          e.tensors.w != nullptr && e.tensors.y != nullptr && fusion_is_complete;
 }
 
-// cuDNN fuses no activation with one algorithm only, so that no other may take its place.
+// Returns whether another algorithm may compute the fused call. cuDNN accepts "no activation" with one
+// algorithm only, so such a call must keep its algorithm.
 bool may_be_exchanged(const State& state, const Fusion& fusion) {
   cudnnActivationMode_t mode{};
   cudnnNanPropagation_t nan{};
@@ -43,29 +45,30 @@ bool may_be_exchanged(const State& state, const Fusion& fusion) {
          mode != CUDNN_ACTIVATION_IDENTITY;
 }
 
-// Null where the call is one to divide; else the reason why it passes through.
-const char* obstacle_to(State& state, const Execution& execution, Choice& choice) {
+// Fills in `decision`. Returns null if another choice runs the call; else the reason why it passes through.
+const char* obstacle_to(State& state, const Execution& execution, Decision& decision) {
   if (!is_complete(execution)) return "a pointer is NULL";
   const char* obstacle = nullptr;
-  choice.kernel =
-      state.see(recognise(state.library(), execution.descriptors), execution.pass, Api::legacy, obstacle);
+  decision.kernel = state.find_or_add_kernel(recognise(state.library(), execution.descriptors),
+                                             execution.pass, Api::legacy, obstacle);
   if (obstacle != nullptr) return obstacle;
-  choice.kernel->executions.fetch_add(1, std::memory_order_relaxed);
+  decision.kernel->executions.fetch_add(1, std::memory_order_relaxed);
   if (execution.fusion) {
     if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
       return "z is not like y";
   }
   if (execution.fusion && !may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
-  const KnownKernel* const known = state.know(execution.handle, *choice.kernel, false);
+  const KnownKernel* const known = state.find_or_decide(execution.handle, *decision.kernel, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
-  choice.point = known->choose(execution.algorithm, bytes(given));
-  if (choice.point == nullptr) return "nothing within the workspace";
-  return known->is_own(*choice.point, execution.algorithm) ? "the caller's own choice is the best" : nullptr;
+  decision.choice = known->choose(execution.algorithm, bytes(given));
+  if (decision.choice == nullptr) return "nothing within the workspace";
+  return known->is_callers_own(*decision.choice, execution.algorithm) ? "the caller's own choice is the best"
+                                                                      : nullptr;
 }
 
-// The samples from `done` on, by the caller's own algorithm or by another that fits; nothing is applied
-// twice.
+// Computes the samples from `done` on, by the caller's own algorithm or by another that fits the workspace.
+// The samples before `done` are complete and are not touched again.
 cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
   const SeenKernel& kernel = work.kernel;
   const Problem rest = kernel.problem.with_mini_batch(kernel.problem.mini_batch - done);
@@ -86,31 +89,31 @@ cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
 
 }  // namespace
 
-Choice choose(State& state, const Execution& execution) noexcept {
-  const OwnWork guard;
-  Choice choice;
-  choice.obstacle = "out of memory";
+Decision choose(State& state, const Execution& execution) noexcept {
+  const RecursionGuard guard;
+  Decision decision;
+  decision.obstacle = "out of memory";
   try {
-    choice.obstacle = obstacle_to(state, execution, choice);
+    decision.obstacle = obstacle_to(state, execution, decision);
   } catch (...) {
-    // The caller's own call needs nothing of ours.
+    // The caller's own call still works, since it needs no memory of ours.
   }
-  if (choice.obstacle != nullptr) choice.point = nullptr;
-  return choice;
+  if (decision.obstacle != nullptr) decision.choice = nullptr;
+  return decision;
 }
 
-void count_passed(State& state, const Choice& choice, const Execution& execution) noexcept {
-  if (choice.obstacle == nullptr) return;
-  const OwnWork guard;
-  state.tally().passed(choice.obstacle);
-  // The library is asked only about a call that may take more than the limit.
+void count_passed(State& state, const Decision& decision, const Execution& execution) noexcept {
+  if (decision.obstacle == nullptr) return;
+  const RecursionGuard guard;
+  state.tally().passed(decision.obstacle);
+  // Ask the library for the workspace only if the call may take more than the limit.
   if (bytes(execution.workspace.size) > state.limit().value_or(kNoLimit))
-    state.warn_above_limit(choice.kernel, choice.obstacle, own_workspace(state.library(), execution));
+    state.warn_above_limit(decision.kernel, decision.obstacle, own_workspace(state.library(), execution));
 }
 
 bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noexcept {
   if (state.answers().least_shortfall() == kNoLimit || !is_complete(execution)) return false;
-  const OwnWork guard;
+  const RecursionGuard guard;
   const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
   const std::int64_t needed = own_workspace(state.library(), execution);
   if (needed <= bytes(given) || !run_in_slices(state.library(), execution, status)) return false;
@@ -119,30 +122,30 @@ bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noe
   return true;
 }
 
-bool run(State& state, const Choice& choice, const Execution& execution, cudnnStatus_t& status) noexcept {
-  SeenKernel& kernel = *choice.kernel;
+bool run(State& state, const Decision& decision, const Execution& execution, cudnnStatus_t& status) noexcept {
+  SeenKernel& kernel = *decision.kernel;
   return run(state,
-             {kernel, *choice.point, execution.handle, arguments_of(execution, kernel.problem.data_type),
+             {kernel, *decision.choice, execution.handle, arguments_of(execution, kernel.problem.data_type),
               execution.workspace, legacy_algorithm(kernel.pass, execution.algorithm)},
              status);
 }
 
 bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
-  const OwnWork guard;
-  const Point& point = work.point;
+  const RecursionGuard guard;
+  const PreparedChoice& choice = work.choice;
   std::int64_t done = 0;
   try {
-    point.division->run(work.handle, work.arguments, work.workspace, done);
-    point.configuration.size() > 1 ? state.tally().divided() : state.tally().exchanged();
+    choice.division->run(work.handle, work.arguments, work.workspace, done);
+    choice.configuration.size() > 1 ? state.tally().divided() : state.tally().exchanged();
     status = CUDNN_STATUS_SUCCESS;
     return true;
   } catch (const std::exception& error) {
     state.tally().passed("a call of the library failed");
     try {
-      state.warn_once(work.kernel, std::to_string(done) + " samples by " + describe(point.configuration) +
+      state.warn_once(work.kernel, std::to_string(done) + " samples by " + describe(choice.configuration) +
                                        ", the others undivided: " + error.what());
     } catch (const std::bad_alloc&) {
-      // Then without the warning.
+      // Out of memory: go on without the warning.
     }
   }
   try {
@@ -152,7 +155,7 @@ bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
   } catch (...) {
     status = CUDNN_STATUS_ALLOC_FAILED;
   }
-  // As long as nothing is computed, the caller's own call can still give its own status.
+  // The caller's own call can still give its own status as long as nothing is computed.
   return status == CUDNN_STATUS_SUCCESS || done > 0;
 }
 

@@ -15,10 +15,10 @@ constexpr char kTitle[] =
     "this.\n";
 constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
 
-// Calls by descriptor and pass.
+// The number of calls of each pass, for each descriptor.
 using Calls = std::map<std::string, std::map<Pass, std::int64_t>>;
 
-// Of a line "# forward*12 backward_data*12".
+// Reads the counts from a line such as "# forward*12 backward_data*12".
 std::map<Pass, std::int64_t> read_passes(std::string_view line) {
   std::map<Pass, std::int64_t> calls;
   for (const Pass pass : kPasses) {
@@ -44,7 +44,7 @@ Calls read(const std::string& text) {
         const Descriptor descriptor = parse_descriptor(line);
         for (const auto& [pass, count] : passes) calls[to_text(descriptor.problem)][pass] += count;
       } catch (const std::invalid_argument&) {
-        // A line cut off by the end of a process.
+        // A process that ended while it wrote may have cut this line off.
       }
     }
   }

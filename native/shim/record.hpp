@@ -1,4 +1,4 @@
-// The file of convolutions that a program made: a list of descriptors that `mucudnn optimize` reads.
+// Writes the record: a file of the convolutions that a program made, which `mucudnn optimize` reads.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace mucudnn::shim {
 
-// Adds what was executed to the file. Throws std::runtime_error where the file cannot be written, or is one
-// that somebody else wrote.
+// Adds the executed kernels to the file. Throws std::runtime_error if the file cannot be written, or if it is
+// not a record.
 void add_to_record(const std::string& path, const SeenKernels& kernels);
 
 }  // namespace mucudnn::shim

@@ -8,7 +8,7 @@
 namespace mucudnn::shim {
 namespace {
 
-// The bytes of an element; 0 for types that lie in vectors, of which no slice is taken.
+// Returns the bytes of an element; 0 for vectorized types, which are never sliced.
 std::int64_t size_of_element(cudnnDataType_t type) {
   switch (type) {
     case CUDNN_DATA_DOUBLE:
@@ -23,10 +23,10 @@ std::int64_t size_of_element(cudnnDataType_t type) {
   }
 }
 
-// A tensor of the caller's with another number of samples.
+// A copy of the caller's tensor descriptor with another number of samples.
 class SlicedTensor {
  public:
-  // It has no descriptor where the library does not describe the caller's.
+  // Leaves the copy without a descriptor if the library cannot describe the caller's tensor.
   SlicedTensor(const Library& library, cudnnTensorDescriptor_t from) : library_(library) {
     is_described_ = from != nullptr &&
                     library.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &type_, &dims_, sizes_.data(),
@@ -109,7 +109,8 @@ cudnnStatus_t get_workspace(const Library& library, const Execution& e, unsigned
       e.handle, d.x, d.y, d.convolution, d.w, static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), &size);
 }
 
-// The caller's algorithm, and those that cuDNN documents as deterministic and that need little.
+// Returns the caller's algorithm first, then algorithms that need little workspace. cuDNN documents all of
+// them but the caller's as deterministic.
 std::vector<unsigned> algorithms_for(const Execution& e) {
   if (e.pass == Pass::forward) {
     return {e.algorithm, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
@@ -119,7 +120,7 @@ std::vector<unsigned> algorithms_for(const Execution& e) {
                                                      : unsigned{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1}};
 }
 
-// One call of the caller's, which is divided into slices of `size` samples and a rest.
+// One call of the caller, divided into slices of `size` samples and a smaller last one.
 class Slices {
  public:
   Slices(const Library& library, const Execution& execution)
@@ -135,19 +136,20 @@ class Slices {
   }
   std::int64_t samples() const { return x_.samples(); }
 
-  // The most slices that the pass may have: every slice of a filter gradient rounds the output once.
-  std::int64_t most() const {
+  // Returns the most slices that the pass may have. Every slice of a filter gradient rounds the output once
+  // more.
+  std::int64_t most_slices() const {
     if (execution_.pass != Pass::backward_filter) return samples();
-    if (x_.type() == CUDNN_DATA_HALF) return 1;  // a partial sum may be infinite where the total is not
+    if (x_.type() == CUDNN_DATA_HALF) return 1;  // a partial sum may overflow where the total does not
     return x_.type() == CUDNN_DATA_BFLOAT16 ? std::int64_t{kMostSlicesInPlace} : samples();
   }
 
-  bool fit(unsigned algorithm, std::int64_t size) {
+  bool all_fit(unsigned algorithm, std::int64_t size) {
     const std::int64_t rest = samples() % size;
     return fits(algorithm, size) && (rest == 0 || fits(algorithm, rest));
   }
 
-  // `done` counts the samples that are computed.
+  // Runs all slices in order. `done` is the number of samples computed so far.
   cudnnStatus_t run(unsigned algorithm, std::int64_t size, std::int64_t& done) {
     for (done = 0; done < samples(); done += std::min(size, samples() - done)) {
       Execution slice = execution_;
@@ -205,18 +207,18 @@ bool run_in_slices(const Library& library, const Execution& execution, cudnnStat
     for (const unsigned algorithm : algorithms_for(execution)) {
       for (std::int64_t size = slices.samples(); size > 0; size /= 2) {
         const std::int64_t count = (slices.samples() + size - 1) / size;
-        if (count > slices.most() || !slices.fit(algorithm, size)) continue;
+        if (count > slices.most_slices() || !slices.all_fit(algorithm, size)) continue;
         std::int64_t done = 0;
         const auto result = slices.run(algorithm, size, done);
         if (result == CUDNN_STATUS_SUCCESS || done > 0) {
           status = result;
           return true;
         }
-        break;  // the library does not take this algorithm for this call
+        break;  // the library refuses this algorithm for this call
       }
     }
   } catch (const std::bad_alloc&) {
-    // Then the library's own status stands.
+    // Out of memory: the library's own status stands.
   }
   return false;
 }

@@ -2,33 +2,35 @@
 
 namespace mucudnn::shim {
 
-std::optional<Selection> select(State& state, const Asked& asked, Question question, std::int64_t own,
+std::optional<Selection> select(State& state, const Query& query, Question question, std::int64_t own,
                                 std::int64_t most) noexcept {
-  const OwnWork guard;
+  const RecursionGuard guard;
   try {
     const char* obstacle = nullptr;
-    SeenKernel* const kernel =
-        state.see(recognise(state.library(), asked.descriptors), asked.pass, Api::legacy, obstacle);
+    SeenKernel* const kernel = state.find_or_add_kernel(recognise(state.library(), query.descriptors),
+                                                        query.pass, Api::legacy, obstacle);
     if (kernel == nullptr) return std::nullopt;
-    const KnownKernel* const known = state.know(asked.handle, *kernel, true);
+    const KnownKernel* const known = state.find_or_decide(query.handle, *kernel, true);
     if (known == nullptr) return std::nullopt;
-    // Where the caller's own choice is the limit, nothing may sway it to one that takes more.
+    // Without a limit and a plan, the workspace of the caller's algorithm is the limit. A different answer
+    // could lead the caller to an algorithm that takes more.
     const bool is_limited = state.limit() || known->is_planned();
     if (question == Question::which_algorithm && !is_limited) return std::nullopt;
-    const Point* const point = known->choose(asked.algorithm, most);
-    if (point == nullptr || known->is_own(*point, asked.algorithm)) return std::nullopt;
-    const std::int64_t limit = std::min(known->limit(asked.algorithm), most);
-    std::int64_t workspace = point->workspace;
+    const PreparedChoice* const choice = known->choose(query.algorithm, most);
+    if (choice == nullptr || known->is_callers_own(*choice, query.algorithm)) return std::nullopt;
+    const std::int64_t limit = std::min(known->limit(query.algorithm), most);
+    std::int64_t workspace = choice->workspace;
     if (own <= limit) {
       workspace = std::max(workspace, own);
-    } else if (asked.pass == Pass::forward &&
-               asked.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) {
-      // cuDNN fuses no activation with this algorithm alone, so that such a call runs in slices of it.
-      const std::int64_t one = state.one_sample_workspace(asked.handle, *kernel, asked.algorithm);
+    } else if (query.pass == Pass::forward &&
+               query.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) {
+      // cuDNN accepts "no activation" in a fused call with this algorithm only, and we answer before we know
+      // whether the call is fused. Such a call runs in slices of this algorithm, so one sample must fit.
+      const std::int64_t one = state.one_sample_workspace(query.handle, *kernel, query.algorithm);
       if (one <= limit) workspace = std::max(workspace, one);
     }
     state.answers().note(workspace, own);
-    return Selection{point, workspace};
+    return Selection{choice, workspace};
   } catch (...) {  // out of memory: the library's own answer stands
     return std::nullopt;
   }

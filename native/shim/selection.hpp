@@ -10,8 +10,8 @@ namespace mucudnn::shim {
 
 enum class Question { which_algorithm, workspace_size };
 
-// What a program asks about.
-struct Asked {
+// A question of the program about one convolution and algorithm.
+struct Query {
   cudnnHandle_t handle;
   const CallerDescriptors& descriptors;
   Pass pass;
@@ -19,20 +19,22 @@ struct Asked {
 };
 
 struct Selection {
-  const Point* point;
-  std::int64_t workspace;  // bytes, the answer: what the point needs and, as far as the limit allows, what
-                           // the caller's own algorithm needs, by which a call may have to be run after all
+  const PreparedChoice* choice;
+  // The bytes to answer: enough for the choice. If the limit allows it, also enough for the caller's own
+  // algorithm, which must run if the choice fails.
+  std::int64_t workspace;
 };
 
-// Selects what an execution with the algorithm and at most `most` bytes of workspace will run by, where the
-// library has answered `own` bytes; nothing where that answer stands. A kernel seen for the first time is
-// measured here, as far as the mode allows.
-std::optional<Selection> select(State& state, const Asked& asked, Question question, std::int64_t own,
+// Selects the choice that will run an execution with this algorithm and at most `most` bytes of workspace.
+// `own` is the library's answer in bytes; it stands if nothing is returned. A kernel seen for the first time
+// is measured here if the mode allows it.
+std::optional<Selection> select(State& state, const Query& query, Question question, std::int64_t own,
                                 std::int64_t most) noexcept;
 
 cudnnMathType_t math_of(const State& state, const CallerDescriptors& descriptors) noexcept;
 
-// Puts our answer in front of the library's, which it was found by: it goes by the algorithm of the first.
+// Puts our answer in front of the library's results. It names the algorithm of the library's first result:
+// executions with that algorithm run by our choice.
 template <typename Performance>
 void put_first(const Selection& selection, cudnnMathType_t math, int requested, int* returned,
                Performance* results) {
@@ -41,10 +43,11 @@ void put_first(const Selection& selection, cudnnMathType_t math, int requested, 
   *returned = kept + 1;
   Performance& first = results[0];
   first.status = CUDNN_STATUS_SUCCESS;
-  first.time = static_cast<float>(selection.point->time_ms);
+  first.time = static_cast<float>(selection.choice->time_ms);
   first.memory = static_cast<std::size_t>(selection.workspace);
-  first.determinism = selection.point->is_deterministic ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC;
-  // Frameworks set the descriptor to what stands here, and it is by that descriptor that we know the kernel.
+  first.determinism = selection.choice->is_deterministic ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC;
+  // Report the descriptor's own math type. Frameworks copy it into the descriptor, and we look the kernel up
+  // by that descriptor.
   first.mathType = math;
 }
 

@@ -12,17 +12,17 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kMostSamples = 1 << 16;  // of a mini-batch that is divided: WR takes N steps
+constexpr std::int64_t kMostSamples = 1 << 16;  // largest mini-batch that is divided, since WR takes N steps
 
 std::atomic<State*> published{nullptr};
-thread_local bool own_work = false;
+thread_local bool is_inside_shim = false;
 
 void at_exit() {
-  const OwnWork guard;
+  const RecursionGuard guard;
   if (State* state = published.load()) state->finish();
 }
 
-// Registered when there is a state.
+// start() registers these handlers once `published` is set.
 void before_fork() { published.load()->before_fork(); }
 void in_parent() { published.load()->after_fork(); }
 void in_child() {
@@ -40,14 +40,15 @@ std::unique_ptr<State> make_state(const RealLibrary& real) {
   return nullptr;
 }
 
-// As for the real library: threads that come first together each make a state, and one of them publishes it.
+// Makes and publishes the state without a lock. Threads that come first at the same time each make a state,
+// and one of them publishes it.
 State* start() {
-  const OwnWork guard;
+  const RecursionGuard guard;
   const RealLibrary* const real = real_library();
   if (real == nullptr) return nullptr;
   std::unique_ptr<State> mine = make_state(*real);
   if (mine == nullptr) {
-    passing = true;
+    passes_all_calls = true;
     return nullptr;
   }
   State* first = nullptr;
@@ -61,27 +62,29 @@ bool is_refused(const SeenKernel& kernel, const Listed& own) {
   return has_slice(kernel.refused, kernel.problem.mini_batch, own.algorithm);
 }
 
-// As `mucudnn benchmark` takes it.
+// Returns the command line that benchmarks the kernel, for messages.
 std::string command_for(const Problem& problem, Pass pass) {
   return "mucudnn benchmark " + to_text(problem) + " --passes " + name_of(pass);
 }
 
 }  // namespace
 
-std::atomic<bool> passing{false};
+std::atomic<bool> passes_all_calls{false};
 
-OwnWork::OwnWork() noexcept { own_work = true; }
-OwnWork::~OwnWork() { own_work = false; }
+RecursionGuard::RecursionGuard() noexcept { is_inside_shim = true; }
+RecursionGuard::~RecursionGuard() { is_inside_shim = false; }
 
-State* started_state() noexcept { return own_work ? nullptr : published.load(std::memory_order_acquire); }
+State* started_state() noexcept {
+  return is_inside_shim ? nullptr : published.load(std::memory_order_acquire);
+}
 
 State* active_state() noexcept {
-  if (own_work) return nullptr;
+  if (is_inside_shim) return nullptr;
   if (State* state = published.load(std::memory_order_acquire)) return state;
-  if (passing.load(std::memory_order_relaxed)) return nullptr;
+  if (passes_all_calls.load(std::memory_order_relaxed)) return nullptr;
   try {
     return start();
-  } catch (...) {  // out of memory: this call passes through, the next one tries again
+  } catch (...) {  // out of memory: this call passes through, and the next one tries again
     return nullptr;
   }
 }
@@ -96,7 +99,8 @@ State::State(const Options& options, std::shared_ptr<const Library> library)
   deciders_[number] = std::move(decider);
 }
 
-SeenKernel* State::see(const Recognised& recognised, Pass pass, Api api, const char*& obstacle) {
+SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Pass pass, Api api,
+                                      const char*& obstacle) {
   obstacle = recognised.obstacle;
   if (obstacle != nullptr) return nullptr;
   const int device = device_ == nullptr ? 0 : device_->current();
@@ -118,7 +122,7 @@ SeenKernel* State::see(const Recognised& recognised, Pass pass, Api api, const c
   return &kernels_.find_or_add(recognised.problem, pass, api, device);
 }
 
-const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
+const KnownKernel* State::find_or_decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   if (device_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
     return nullptr;
@@ -126,7 +130,7 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   if (may_measure || options_.mode == Mode::plan) {
     lock.lock();
   } else if (!lock.try_lock()) {
-    return nullptr;  // another thread may be measuring it, which no execution waits for
+    return nullptr;  // another thread may be measuring the kernel, and an execution never waits for that
   }
   if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
   std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure, nullptr);
@@ -135,11 +139,11 @@ const KnownKernel* State::know(cudnnHandle_t handle, SeenKernel& kernel, bool ma
   return known.release();
 }
 
-std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
-                                                        const Listed& own) {
+std::shared_ptr<const KnownKernel> State::find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+                                                                  const Listed& own) {
   if (device_ == nullptr) return nullptr;
   const auto held = [&] {
-    const std::lock_guard<std::mutex> lock(holding_);
+    const std::lock_guard<std::mutex> lock(plans_mutex_);
     return kernel.in_plans.lock();
   };
   const std::lock_guard<std::mutex> lock(kernel.deciding);
@@ -149,8 +153,8 @@ std::shared_ptr<const KnownKernel> State::know_for_plan(cudnnHandle_t handle, Se
   return is_enough ? known : decide_for_plans(handle, kernel, own);
 }
 
-std::shared_ptr<const KnownKernel> State::know_without(cudnnHandle_t handle, SeenKernel& kernel,
-                                                       const Listed& own, const Slice& refused) {
+std::shared_ptr<const KnownKernel> State::decide_without(cudnnHandle_t handle, SeenKernel& kernel,
+                                                         const Listed& own, const Slice& refused) {
   const std::lock_guard<std::mutex> lock(kernel.deciding);
   kernel.refused.push_back(refused);
   return decide_for_plans(handle, kernel, own);
@@ -162,13 +166,13 @@ std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle,
   const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true, is_tried ? &own : nullptr);
   if (is_tried && known != nullptr && !known->is_measured_against(own.algorithm))
     kernel.refused.push_back({kernel.problem.mini_batch, own.algorithm});
-  const std::lock_guard<std::mutex> holding(holding_);
+  const std::lock_guard<std::mutex> lock(plans_mutex_);
   kernel.in_plans = known;
   return known;
 }
 
 Decider& State::decider_of(int device) {
-  const std::lock_guard<std::mutex> lock(making_);
+  const std::lock_guard<std::mutex> lock(deciders_mutex_);
   std::unique_ptr<Decider>& decider = deciders_[index(device)];
   if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_, journals_);
   return *decider;
@@ -176,10 +180,10 @@ Decider& State::decider_of(int device) {
 
 std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
                                                  const Listed* own) {
-  const auto say = [&](LogLevel level, const std::string& what) {
-    if (kernel.said == what) return;
+  const auto log_once = [&](LogLevel level, const std::string& what) {
+    if (kernel.last_logged == what) return;
     log(level, command_for(kernel.problem, kernel.pass) + "  # " + what);
-    kernel.said = what;
+    kernel.last_logged = what;
   };
   std::string reason = "out of memory";
   try {
@@ -187,18 +191,19 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
         decider_of(kernel.device)
             .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused, own);
     if (is_logged(LogLevel::info))
-      say(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
-    if (known != nullptr && known->is_above(limit().value_or(kNoLimit)))
+      log_once(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
+    if (known != nullptr && known->all_exceed(limit().value_or(kNoLimit)))
       warn_once(kernel, "nothing fits the workspace limit, the program's own calls are made");
     return known;
   } catch (const EngineError& error) {
     reason = error.what();
   } catch (const std::bad_alloc&) {
-    // Of the machine, or of the half of the device's memory that measuring may take.
+    // The host's memory ran out, or measuring needs more than the half of the device's memory that it may
+    // take.
   }
-  say(LogLevel::warning, "passed on: " + reason);
-  return std::make_unique<const KnownKernel>(kernel.pass, std::vector<Point>(), KnownKernel::Permissions(),
-                                             -1);
+  log_once(LogLevel::warning, "passed on: " + reason);
+  return std::make_unique<const KnownKernel>(kernel.pass, std::vector<PreparedChoice>(),
+                                             KnownKernel::Permissions(), -1);
 }
 
 std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel,
@@ -264,9 +269,9 @@ void State::finish() noexcept {
 }
 
 void State::before_fork() {
-  making_.lock();
+  deciders_mutex_.lock();
   for (auto& [identity, journal] : journals_) journal.lock();
-  holding_.lock();
+  plans_mutex_.lock();
   shadows_.lock();
   answers_.lock();
 }
@@ -274,9 +279,9 @@ void State::before_fork() {
 void State::after_fork() {
   answers_.unlock();
   shadows_.unlock();
-  holding_.unlock();
+  plans_mutex_.unlock();
   for (auto& [identity, journal] : journals_) journal.unlock();
-  making_.unlock();
+  deciders_mutex_.unlock();
 }
 
 void State::restart_in_child() noexcept {

@@ -1,4 +1,4 @@
-// What the shim knows in this process, where it does more than pass calls on.
+// The drop-in's state in this process: the kernels that it has seen, and its decisions about them.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace mucudnn::shim {
 
 class State {
  public:
-  // Throws EngineError where there is nothing to do but to pass calls on.
+  // Throws EngineError if all calls have to be passed on.
   State(const Options& options, std::shared_ptr<const Library> library);
 
   const Library& library() const { return *library_; }
@@ -28,54 +28,56 @@ class State {
   Shadows& shadows() { return shadows_; }
   WorkspaceAnswers& answers() { return answers_; }
 
-  // The kernel of a convolution; null, with the reason in `obstacle`, where it cannot be divided.
-  SeenKernel* see(const Recognised& recognised, Pass pass, Api api, const char*& obstacle);
+  // Returns the kernel of a convolution. If the convolution cannot be divided, returns null and sets
+  // `obstacle`.
+  SeenKernel* find_or_add_kernel(const Recognised& recognised, Pass pass, Api api, const char*& obstacle);
 
-  // What is known of a kernel, made known at first sight; null where nothing is. The reading of what is known
-  // takes no lock.
-  const KnownKernel* know(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
-  // The same for a caller's plan, with measuring, also of the plan's own engine where that is not listed.
-  // Forgotten with the last plan that holds it.
-  std::shared_ptr<const KnownKernel> know_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
-                                                   const Listed& own);
-  // The same anew, from now on without what could not be prepared.
-  std::shared_ptr<const KnownKernel> know_without(cudnnHandle_t handle, SeenKernel& kernel, const Listed& own,
-                                                  const Slice& refused);
+  // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. Reading
+  // existing decisions takes no lock.
+  const KnownKernel* find_or_decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
+  // Returns the same for a caller's execution plan. It may measure, and it also measures the plan's own
+  // engine `own` if no list of candidates names it. The decisions are freed with the last plan that holds
+  // them.
+  std::shared_ptr<const KnownKernel> find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+                                                             const Listed& own);
+  // Decides again, from now on without the slice that could not be prepared.
+  std::shared_ptr<const KnownKernel> decide_without(cudnnHandle_t handle, SeenKernel& kernel,
+                                                    const Listed& own, const Slice& refused);
 
-  // Why an execution passes through of which nothing is known.
+  // Returns why an execution of an unknown kernel passes through.
   const char* reason_for_unknown() const;
 
-  // By which the kernel was made known.
+  // Returns the decider that decided about this kernel.
   const Decider& decider(const SeenKernel& kernel) const { return *deciders_[index(kernel.device)]; }
 
-  // The bytes that the caller's algorithm needs for one sample; kNoLimit where it does not run one.
+  // Returns the bytes that the algorithm needs for one sample; kNoLimit if it cannot run one sample.
   std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel, unsigned algorithm) const;
 
   void warn_once(SeenKernel& kernel, const std::string& what) const;
-  // Warns that a call passes through and takes more than the workspace limit: once for each kernel, and once
-  // for each reason where the convolution is not recognised.
+  // Warns that a call passes through and takes more than the workspace limit. It warns once for each kernel,
+  // or once for each reason if the convolution is not recognised.
   void warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_t workspace) noexcept;
 
-  // Warns once that calls run in slices, since the program brings less than its own calls need.
+  // Warns once that calls run in slices because the program brings less workspace than they need.
   void warn_rescued(std::int64_t needed, std::int64_t given) noexcept;
 
-  // At the end of the process: the record, and a line about what was done.
+  // Writes the record and logs the tally, at the end of the process.
   void finish() noexcept;
-  // Around fork(), so that the child finds whole what is known.
+  // Hold all locks during fork(), so that the child finds consistent data.
   void before_fork();
   void after_fork();
-  // In a child of fork(): what the parent counted is the parent's to report, and no other thread lives here
-  // that could unlock what it has locked.
+  // Resets counters and mutexes in a child of fork(). The parent reports its own counts. A mutex that another
+  // thread held would stay locked forever, since that thread does not exist in the child.
   void restart_in_child() noexcept;
 
  private:
   static constexpr std::size_t kMostDevices = 256;
   static std::size_t index(int device) { return static_cast<std::size_t>(device); }
 
-  // Of the device that is current. Throws EngineError.
+  // Returns the decider of this device, which must be current. Throws EngineError.
   Decider& decider_of(int device);
 
-  // By a thread that holds kernel.deciding.
+  // The calling thread must hold kernel.deciding.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
                                             const Listed* own);
   std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
@@ -88,31 +90,33 @@ class State {
   WorkspaceAnswers answers_;
   Tally tally_;
   Journals journals_;
-  // By the device's number, each made when the first kernel is seen there; none in mode record. Kernels made
-  // known are published after their decider.
+  // The index is the device's number. A decider is made when the first kernel is seen on its device, and
+  // published before the decisions that it makes. There is none in mode record.
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
-  const Device* device_ = nullptr;  // of the first decider
-  std::mutex making_;               // deciders and journals
+  const Device* device_ = nullptr;  // the device of the first decider
+  std::mutex deciders_mutex_;       // guards deciders_ and journals_
   std::atomic<bool> has_warned_rescued_{false};
-  std::mutex holding_;  // what plans hold of their kernels
+  std::mutex plans_mutex_;  // guards SeenKernel::in_plans
 };
 
-// Whether it is settled that every call of this process is passed on: all that a hook asks in mode off.
-extern std::atomic<bool> passing;
+// True once it is certain that every call of this process passes through. It is the only thing that a hook
+// reads in mode off.
+extern std::atomic<bool> passes_all_calls;
 
-// Null where this call is to be passed on: also where it comes from the work of the shim itself, since a
-// library may call its own functions by their exported names.
+// Returns the state, and makes it at the first call. Returns null if the call must pass through: in mode off,
+// and if the shim itself made the call, since a library may call its own functions by their exported names.
 State* active_state() noexcept;
-// The same, but null as well before there is a state: this does not make one.
+// Returns the state as active_state() does, but never makes one.
 State* started_state() noexcept;
 
-// While one exists, this thread's calls are passed on.
-class OwnWork {
+// Makes this thread's calls of cuDNN pass through as long as it exists. The shim holds one while it works, so
+// that the library's calls into hooked functions do not recurse.
+class RecursionGuard {
  public:
-  OwnWork() noexcept;
-  ~OwnWork();
-  OwnWork(const OwnWork&) = delete;
-  OwnWork& operator=(const OwnWork&) = delete;
+  RecursionGuard() noexcept;
+  ~RecursionGuard();
+  RecursionGuard(const RecursionGuard&) = delete;
+  RecursionGuard& operator=(const RecursionGuard&) = delete;
 };
 
 }  // namespace mucudnn::shim

@@ -34,7 +34,7 @@ std::string Tally::text() const {
   if (exchanged_ > 0) text += ", " + std::to_string(exchanged_) + " by a faster algorithm";
   if (rescued_ > 0) text += ", " + std::to_string(rescued_) + " in slices that fit the program's workspace";
   if (passed == 0) return text;
-  // One reason needs no number of its own.
+  // A single reason needs no number: it would repeat the total.
   if (reasons.find(", ") == std::string::npos) reasons.erase(0, reasons.find(' ') + 1);
   return text + ", " + std::to_string(passed) + " passed through (" + reasons + ")";
 }

@@ -1,4 +1,4 @@
-// How the convolutions of the process were run, counted without a lock.
+// Counts, without a lock, how the convolutions of the process ran.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@ class Tally {
   void divided() noexcept { count(divided_); }
   void exchanged() noexcept { count(exchanged_); }
   void rescued() noexcept { count(rescued_); }
-  // `reason` is a text that lives as long as the process.
+  // `reason` must live as long as the process: it is compared by address.
   void passed(const char* reason) noexcept;
-  // True once for each reason, so that a person is warned once.
+  // Returns true at the first call for each reason, so that the user is warned once.
   bool is_first_above_limit(const char* reason) noexcept;
 
-  // "12 of 14 convolutions divided, 2 passed through (reason)"; empty where there were none.
+  // Returns "12 of 14 convolutions divided, 2 passed through (reason)"; empty if there were none.
   std::string text() const;
   void reset() noexcept;
 
@@ -30,14 +30,14 @@ class Tally {
     std::atomic<bool> is_above_limit{false};
   };
 
-  // Null where there are more reasons than slots.
+  // Returns null if all slots are taken by other reasons.
   Reason* slot_of(const char* reason) noexcept;
   static void count(Counter& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
 
   Counter divided_{0};
-  Counter exchanged_{0};            // undivided, by another algorithm than the caller's
+  Counter exchanged_{0};            // undivided, but by another algorithm than the caller's
   Counter rescued_{0};              // in slices, because the caller's workspace was too small
-  std::array<Reason, 64> reasons_;  // more than there are
+  std::array<Reason, 64> reasons_;  // more slots than the code has reasons
 };
 
 }  // namespace mucudnn::shim

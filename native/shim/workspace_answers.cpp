@@ -6,12 +6,12 @@
 namespace mucudnn::shim {
 namespace {
 
-std::string text_of(const Configured& configured) {
+std::string text_of(const EngineConfiguration& configured) {
   return configured.family + " " + std::to_string(configured.mini_batch) + " " + configured.engine;
 }
 
 template <typename Map, typename Key>
-bool lower(Map& map, const Key& key, std::int64_t bytes) {
+bool keep_least(Map& map, const Key& key, std::int64_t bytes) {
   const auto [found, is_new] = map.try_emplace(key, bytes);
   if (!is_new && found->second <= bytes) return false;
   found->second = bytes;
@@ -20,12 +20,13 @@ bool lower(Map& map, const Key& key, std::int64_t bytes) {
 
 }  // namespace
 
-void WorkspaceAnswers::note(const Configured& configured, std::int64_t bytes, std::int64_t own) noexcept {
+void WorkspaceAnswers::note(const EngineConfiguration& configured, std::int64_t bytes,
+                            std::int64_t own) noexcept {
   note(bytes, own);
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (lower(least_, text_of(configured), bytes)) revision_.fetch_add(1, std::memory_order_release);
-    if (bytes < own) lower(shortfalls_[configured.family], configured.mini_batch, bytes);
+    if (keep_least(least_, text_of(configured), bytes)) revision_.fetch_add(1, std::memory_order_release);
+    if (bytes < own) keep_least(shortfalls_[configured.family], configured.mini_batch, bytes);
   } catch (const std::bad_alloc&) {
     is_incomplete_ = true;
     revision_.fetch_add(1, std::memory_order_release);
@@ -39,7 +40,7 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
   }
 }
 
-std::int64_t WorkspaceAnswers::least(const Configured& configured) const noexcept {
+std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) const noexcept {
   std::int64_t least = least_of(configured);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto family = shortfalls_.find(configured.family);
@@ -49,7 +50,7 @@ std::int64_t WorkspaceAnswers::least(const Configured& configured) const noexcep
   return least;
 }
 
-std::int64_t WorkspaceAnswers::least_of(const Configured& configured) const noexcept {
+std::int64_t WorkspaceAnswers::least_of(const EngineConfiguration& configured) const noexcept {
   if (is_incomplete_) return 0;
   try {
     const std::string text = text_of(configured);

@@ -1,4 +1,4 @@
-// The workspace sizes that the program has read, each of which it may have allocated.
+// Remembers the workspace sizes that the program has read: it may have allocated any of them.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@
 
 namespace mucudnn::shim {
 
-// Names what the program has read about: a configuration of an engine, for a convolution of `mini_batch`
-// samples that is one of a `family` with other mini-batches.
-struct Configured {
+// An engine configuration whose workspace the program has read. `family` names the convolution without its
+// mini-batch: a program may allocate for one mini-batch and run another.
+struct EngineConfiguration {
   std::string family;
   std::int64_t mini_batch = 0;
   std::string engine;
@@ -22,21 +22,22 @@ struct Configured {
 
 class WorkspaceAnswers {
  public:
-  // The program has read `bytes` as the workspace of an engine configuration, or of a plan made of it, where
-  // the library alone would have answered `own` bytes.
-  void note(const Configured& configured, std::int64_t bytes, std::int64_t own) noexcept;
-  // The same of a legacy algorithm, whose caller says at every execution how much it gives.
+  // Notes that the program has read `bytes` as the workspace of an engine configuration, or of a plan made
+  // from it. The library alone would have answered `own` bytes.
+  void note(const EngineConfiguration& configured, std::int64_t bytes, std::int64_t own) noexcept;
+  // Notes the same for a legacy algorithm. No name is needed: the caller passes the workspace's size with
+  // every call.
   void note(std::int64_t bytes, std::int64_t own) noexcept;
 
-  // The least that a program may bring for a configuration, in bytes: the least that it read for this one or,
-  // where the library alone would have answered more, for a larger mini-batch. kNoLimit where it read
-  // nothing.
-  std::int64_t least(const Configured& configured) const noexcept;
-  // The least that it read for this very configuration.
-  std::int64_t least_of(const Configured& configured) const noexcept;
-  // Changes with every new least.
+  // Returns the least bytes that a program may bring for a configuration; kNoLimit if it read nothing. This
+  // is the least that it read for this configuration, or for a larger mini-batch of the family if our answer
+  // was below the library's.
+  std::int64_t least(const EngineConfiguration& configured) const noexcept;
+  // Returns the least that the program read for this very configuration; kNoLimit if it read nothing.
+  std::int64_t least_of(const EngineConfiguration& configured) const noexcept;
+  // Returns a number that changes with every new least.
   std::uint64_t revision() const noexcept { return revision_.load(std::memory_order_acquire); }
-  // The least that was read where the library alone would have answered more; kNoLimit where nothing was.
+  // Returns the least answer that was below the library's own; kNoLimit if there was none.
   std::int64_t least_shortfall() const noexcept { return least_shortfall_.load(std::memory_order_relaxed); }
 
   void lock() { mutex_.lock(); }
@@ -44,11 +45,12 @@ class WorkspaceAnswers {
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::int64_t> least_;                               // by text_of()
-  std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;  // by family, mini-batch
+  std::unordered_map<std::string, std::int64_t> least_;  // the least answer for each text_of()
+  // The answers below the library's, for each family and mini-batch.
+  std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;
   std::atomic<std::int64_t> least_shortfall_{kNoLimit};
   std::atomic<std::uint64_t> revision_{1};
-  std::atomic<bool> is_incomplete_{false};  // memory ran out: any answer may be missing
+  std::atomic<bool> is_incomplete_{false};  // memory ran out, so that any answer may be missing
 };
 
 }  // namespace mucudnn::shim

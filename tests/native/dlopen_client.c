@@ -1,5 +1,6 @@
-/* dlopen_client LIBRARY: opens a cuDNN as JAX or onnxruntime do, finds each function of abi/cudnn.h in the version
- * libcudnn.so.9, and convolves in several threads at once, each with a handle of its own. Prints "ok". */
+/* dlopen_client LIBRARY: opens a cuDNN as JAX or onnxruntime do, finds each function of abi/cudnn.h in the
+ * version libcudnn.so.9, and convolves in several threads at once, each with a handle of its own. Prints
+ * "ok". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -237,8 +237,8 @@ def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Pa
     journal_in(tmp_path).mkdir()
     found = online(tmp_path, case(GRAPH, "forward", "graph"), MUCUDNN_LOG="warning")
     assert [line.split(": ")[1] for line in found.warnings] == [
-        "what was measured before is not known",
-        "what was measured is not kept",
+        "earlier measurements are not known",
+        "measurements are not kept",
     ]
     assert found.facts[0]["statuses"] == [0]
 

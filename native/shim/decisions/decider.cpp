@@ -26,8 +26,9 @@ bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part)
   return has_slice(refused, part.micro_batch, part.algorithm);
 }
 
-// As the plan has it; what is not in the plan is not yet known.
-Point point_of(const Configuration& configuration) {
+// Makes a choice from the plan's figures. The workspace and the determinism are not in the plan; they are
+// filled in when the choice is prepared.
+PreparedChoice choice_of(const Configuration& configuration) {
   const bool all_legacy = std::all_of(configuration.begin(), configuration.end(),
                                       [](const auto& part) { return is_legacy(part.algorithm); });
   return {configuration, nullptr, 0, time_of(configuration), false, all_legacy};
@@ -76,7 +77,7 @@ bool Decider::is_capturing(cudnnHandle_t handle) const {
   return device_->is_capturing(stream);
 }
 
-const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
+const PlanKernel* Decider::find_planned(const Problem& problem, Pass pass) const {
   if (plan_.empty()) return nullptr;
   const auto found = plan_.find({to_text(problem), pass});
   return found == plan_.end() ? nullptr : &found->second;
@@ -85,11 +86,12 @@ const PlanKernel* Decider::planned(const Problem& problem, Pass pass) const {
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
                                                    Api api, bool may_measure, std::vector<Slice>& refused,
                                                    const Listed* own) {
-  const PlanKernel* const plan = planned(problem, pass);
+  const PlanKernel* const plan = find_planned(problem, pass);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  if (plan != nullptr) return follow(*engine, problem, pass, api, *plan, refused);
-  auto measured = measurements_->of(*engine, problem, pass, api, may_measure && !is_capturing(handle), own);
+  if (plan != nullptr) return follow_plan(*engine, problem, pass, api, *plan, refused);
+  auto measured =
+      measurements_->find_or_measure(*engine, problem, pass, api, may_measure && !is_capturing(handle), own);
   if (!measured) return nullptr;
   const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
   for (;;) {
@@ -99,59 +101,62 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const P
     MeasuredKernel kernel(problem.mini_batch, accumulator, *measured);
     if (api == Api::graph) return std::make_unique<const KnownKernel>(pass, std::move(kernel));
     const std::size_t before = refused.size();
-    std::vector<Point> points = ready(*engine, problem, pass, kernel.desirable(), refused);
-    if (refused.size() > before) continue;  // without them other configurations are the desirable ones
-    const Permissions permitted = permissions(pass, measurements_->whole(problem, pass, api), nullptr);
-    return std::make_unique<const KnownKernel>(pass, std::move(points), permitted, -1);
+    std::vector<PreparedChoice> choices = prepare_each(*engine, problem, pass, kernel.desirable(), refused);
+    if (refused.size() > before) continue;  // without the refused slices, the desirable set is another one
+    const Permissions permitted =
+        permissions(pass, measurements_->undivided_algorithms(problem, pass, api), nullptr);
+    return std::make_unique<const KnownKernel>(pass, std::move(choices), permitted, -1);
   }
 }
 
-std::unique_ptr<const KnownKernel> Decider::follow(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                                   const PlanKernel& plan,
-                                                   std::vector<Slice>& refused) const {
-  std::vector<Point> points;
+std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Problem& problem, Pass pass,
+                                                        Api api, const PlanKernel& plan,
+                                                        std::vector<Slice>& refused) const {
+  std::vector<PreparedChoice> choices;
   const auto take = [&](const Configuration& configuration) {
     if (std::none_of(configuration.begin(), configuration.end(),
                      [&](const auto& part) { return is_among(refused, part); }))
-      points.push_back(point_of(configuration));
+      choices.push_back(choice_of(configuration));
   };
   std::for_each(plan.desirable.begin(), plan.desirable.end(), take);
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
     take(plan.chosen);
-  std::vector<Point> usable;
-  for (Point& point : ready(engine, problem, pass, std::move(points), refused)) {
-    const std::vector<std::string> notes = point.division->notes();
-    if (options_.strict && !is_strict(point.configuration, notes)) continue;
-    point.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
-    usable.push_back(std::move(point));
+  std::vector<PreparedChoice> usable;
+  for (PreparedChoice& choice : prepare_each(engine, problem, pass, std::move(choices), refused)) {
+    const std::vector<std::string> notes = choice.division->notes();
+    if (options_.strict && !is_strict(choice.configuration, notes)) continue;
+    choice.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
+    usable.push_back(std::move(choice));
   }
-  const auto preferred = std::find_if(usable.begin(), usable.end(),
-                                      [&](const Point& point) { return point.configuration == plan.chosen; });
+  const auto preferred = std::find_if(usable.begin(), usable.end(), [&](const PreparedChoice& choice) {
+    return choice.configuration == plan.chosen;
+  });
   const int index = preferred == usable.end() ? -1 : static_cast<int>(preferred - usable.begin());
   Permissions permitted{};
   if (api == Api::legacy) {
-    permitted = permissions(pass, list(engine.enumerate(problem, pass)),
+    permitted = permissions(pass, runnable_algorithms(engine.enumerate(problem, pass)),
                             preferred == usable.end() ? nullptr : &*preferred);
   }
   return std::make_unique<const KnownKernel>(pass, std::move(usable), permitted, index);
 }
 
-std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass pass,
-                                  std::vector<Point> points, std::vector<Slice>& refused) const {
-  std::vector<Point> all;
+std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Problem& problem, Pass pass,
+                                                  std::vector<PreparedChoice> choices,
+                                                  std::vector<Slice>& refused) const {
+  std::vector<PreparedChoice> all;
   std::string failures;
-  const auto fails = [&](const Point& point, const EngineError& error) {
-    failures += (failures.empty() ? "" : "; ") + describe(point.configuration) + ": " + error.what();
+  const auto fails = [&](const PreparedChoice& choice, const EngineError& error) {
+    failures += (failures.empty() ? "" : "; ") + describe(choice.configuration) + ": " + error.what();
   };
-  for (Point& point : points) {
+  for (PreparedChoice& choice : choices) {
     try {
-      make_ready(engine, problem, pass, point);
-      all.push_back(std::move(point));
+      make_ready(engine, problem, pass, choice);
+      all.push_back(std::move(choice));
     } catch (const SliceRefused& refusal) {
-      fails(point, refusal);
+      fails(choice, refusal);
       refused.push_back(refusal.slice());
     } catch (const EngineError& error) {
-      fails(point, error);
+      fails(choice, error);
     }
   }
   if (!failures.empty())
@@ -159,27 +164,27 @@ std::vector<Point> Decider::ready(Engine& engine, const Problem& problem, Pass p
   return all;
 }
 
-void Decider::make_ready(Engine& engine, const Problem& problem, Pass pass, Point& point) const {
+void Decider::make_ready(Engine& engine, const Problem& problem, Pass pass, PreparedChoice& choice) const {
   std::vector<Slice> slices;
-  for (const MicroConfiguration& part : point.configuration)
+  for (const MicroConfiguration& part : choice.configuration)
     slices.push_back({part.micro_batch, part.algorithm});
-  point.division = std::make_shared<const Division>(engine, *device_, problem, pass, slices);
-  point.workspace = static_cast<std::int64_t>(point.division->workspace());
+  choice.division = std::make_shared<const Division>(engine, *device_, problem, pass, slices);
+  choice.workspace = static_cast<std::int64_t>(choice.division->workspace());
 }
 
 void Decider::make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
-                         Point& point) const {
-  if (point.division != nullptr) return;
-  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle)), problem, pass, point);
+                         PreparedChoice& choice) const {
+  if (choice.division != nullptr) return;
+  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle)), problem, pass, choice);
 }
 
-Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& whole,
-                                          const Point* preferred) const {
+Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& undivided,
+                                          const PreparedChoice* preferred) const {
   Permissions permissions;
   for (unsigned i = 0; const char* const name = legacy_algorithm(pass, i); ++i) {
-    const auto own = std::find_if(whole.begin(), whole.end(),
+    const auto own = std::find_if(undivided.begin(), undivided.end(),
                                   [&](const Listed& listed) { return listed.algorithm == name; });
-    if (own == whole.end()) continue;  // the library says why it does not run
+    if (own == undivided.end()) continue;  // the caller's own call then reports the library's error
     permissions[i].deterministic_only = is_deterministic(own->notes);
     permissions[i].limit =
         options_.workspace_limit.value_or(preferred == nullptr ? own->workspace : preferred->workspace);
@@ -200,7 +205,7 @@ void Decider::try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, 
     }
   };
   if (is_used(first)) return;
-  for (const Listed& candidate : list(engine->enumerate(problem, pass))) {
+  for (const Listed& candidate : runnable_algorithms(engine->enumerate(problem, pass))) {
     const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
                              is_deterministic(candidate.notes);
     const bool fits = candidate.workspace <= static_cast<std::int64_t>(workspace);

@@ -1,4 +1,4 @@
-// Makes kernels known: from the plan, from what was measured before, or by measuring.
+// Decides how kernels run: from the plan, from earlier measurements, or by measuring now.
 #pragma once
 
 #include <functional>
@@ -17,30 +17,31 @@ namespace mucudnn::shim {
 
 class Decider {
  public:
-  // Of the current device, with the journal of its identity, which is made where there is none. Throws
-  // EngineError, in particular where the plan cannot be followed in this process.
+  // Makes a decider for the current device. Adds the journal of this machine to `journals` if it is not
+  // there. Throws EngineError, in particular if the plan does not fit this process.
   Decider(const Options& options, std::shared_ptr<const Library> library, Journals& journals);
 
   const Device& device() const { return *device_; }
 
-  // On a handle of the thread's, with the device current that was so when this was made. Without what is
-  // `refused`, to which is added what cannot be prepared now; measured against the caller's `own` algorithm,
-  // unless it is null. Null where nothing is known without measuring, which is then not allowed. Throws
-  // EngineError and std::bad_alloc.
+  // Decides about one kernel. The handle belongs to the calling thread, and this decider's device is current.
+  // Slices in `refused` are not used; slices that cannot be prepared now are added to it. The caller's own
+  // algorithm `own` is measured too, unless it is null. Returns null if a decision needs a measurement and
+  // `may_measure` is false. Throws EngineError and std::bad_alloc.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
                                             bool may_measure, std::vector<Slice>& refused, const Listed* own);
 
-  // Prepares what the point runs by, for any number of threads at once; its workspace is then the library's
-  // own word. Not during an execution: it may plan. Throws EngineError: SliceRefused names what to do
-  // without.
-  void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, Point& point) const;
+  // Prepares the choice's slices, and replaces its workspace by the library's figure. Any number of threads
+  // may use the result. Never call it during an execution: it may plan. Throws EngineError; a SliceRefused
+  // names the slice that cannot be prepared.
+  void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
+                  PreparedChoice& choice) const;
 
-  // Prepares what can compute a kernel in so many bytes of workspace, one after the other, until `use`
-  // returns true: the algorithm of this name first, and then what the library lists.
+  // Prepares algorithms that fit `workspace` bytes, one after the other, until `use` returns true. The
+  // algorithm `first` comes first, then those that the library lists.
   void try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, const std::string& first,
                 std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const;
 
-  // In a child of fork(), where nobody measures.
+  // Resets the mutexes in a child of fork(), in which no thread is measuring.
   void restart_in_child() noexcept;
 
  private:
@@ -48,22 +49,25 @@ class Decider {
 
   void read_plan();
   bool is_capturing(cudnnHandle_t handle) const;
-  const PlanKernel* planned(const Problem& problem, Pass pass) const;
-  std::unique_ptr<const KnownKernel> follow(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                            const PlanKernel& plan, std::vector<Slice>& refused) const;
-  // Those that can be made ready, after a warning about the others.
-  std::vector<Point> ready(Engine& engine, const Problem& problem, Pass pass, std::vector<Point> points,
-                           std::vector<Slice>& refused) const;
-  void make_ready(Engine& engine, const Problem& problem, Pass pass, Point& point) const;
-  // What callers of the legacy API permit: `whole` is what can run the mini-batch undivided.
-  Permissions permissions(Pass pass, const std::vector<Listed>& whole, const Point* preferred) const;
+  const PlanKernel* find_planned(const Problem& problem, Pass pass) const;
+  std::unique_ptr<const KnownKernel> follow_plan(Engine& engine, const Problem& problem, Pass pass, Api api,
+                                                 const PlanKernel& plan, std::vector<Slice>& refused) const;
+  // Returns the choices that can be prepared, and warns about the others.
+  std::vector<PreparedChoice> prepare_each(Engine& engine, const Problem& problem, Pass pass,
+                                           std::vector<PreparedChoice> choices,
+                                           std::vector<Slice>& refused) const;
+  void make_ready(Engine& engine, const Problem& problem, Pass pass, PreparedChoice& choice) const;
+  // Returns the permission for each legacy algorithm. `undivided` lists the algorithms that can run the whole
+  // mini-batch; `preferred` is the planned choice or null.
+  Permissions permissions(Pass pass, const std::vector<Listed>& undivided,
+                          const PreparedChoice* preferred) const;
 
   const Options& options_;
   std::shared_ptr<const Library> library_;
   Journal::Identity identity_;
   std::unique_ptr<Device> device_;
   std::map<std::pair<std::string, Pass>, PlanKernel> plan_;
-  std::optional<Measurements> measurements_;  // in mode online
+  std::optional<Measurements> measurements_;  // only in mode online
 };
 
 }  // namespace mucudnn::shim

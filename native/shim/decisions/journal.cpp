@@ -23,12 +23,12 @@ Journal::Journal(std::string path, Identity identity)
   try {
     text_ = read_file(path_);
   } catch (const std::runtime_error& error) {
-    log(LogLevel::warning, std::string("what was measured before is not known: ") + error.what());
+    log(LogLevel::warning, std::string("earlier measurements are not known: ") + error.what());
   }
   index();
 }
 
-// Of what follows the word `kernel` in a plan: pass, count and descriptor.
+// Reads the key from a plan's line, after the word `kernel`: pass, count and descriptor.
 Journal::Key Journal::key_of(std::string_view kernel) {
   const std::size_t pass = kernel.find(' ');
   const std::size_t size = kernel.find("mb");
@@ -39,7 +39,8 @@ Journal::Key Journal::key_of(std::string_view kernel) {
   return {geometry.append(kernel.substr(rest)), std::string(kernel.substr(0, pass))};
 }
 
-// Documents are read when the program meets their kernel: it may never meet the others.
+// Only notes which documents mention which kernel. kernel_for() parses them when the program meets that
+// kernel, since it may never meet the others.
 void Journal::index() {
   for (const std::string_view document : documents_in(text_)) {
     Key last;
@@ -47,14 +48,14 @@ void Journal::index() {
          at = document.find(kKernel, at + 1)) {
       const std::size_t start = at + kKernel.size();
       Key key = key_of(document.substr(start, document.find('\n', start) - start));
-      if (key == last) continue;  // at another size
+      if (key == last) continue;  // the same kernel at another micro-batch size
       kernels_[key].unread.push_back(document);
       last = std::move(key);
     }
   }
 }
 
-Journal::Kernel& Journal::of(const Problem& problem, Pass pass) {
+Journal::Kernel& Journal::kernel_for(const Problem& problem, Pass pass) {
   const std::string line = std::string(name_of(pass)) + " 1 " + to_text(problem);
   const std::lock_guard<Journal> lock(*this);
   Kernel& kernel = kernels_[key_of(line)];
@@ -64,9 +65,9 @@ Journal::Kernel& Journal::of(const Problem& problem, Pass pass) {
   return kernel;
 }
 
-void Journal::add(Kernel& kernel, Sizes& news) {
+void Journal::add(Kernel& kernel, Sizes& learned) {
   const std::lock_guard<Journal> lock(*this);
-  for (auto& [size, found] : news) {
+  for (auto& [size, found] : learned) {
     Known& known = kernel.sizes[size];
     known.is_complete = found.is_complete = known.is_complete && found.is_complete;
     for (const auto& [algorithm, one] : found.measured) known.measured.insert_or_assign(algorithm, one);
@@ -91,11 +92,11 @@ void Journal::take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) c
   }
 }
 
-void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const {
+void Journal::append(const Problem& problem, Pass pass, const Sizes& learned) const {
   if (path_.empty()) return;
   Plan plan{identity_, {}};
   plan.header["measured_at"] = std::to_string(std::time(nullptr));
-  for (const auto& [size, known] : news) {
+  for (const auto& [size, known] : learned) {
     if (known.measured.empty() && !known.is_complete) continue;
     PlanKernel& kernel = plan.kernels.emplace_back();
     kernel.problem = problem.with_mini_batch(size);
@@ -110,7 +111,7 @@ void Journal::append(const Problem& problem, Pass pass, const Sizes& news) const
   try {
     LockedFile(path_).append(to_text(plan));
   } catch (const std::runtime_error& error) {
-    log(LogLevel::warning, std::string("what was measured is not kept: ") + error.what());
+    log(LogLevel::warning, std::string("measurements are not kept: ") + error.what());
   }
 }
 

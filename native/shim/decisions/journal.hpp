@@ -1,4 +1,5 @@
-// What this process and earlier ones learned of kernels, in a file beside the cache (core/journal.hpp).
+// The journal: measurements of this process and of earlier ones, in a file beside the cache
+// (core/journal.hpp).
 #pragma once
 
 #include <map>
@@ -12,48 +13,49 @@
 
 namespace mucudnn::shim {
 
-// What is known of a kernel at one micro-batch size.
+// The measurements and candidates of a kernel at one micro-batch size.
 struct Known {
-  std::map<std::string, MicroConfiguration> measured;     // by algorithm
-  std::map<std::string, std::vector<Listed>> candidates;  // all that can run, by the API that was asked
-  bool is_complete = true;  // false where a call failed for the moment: then the candidates are not kept
+  std::map<std::string, MicroConfiguration> measured;  // the key is the algorithm
+  // All that can run. The key is the API: "legacy" or "graph".
+  std::map<std::string, std::vector<Listed>> candidates;
+  bool is_complete = true;  // false if a call failed for now; such candidates are not kept
 };
 
-// Shared by the devices that it is true of. What is in it is read and changed while it is locked, and it is
-// locked no longer than that.
+// Shared by all devices with the same identity. Lock the journal to read or change a Kernel's sizes, and hold
+// the lock only for that.
 class Journal {
  public:
   using Identity = std::map<std::string, std::string>;
-  using Sizes = std::map<std::int64_t, Known>;  // by micro-batch size
+  using Sizes = std::map<std::int64_t, Known>;  // the key is the micro-batch size
 
-  // Of a kernel's geometry, whatever its mini-batch.
+  // One geometry and pass, for all mini-batches.
   struct Kernel {
     Sizes sizes;
-    std::vector<std::string_view> unread;  // documents about it
-    std::mutex measuring;                  // whoever measures it holds this, and no thread measures it twice
+    std::vector<std::string_view> unread;  // documents that mention the kernel and are not parsed yet
+    std::mutex measuring;  // held while a thread measures the kernel, so that no other measures it too
   };
 
-  // `identity` is the header of the documents that are ours to believe. Without a path nothing is kept; of a
-  // file that cannot be read nothing is known, after a warning.
+  // Reads the file at `path`. Only documents whose header has this `identity` are believed. Without a path
+  // nothing is kept. If the file cannot be read, the journal warns and starts empty.
   Journal(std::string path, Identity identity);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  Kernel& of(const Problem& problem, Pass pass);
-  // Where the one or the other is not complete, neither is afterwards.
-  void add(Kernel& kernel, Sizes& news);
+  Kernel& kernel_for(const Problem& problem, Pass pass);
+  // Adds to the kernel. A size is complete afterwards only if it was complete in both; `learned` says so too.
+  void add(Kernel& kernel, Sizes& learned);
 
-  // Keeps for later processes what is new, but for candidates that are not complete. A warning where it
-  // cannot be written.
-  void append(const Problem& problem, Pass pass, const Sizes& news) const;
+  // Appends to the file, for later processes. Incomplete candidates are left out. Warns if the file cannot be
+  // written.
+  void append(const Problem& problem, Pass pass, const Sizes& learned) const;
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
-  // In a child of fork(), where nobody measures.
+  // Resets the mutexes in a child of fork(), in which no thread is measuring.
   void restart_in_child() noexcept;
 
  private:
-  // By its geometry, as text, and its pass.
+  // The geometry as text, and the pass.
   using Key = std::pair<std::string, std::string>;
 
   static Key key_of(std::string_view kernel);
@@ -62,12 +64,12 @@ class Journal {
 
   std::string path_;
   Identity identity_;
-  std::string text_;  // of the file, as this process found it
+  std::string text_;  // the file's content when this process opened it
   std::mutex mutex_;
   std::map<Key, Kernel> kernels_;
 };
 
-// By the identity that they are for.
+// The key is the identity of the measurements.
 using Journals = std::map<Journal::Identity, Journal>;
 
 }  // namespace mucudnn::shim

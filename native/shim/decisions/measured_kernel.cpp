@@ -9,13 +9,13 @@ MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, const Accumulation& accu
                                std::vector<Measured> measured)
     : mini_batch_(mini_batch), accumulation_(accumulation), measured_(std::move(measured)) {}
 
-bool MeasuredKernel::has_whole(const std::string& algorithm) const {
+bool MeasuredKernel::has_undivided(const std::string& algorithm) const {
   return std::any_of(measured_.begin(), measured_.end(), [&](const Measured& one) {
     return one.part.micro_batch == mini_batch_ && one.part.algorithm == algorithm;
   });
 }
 
-std::vector<Point> MeasuredKernel::desirable() const {
+std::vector<PreparedChoice> MeasuredKernel::desirable() const {
   std::vector<MicroConfiguration> parts, deterministic;
   for (const Measured& one : measured_) {
     parts.push_back(one.part);
@@ -26,14 +26,15 @@ std::vector<Point> MeasuredKernel::desirable() const {
     const std::vector<Configuration> more = desirable(std::move(deterministic));
     all.insert(all.end(), more.begin(), more.end());
   }
-  std::vector<Point> points;
-  for (Configuration& configuration : all) points.push_back(point_of(std::move(configuration)));
-  return points;
+  std::vector<PreparedChoice> choices;
+  for (Configuration& configuration : all) choices.push_back(choice_of(std::move(configuration)));
+  return choices;
 }
 
 std::vector<Configuration> MeasuredKernel::desirable(std::vector<MicroConfiguration> parts) const {
   if (accumulation_.size == 0) return desirable_set(std::move(parts), mini_batch_);
-  // Those few enough to be summed in place are a family of their own.
+  // Configurations of few slices are summed in place and need no accumulator. They form a desirable set of
+  // their own.
   std::vector<MicroConfiguration> in_place;
   std::copy_if(parts.begin(), parts.end(), std::back_inserter(in_place),
                [&](const MicroConfiguration& part) { return is_in_place(part); });
@@ -46,7 +47,8 @@ std::vector<Configuration> MeasuredKernel::desirable(std::vector<MicroConfigurat
   return all;
 }
 
-std::optional<Point> MeasuredKernel::fastest(const Permission& permission, std::int64_t workspace) const {
+std::optional<PreparedChoice> MeasuredKernel::fastest(const Permission& permission,
+                                                      std::int64_t workspace) const {
   const std::int64_t limit = std::min(permission.limit, workspace);
   const auto within = [&](std::int64_t most, bool in_place) {
     std::vector<const MicroConfiguration*> parts;
@@ -65,7 +67,7 @@ std::optional<Point> MeasuredKernel::fastest(const Permission& permission, std::
     if (best.empty() || (!other.empty() && time_of(other) <= time_of(best))) best = std::move(other);
   }
   if (best.empty()) return std::nullopt;
-  return point_of(std::move(best));
+  return choice_of(std::move(best));
 }
 
 bool MeasuredKernel::is_in_place(const MicroConfiguration& part) const {
@@ -73,21 +75,21 @@ bool MeasuredKernel::is_in_place(const MicroConfiguration& part) const {
   return slices <= accumulation_.most_in_place;
 }
 
-Point MeasuredKernel::point_of(Configuration configuration) const {
-  Point point;
-  point.is_deterministic = true;
+PreparedChoice MeasuredKernel::choice_of(Configuration configuration) const {
+  PreparedChoice choice;
+  choice.is_deterministic = true;
   for (const MicroConfiguration& part : configuration) {
     const auto its = std::find_if(measured_.begin(), measured_.end(),
                                   [&](const Measured& one) { return one.part == part; });
-    point.is_deterministic = point.is_deterministic && its->is_deterministic;
-    point.is_legacy = point.is_legacy && its->is_legacy;
+    choice.is_deterministic = choice.is_deterministic && its->is_deterministic;
+    choice.is_legacy = choice.is_legacy && its->is_legacy;
   }
-  point.time_ms = time_of(configuration);
-  point.workspace = workspace_of(configuration);
+  choice.time_ms = time_of(configuration);
+  choice.workspace = workspace_of(configuration);
   if (configuration.size() > accumulation_.most_in_place)
-    point.workspace += static_cast<std::int64_t>(accumulation_.size.value_or(0));
-  point.configuration = std::move(configuration);
-  return point;
+    choice.workspace += static_cast<std::int64_t>(accumulation_.size.value_or(0));
+  choice.configuration = std::move(configuration);
+  return choice;
 }
 
 }  // namespace mucudnn::shim

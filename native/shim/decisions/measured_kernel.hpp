@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shim/decisions/point.hpp"
+#include "shim/decisions/prepared_choice.hpp"
 
 namespace mucudnn::shim {
 
@@ -17,23 +17,24 @@ struct Measured {
 
 class MeasuredKernel {
  public:
-  // `accumulation` is that of more slices than are summed in place.
+  // `accumulation` says how many slices are summed in place, and how large the accumulator for more slices
+  // is.
   MeasuredKernel(std::int64_t mini_batch, const Accumulation& accumulation, std::vector<Measured> measured);
 
-  // Whether the mini-batch was measured undivided by this algorithm.
-  bool has_whole(const std::string& algorithm) const;
+  // Returns whether this algorithm was measured on the whole mini-batch, undivided.
+  bool has_undivided(const std::string& algorithm) const;
 
-  // All that is the fastest in some workspace, of all algorithms and of the deterministic ones alone; not
-  // made ready.
-  std::vector<Point> desirable() const;
+  // Returns the desirable set of all algorithms and that of the deterministic ones. The choices are not
+  // prepared.
+  std::vector<PreparedChoice> desirable() const;
 
-  // The fastest of what is permitted within so many bytes, not made ready; nothing where nothing is.
-  std::optional<Point> fastest(const Permission& permission, std::int64_t workspace) const;
+  // Returns the fastest permitted choice within `workspace` bytes, not prepared; nothing if none fits.
+  std::optional<PreparedChoice> fastest(const Permission& permission, std::int64_t workspace) const;
 
  private:
   std::vector<Configuration> desirable(std::vector<MicroConfiguration> parts) const;
   bool is_in_place(const MicroConfiguration& part) const;
-  Point point_of(Configuration configuration) const;
+  PreparedChoice choice_of(Configuration configuration) const;
 
   std::int64_t mini_batch_;
   Accumulation accumulation_;

@@ -14,7 +14,7 @@ const char* name_of(Api api) { return api == Api::legacy ? "legacy" : "graph"; }
 
 }  // namespace
 
-std::vector<Listed> list(const Enumeration& enumeration) {
+std::vector<Listed> runnable_algorithms(const Enumeration& enumeration) {
   std::vector<Listed> all;
   for (const Candidate& candidate : enumeration.candidates) {
     if (candidate.status != "CUDNN_STATUS_SUCCESS") continue;
@@ -27,48 +27,51 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
                            Journal& journal)
     : options_(options), library_(std::move(library)), device_(device), journal_(journal) {}
 
-std::optional<std::vector<Measured>> Measurements::of(Engine& engine, const Problem& problem, Pass pass,
-                                                      Api api, bool may_measure, const Listed* own) {
+std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engine, const Problem& problem,
+                                                                   Pass pass, Api api, bool may_measure,
+                                                                   const Listed* own) {
   const BatchPolicy policy = most_slices(problem, pass) > 1 ? options_.policy : BatchPolicy::undivided;
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy, problem.mini_batch);
-  Journal::Kernel& kernel = journal_.of(problem, pass);
+  Journal::Kernel& kernel = journal_.kernel_for(problem, pass);
   Found found = find(kernel, sizes, api, own);
   if (is_enough(found, problem)) return std::move(found.measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(kernel.measuring);
-  Journal::Sizes news;
+  Journal::Sizes learned;
   const auto learn = [&] {
-    journal_.add(kernel, news);
+    journal_.add(kernel, learned);
     found = find(kernel, sizes, api, own);
   };
-  learn();  // what others measured meanwhile
+  learn();  // other threads may have measured while this one waited
   for (const std::int64_t size : found.unlisted) {
     const Enumeration enumeration = engine.enumerate(problem.with_mini_batch(size), pass);
-    news[size].candidates[name_of(api)] = list(enumeration);
-    news[size].is_complete = enumeration.is_complete;
+    learned[size].candidates[name_of(api)] = runnable_algorithms(enumeration);
+    learned[size].is_complete = enumeration.is_complete;
   }
   learn();
   if (!is_enough(found, problem)) {
     const Survey survey = measure(engine.handle(), problem, pass, found.missing);
-    for (const MicroConfiguration& one : survey.measured) news[one.micro_batch].measured[one.algorithm] = one;
-    for (const Task& task : survey.failed) {  // what says that it can run, and does not, is not tried again
-      auto& lists = news[task.micro_batch].candidates;
-      auto& all = lists.try_emplace(name_of(api), listed(kernel, task.micro_batch, api)).first->second;
+    for (const MicroConfiguration& one : survey.measured)
+      learned[one.micro_batch].measured[one.algorithm] = one;
+    // The library lists these algorithms, but they failed: never try them again.
+    for (const Task& task : survey.failed) {
+      auto& lists = learned[task.micro_batch].candidates;
+      auto& all = lists.try_emplace(name_of(api), candidates_of(kernel, task.micro_batch, api)).first->second;
       all.erase(std::remove_if(all.begin(), all.end(),
                                [&](const Listed& one) { return one.algorithm == task.algorithm; }),
                 all.end());
     }
     learn();
   }
-  journal_.append(problem, pass, news);
+  journal_.append(problem, pass, learned);
   return std::move(found.measured);
 }
 
-std::vector<Listed> Measurements::whole(const Problem& problem, Pass pass, Api api) {
-  return listed(journal_.of(problem, pass), problem.mini_batch, api);
+std::vector<Listed> Measurements::undivided_algorithms(const Problem& problem, Pass pass, Api api) {
+  return candidates_of(journal_.kernel_for(problem, pass), problem.mini_batch, api);
 }
 
-std::vector<Listed> Measurements::listed(Journal::Kernel& kernel, std::int64_t size, Api api) {
+std::vector<Listed> Measurements::candidates_of(Journal::Kernel& kernel, std::int64_t size, Api api) {
   const std::lock_guard<Journal> lock(journal_);
   return kernel.sizes.at(size).candidates.at(name_of(api));
 }
@@ -106,7 +109,7 @@ Measurements::Found Measurements::find(Journal::Kernel& kernel, const std::vecto
   return found;
 }
 
-// What is too large for the memory is no reason to do without what is known.
+// Missing measurements that do not fit the memory do not matter as long as there are others.
 bool Measurements::is_enough(const Found& found, const Problem& problem) const {
   if (!found.unlisted.empty()) return false;
   return found.missing.empty() ||
@@ -121,7 +124,7 @@ bool Measurements::is_allowed(const Listed& candidate) const {
 Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass pass,
                              const std::vector<Task>& tasks) {
   const std::string kernel = to_text(problem) + " " + mucudnn::name_of(pass);
-  const std::lock_guard<std::mutex> lock(timing_);
+  const std::lock_guard<std::mutex> lock(timing_mutex_);
   cudaStream_t stream = nullptr;
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
   Survey survey;
@@ -131,7 +134,7 @@ Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass 
     log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +
                             std::to_string((memory_to_measure(device_, problem, tasks) >> 20) + 1) +
                             " MiB of memory");
-    device_.wait(stream);  // for the program's work, which would be timed along
+    device_.wait(stream);  // the program's own work must not run while we time
     survey = measure_all(*engine_, device_, problem, pass, tasks);
   });
   log(LogLevel::debug, "measured " + std::to_string(survey.measured.size()) + " times for " + kernel);

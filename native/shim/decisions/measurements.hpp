@@ -1,4 +1,4 @@
-// What the algorithms of kernels take: as earlier processes measured it, or measured now.
+// The times of a kernel's algorithms: read from the journal, or measured now.
 #pragma once
 
 #include <map>
@@ -19,36 +19,37 @@
 
 namespace mucudnn::shim {
 
-// What can run, in the order in which it was enumerated.
-std::vector<Listed> list(const Enumeration& enumeration);
+// Returns the candidates that can run, in the library's order.
+std::vector<Listed> runnable_algorithms(const Enumeration& enumeration);
 
 class Measurements {
  public:
-  // The journal and the device outlive it. Used by any number of threads at once.
+  // The journal and the device must outlive this object. Any number of threads may use it at once.
   Measurements(const Options& options, std::shared_ptr<const Library> library, Device& device,
                Journal& journal);
 
-  // At the micro-batch sizes of the policy, of what the limit and the numerics leave. The engine is asked for
-  // what the journal does not have. With the algorithm `own` of the whole mini-batch besides, unless it is
-  // null. Nothing where something is missing and may not be measured. Throws EngineError and std::bad_alloc.
-  std::optional<std::vector<Measured>> of(Engine& engine, const Problem& problem, Pass pass, Api api,
-                                          bool may_measure, const Listed* own);
+  // Returns the measurements at the policy's micro-batch sizes, of the algorithms that the limit and the
+  // `strict` option allow. Takes them from the journal, and measures the missing ones. Measures the whole
+  // mini-batch by the algorithm `own` too, unless it is null. Returns nothing if a measurement is missing and
+  // `may_measure` is false. Throws EngineError and std::bad_alloc.
+  std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Problem& problem, Pass pass,
+                                                       Api api, bool may_measure, const Listed* own);
 
-  // The list of the mini-batch itself, after of().
-  std::vector<Listed> whole(const Problem& problem, Pass pass, Api api);
+  // Returns the algorithms that can run the whole mini-batch. Call find_or_measure() first.
+  std::vector<Listed> undivided_algorithms(const Problem& problem, Pass pass, Api api);
 
-  // In a child of fork(), where nobody measures.
-  void restart_in_child() noexcept { new (&timing_) std::mutex; }
+  // Resets the mutex in a child of fork(), in which no thread is measuring.
+  void restart_in_child() noexcept { new (&timing_mutex_) std::mutex; }
 
  private:
   struct Found {
-    std::vector<std::int64_t> unlisted;  // sizes of which it is not known what can run
+    std::vector<std::int64_t> unlisted;  // micro-batch sizes whose candidates are not known
     std::vector<Measured> measured;
     std::vector<Task> missing;
   };
 
   Found find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
-  std::vector<Listed> listed(Journal::Kernel& kernel, std::int64_t size, Api api);
+  std::vector<Listed> candidates_of(Journal::Kernel& kernel, std::int64_t size, Api api);
   bool is_enough(const Found& found, const Problem& problem) const;
   bool is_allowed(const Listed& candidate) const;
   Survey measure(cudnnHandle_t handle, const Problem& problem, Pass pass, const std::vector<Task>& tasks);
@@ -57,8 +58,8 @@ class Measurements {
   std::shared_ptr<const Library> library_;
   Device& device_;
   Journal& journal_;
-  std::mutex timing_;               // one kernel at a time: others would be timed along
-  std::unique_ptr<Engine> engine_;  // to measure with, on a handle and a stream of its own
+  std::mutex timing_mutex_;  // only one kernel is timed at a time, since a second one would disturb the times
+  std::unique_ptr<Engine> engine_;  // for measuring, on a handle and a stream of its own
 };
 
 }  // namespace mucudnn::shim

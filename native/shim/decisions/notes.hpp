@@ -1,4 +1,4 @@
-// What the notes on an algorithm (cudnn/engine.hpp) say about its results.
+// Reads an algorithm's notes (cudnn/engine.hpp) on its results.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@ inline bool is_deterministic(const std::string& notes) {
   return notes.find("deterministic") != std::string::npos;
 }
 
-// Neither FFT nor Winograd: legacy algorithms say it by their names, engines by their notes.
+// Returns whether an algorithm is neither FFT nor Winograd. Legacy algorithms show it in their names, engines
+// of the graph API in their notes.
 inline bool is_strict(const std::string& algorithm, const std::string& notes) {
   const auto has = [&](const char* name, const char* note) {
     return algorithm.find(name) != std::string::npos || notes.find(note) != std::string::npos;

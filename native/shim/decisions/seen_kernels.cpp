@@ -53,7 +53,7 @@ SeenKernel& SeenKernels::find_or_add(const Problem& problem, Pass pass, Api api,
   do {
     added->next = first;
     if (bucket.compare_exchange_weak(first, added.get(), std::memory_order_acq_rel)) return *added.release();
-    // Others were quicker: one of those that they added may be this one.
+    // Other threads added kernels first, and one of these may be the same kernel.
   } while (find_in(first, added->next, problem, pass, api, device) == nullptr);
   return *find_in(first, nullptr, problem, pass, api, device);
 }

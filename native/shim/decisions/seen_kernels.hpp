@@ -1,4 +1,4 @@
-// Every kernel that the program has shown, in a table that is read and added to without a lock.
+// Every kernel that the program has called or asked about, in a table without locks.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace mucudnn::shim {
 
-// Lives as long as the process.
+// A kernel of the program, which lives as long as the process.
 struct SeenKernel {
   SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api, int its_device)
       : problem(its_problem), pass(its_pass), api(its_api), device(its_device) {}
@@ -20,19 +20,20 @@ struct SeenKernel {
   const Problem problem;
   const Pass pass;
   const Api api;
-  const int device;                                // its number: what is made ready is for one device
-  std::atomic<const KnownKernel*> known{nullptr};  // of the legacy API, whose callers hold nothing of ours
-  std::weak_ptr<const KnownKernel> in_plans;       // of the graph API, while plans of the caller hold it
-  std::atomic<bool> looked_up{false};  // whatever can be known of it without measuring is in `known`
+  const int device;  // the device's number: a prepared choice runs on one device only
+  std::atomic<const KnownKernel*> known{nullptr};  // decisions for the legacy API; never freed
+  std::weak_ptr<const KnownKernel> in_plans;       // decisions for the graph API; the caller's plans own them
+  std::atomic<bool> looked_up{false};              // `known` holds all that can be known without measuring
   std::atomic<bool> warned{false};
-  std::mutex deciding;         // whoever makes it known holds this, and what is in the next two lines
-  std::string said;            // of it last, so that it is said once
-  std::vector<Slice> refused;  // could not be prepared, and are not tried again
+  std::mutex deciding;         // held by the thread that decides; guards the next two members
+  std::string last_logged;     // the last message about this kernel, so that none is repeated
+  std::vector<Slice> refused;  // slices that could not be prepared and are not tried again
   std::atomic<std::int64_t> executions{0};
   SeenKernel* next = nullptr;
 };
 
-// Never forgets, so that a reader needs no lock, and a child forked at any moment finds nothing locked.
+// Never frees a kernel. Therefore readers need no lock, and a child forked at any moment finds nothing
+// locked.
 class SeenKernels {
  public:
   SeenKernels() = default;

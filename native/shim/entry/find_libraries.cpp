@@ -1,4 +1,5 @@
-// The search for the shadowed library: it is never mapped, so the loader cannot be asked for it.
+// Searches for the libcudnn.so.9 that the drop-in hides. The loader cannot be asked for it by name: that name
+// is already taken by the drop-in itself.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -19,16 +20,16 @@ constexpr char kName[] = "libcudnn.so.9";
 struct LoadedObject {
   std::string path;
   bool needs_cudnn = false;
-  std::string rpath, runpath;  // folders, colons between
+  std::string rpath, runpath;  // folders, separated by colons
 };
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-// "" where the object is no file.
+// Returns "" for an object that is no file, such as the vDSO.
 std::string path_of(const dl_phdr_info& info) {
   if (info.dlpi_name != nullptr && info.dlpi_name[0] == '/') return info.dlpi_name;
   if (info.dlpi_name != nullptr && info.dlpi_name[0] != '\0') return {};
-  char program[PATH_MAX];  // only the program itself has no name
+  char program[PATH_MAX];  // the loader gives the program itself no name
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   return length <= 0 ? std::string() : std::string(program, static_cast<std::size_t>(length));
 }
@@ -43,7 +44,7 @@ LoadedObject describe(const dl_phdr_info& info) {
         reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
     const char* strings = nullptr;
     for (const auto* entry = entries; entry->d_tag != DT_NULL; ++entry) {
-      // The loader has made this an address.
+      // The loader has already relocated DT_STRTAB from an offset to an address.
       if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
     }
     if (strings == nullptr) continue;
@@ -77,7 +78,7 @@ std::string with_origin(std::string folder, const std::string& origin) {
   return folder;
 }
 
-// Programs find this one by LD_LIBRARY_PATH too.
+// LD_LIBRARY_PATH may lead to the drop-in too. It must not be taken for the real library.
 bool is_the_shim(const struct stat& file) {
   Dl_info info{};
   struct stat own{};
@@ -99,7 +100,8 @@ void add_folders(std::vector<std::string>& paths, const std::string& folders, co
   }
 }
 
-// The loader's order: an RPATH, which a RUNPATH cancels, comes before the variable, a RUNPATH after it.
+// Follows the loader's order: the RPATH, then LD_LIBRARY_PATH, then the RUNPATH. The loader ignores the RPATH
+// of an object that has a RUNPATH.
 void add_search_path(std::vector<std::string>& paths, const LoadedObject& object) {
   const std::string origin = folder_of(object.path);
   if (object.runpath.empty()) add_folders(paths, object.rpath, origin);
@@ -108,7 +110,8 @@ void add_search_path(std::vector<std::string>& paths, const LoadedObject& object
   add_folders(paths, object.runpath, origin);
 }
 
-// cuDNN's parts lie in one folder, and the loader may be asked for this one by name: nobody shadows it.
+// All libraries of cuDNN lie in one folder. The drop-in does not hide libcudnn_graph.so.9, so the loader can
+// be asked for it by name.
 void add_folder_of_graph_library(std::vector<std::string>& paths) {
   void* graph = dlopen("libcudnn_graph.so.9", RTLD_LAZY | RTLD_LOCAL);
   if (graph == nullptr) return;
@@ -117,7 +120,7 @@ void add_folder_of_graph_library(std::vector<std::string>& paths) {
   dlclose(graph);
 }
 
-// Python's nvidia-cudnn package, in an environment that something of this process comes from.
+// Adds the folder of NVIDIA's cuDNN wheel, if `object` lies in the packages folder of a Python environment.
 void add_package(std::vector<std::string>& paths, const std::string& object) {
   for (const char* packages : {"/site-packages/", "/dist-packages/"}) {
     const std::size_t at = object.rfind(packages);
@@ -134,7 +137,8 @@ std::vector<std::string> find_libraries() {
   for (const LoadedObject& object : objects) {
     if (object.needs_cudnn) add_search_path(paths, object);
   }
-  // Those that open it by its name are searched for with the same paths.
+  // An object that opens cuDNN with dlopen() does not list it as needed. The loader searches with the same
+  // paths for it.
   for (const LoadedObject& object : objects) {
     if (!object.needs_cudnn) add_search_path(paths, object);
   }

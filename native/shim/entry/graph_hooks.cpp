@@ -1,5 +1,5 @@
-// The bodies of the graph API's hooked functions. The library's own descriptors get every call as well; what
-// is not recognised is left to them.
+// The hooks of the graph API. Each one also calls the real function, so that the library's own descriptors
+// are complete when the drop-in passes a plan through.
 #include <algorithm>
 
 #include "shim/entry/hooks.hpp"
@@ -8,22 +8,25 @@
 namespace mucudnn::shim {
 namespace {
 
-// Null where this call is passed on and nothing else is to be done; in mode off at the price of one load.
-State* watching() noexcept { return passing.load(std::memory_order_relaxed) ? nullptr : started_state(); }
+// Returns null if the hook only has to pass the call on. In mode off this costs one atomic load.
+State* state_if_active() noexcept {
+  return passes_all_calls.load(std::memory_order_relaxed) ? nullptr : started_state();
+}
 
-// Where all went well.
-State* watching(cudnnStatus_t status) noexcept {
-  return status == CUDNN_STATUS_SUCCESS ? watching() : nullptr;
+// Returns null as well if the real call failed: then there is nothing to note.
+State* state_if_active(cudnnStatus_t status) noexcept {
+  return status == CUDNN_STATUS_SUCCESS ? state_if_active() : nullptr;
 }
 
 std::shared_ptr<const GraphPlan> plan_of(State* state, cudnnBackendDescriptor_t plan) noexcept {
   return state == nullptr ? nullptr : state->shadows().plan(plan);
 }
 
-// The native CUDA graph is made from the program's own plan, which is no slower than it ever was.
+// Makes the CUDA graph from the program's own execution plan, never from a division. Refuses if that plan
+// needs more workspace than the program was told to bring.
 template <typename Own>
 cudnnStatus_t make_cuda_graph(cudnnBackendDescriptor_t plan, Own own) {
-  State* const state = watching();
+  State* const state = state_if_active();
   const auto known = plan_of(state, plan);
   if (known == nullptr) return own();
   if (!known->own_fits(state->answers())) {
@@ -42,30 +45,30 @@ using namespace mucudnn::shim;  // NOLINT: as above
 
 extern "C" {
 
-// Where our work begins for callers of the graph API: those that plan for a device that is described, and may
-// not be there, have no handle.
+// Makes the state when the program creates its first handle. A program that plans for a described device
+// (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR) has no handle; its calls pass through.
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   const cudnnStatus_t status = mucudnn_real_cudnnCreate(handle);
-  if (status == CUDNN_STATUS_SUCCESS && !passing.load(std::memory_order_relaxed)) active_state();
+  if (status == CUDNN_STATUS_SUCCESS && !passes_all_calls.load(std::memory_order_relaxed)) active_state();
   return status;
 }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendCreateDescriptor(type, descriptor);
-  if (State* const state = watching(status)) state->shadows().create(*descriptor, type);
+  if (State* const state = state_if_active(status)) state->shadows().create(*descriptor, type);
   return status;
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
-  // Before the library may give its address to another.
-  if (State* const state = watching()) state->shadows().forget(descriptor);
+  // The shadow goes first: the library may give the freed address to another thread's new descriptor.
+  if (State* const state = state_if_active()) state->shadows().forget(descriptor);
   return mucudnn_real_cudnnBackendDestroyDescriptor(descriptor);
 }
 
 cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t descriptor) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendInitialize(descriptor);
-  if (State* const state = watching(status)) state->shadows().initialize(descriptor);
+  if (State* const state = state_if_active(status)) state->shadows().initialize(descriptor);
   return status;
 }
 
@@ -73,7 +76,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        cudnnBackendAttributeType_t type, int64_t count,
                                        const void* elements) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendSetAttribute(descriptor, name, type, count, elements);
-  if (State* const state = watching(status)) state->shadows().set(descriptor, name, type, count, elements);
+  if (State* const state = state_if_active(status))
+    state->shadows().set(descriptor, name, type, count, elements);
   return status;
 }
 
@@ -83,7 +87,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   const cudnnStatus_t status =
       mucudnn_real_cudnnBackendGetAttribute(descriptor, name, type, requested, count, elements);
   if (elements == nullptr || requested < 1) return status;
-  State* const state = watching(status);
+  State* const state = state_if_active(status);
   if (state == nullptr) return status;
   if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
     if (const auto plan = plan_of(state, descriptor))
@@ -102,14 +106,14 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendFinalize(descriptor);
-  if (State* const state = watching(status))
+  if (State* const state = state_if_active(status))
     state->shadows().finalize(descriptor, make_graph_plan(*state, descriptor));
   return status;
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t variant_pack) {
-  State* const state = watching();
+  State* const state = state_if_active();
   cudnnStatus_t status{};
   if (const auto known = plan_of(state, plan)) {
     if (execute(*state, *known, handle, variant_pack, status)) return status;
@@ -133,7 +137,7 @@ cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle, cudnnBack
                                                  cudnnBackendDescriptor_t variant_pack, size_t* size) {
   const cudnnStatus_t status =
       mucudnn_real_cudnnGetExecutionPlanWorkspaceSize(handle, plan, variant_pack, size);
-  State* const state = watching(status);
+  State* const state = state_if_active(status);
   if (const auto known = plan_of(state, plan)) *size = static_cast<size_t>(report_workspace(*state, *known));
   return status;
 }

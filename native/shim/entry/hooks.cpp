@@ -1,4 +1,4 @@
-// The bodies of the hooked functions. Each makes the caller's own call where there is nothing better to do.
+// The hooks of the legacy API. Each one makes the caller's own call if the drop-in knows nothing better.
 #include "shim/entry/hooks.hpp"
 
 #include "shim/execution.hpp"
@@ -7,44 +7,45 @@
 namespace mucudnn::shim {
 namespace {
 
-// Tensors have one type for all passes, whichever of them a pass only reads.
+// Casts const away: struct Tensors serves all passes, and each pass only reads some of its tensors.
 char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(tensor)); }
 
-bool passes() noexcept { return passing.load(std::memory_order_relaxed); }
+bool passes() noexcept { return passes_all_calls.load(std::memory_order_relaxed); }
 
 template <typename Own>
 cudnnStatus_t execute(const Execution& execution, Own own) noexcept {
   State* const state = active_state();
   if (state == nullptr) return own();
-  const Choice choice = choose(*state, execution);
+  const Decision decision = choose(*state, execution);
   cudnnStatus_t status{};
-  if (choice.point != nullptr && run(*state, choice, execution, status)) return status;
-  return pass_on(*state, choice, execution, own);
+  if (decision.choice != nullptr && run(*state, decision, execution, status)) return status;
+  return pass_on(*state, decision, execution, own);
 }
 
 std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size_t>(size, kNoLimit)); }
 
-// Of a Get or a Find that is done: `status` is its status.
+// Puts our answer in front of the library's, after a cudnnGet...Algorithm or cudnnFind...Algorithm that
+// returned `status`.
 template <typename Performance>
 cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const CallerDescriptors& descriptors,
                      Pass pass, int requested, int* returned, Performance* results,
                      std::int64_t workspace = kNoLimit) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
-  const Asked asked{handle, descriptors, pass, results[0].algo};
+  const Query query{handle, descriptors, pass, results[0].algo};
   const auto own = bytes(results[0].memory);
-  if (const auto selection = select(*state, asked, Question::which_algorithm, own, workspace))
+  if (const auto selection = select(*state, query, Question::which_algorithm, own, workspace))
     put_first(*selection, math_of(*state, descriptors), requested, returned, results);
   return status;
 }
 
-// Of a WorkspaceSize that is done.
+// Replaces the library's answer by ours, after a cudnnGet...WorkspaceSize that returned `status`.
 cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const CallerDescriptors& descriptors,
                           Pass pass, unsigned algorithm, size_t* size) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
-  const Asked asked{handle, descriptors, pass, algorithm};
-  if (const auto selection = select(*state, asked, Question::workspace_size, bytes(*size), kNoLimit))
+  const Query query{handle, descriptors, pass, algorithm};
+  if (const auto selection = select(*state, query, Question::workspace_size, bytes(*size), kNoLimit))
     *size = static_cast<size_t>(selection->workspace);
   return status;
 }

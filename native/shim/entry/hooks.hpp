@@ -1,4 +1,4 @@
-// The real functions behind the hooks: what the trampolines of these names lead to.
+// Declares mucudnn_real_<name> for each hook: the trampoline that jumps to the library's function.
 #pragma once
 
 #include "abi/cudnn_backend.h"

@@ -8,13 +8,13 @@
 namespace mucudnn::shim {
 namespace {
 
-// Where the library lies that holds `symbol`.
+// Returns the address at which the library that holds `symbol` is mapped; null if it is not known.
 const void* base_of(const void* symbol) {
   Dl_info info{};
   return dladdr(symbol, &info) == 0 ? nullptr : info.dli_fbase;
 }
 
-// The package's, which ends in a slash; the shim lies one below.
+// Returns the folder of the Python package, with a slash at its end. The shim lies in a folder below it.
 std::string folder_above_the_shim() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&folder_above_the_shim), &info) == 0) return {};

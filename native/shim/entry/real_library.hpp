@@ -1,4 +1,4 @@
-// The library that the shim stands in front of.
+// Opens the real cuDNN, to which the drop-in passes calls on.
 #pragma once
 
 #include <string>
@@ -9,21 +9,21 @@
 namespace mucudnn::shim {
 
 struct RealLibrary {
-  Options options;  // what the environment asked for when it was opened
+  Options options;  // read from the environment when the library was opened
   std::string path;
-  void* handle = nullptr;  // null where no library was found: then `problem` says why
+  void* handle = nullptr;  // null if no library was found; then `problem` says why
   std::string problem;
 };
 
-// The one of this process, opened at the first call; null while this very thread is opening it, whose
-// constructors may call cuDNN. Throws std::bad_alloc.
+// Returns the real library of this process, which the first call opens. Returns null while the calling thread
+// itself is opening it: the library's constructors may call cuDNN. Throws std::bad_alloc.
 const RealLibrary* real_library();
 
-// Opens what the options name; without a name, the first of find_libraries() that is a cuDNN.
+// Opens the library that the options name. Without a name, opens the first cuDNN among find_libraries().
 RealLibrary open_real_library(const Options& options);
 
-// Paths at which the libcudnn.so.9 that this process would have without the shim may lie, best first.
-// dlopen("libcudnn.so.9") cannot tell: in this process that is the shim.
+// Returns the paths of the libcudnn.so.9 that this process may have loaded without the drop-in, best first.
+// dlopen("libcudnn.so.9") cannot answer this: it finds the drop-in.
 std::vector<std::string> find_libraries();
 
 }  // namespace mucudnn::shim

@@ -1,8 +1,8 @@
-// What a trampoline asks on its first call: where is the real function?
+// Finds the real function for a trampoline, when that trampoline is called first.
 //
-// Nothing here runs before that call, so a program that never calls cuDNN pays for nothing but the mapping.
-// There is no lock: threads that come first together each open the library (the loader counts) and one of
-// them publishes it, so a child forked at any moment finds nothing locked.
+// A program that never calls cuDNN pays only for the mapping: nothing here runs before the first call.
+// There is no lock, so that a child forked at any moment finds nothing locked. Threads that come first at the
+// same time each open the library, which the loader counts. One of them publishes it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "shim/entry/real_library.hpp"
 
 extern "C" {
-extern std::atomic<void*> mucudnn_slots[];  // in the order of exports.def
+extern std::atomic<void*> mucudnn_slots[];  // one slot for each export, in the order of exports.def
 void* mucudnn_resolve(std::size_t index) noexcept;
 }
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kNoLibrary[] = "mucudnn found no cuDNN to pass this call on to";
 
-// What is called where there is no real function, by the result that it must give.
+// The stand-ins for a function that the real library lacks, one for each type of result.
 cudnnStatus_t not_supported() { return CUDNN_STATUS_NOT_SUPPORTED; }
 cudnnStatus_t not_initialized() { return CUDNN_STATUS_NOT_INITIALIZED; }
 std::size_t no_size() { return 0; }
@@ -117,7 +117,7 @@ void* resolve(std::size_t index) {
 void* mucudnn_resolve(std::size_t index) noexcept {
   try {
     return mucudnn::shim::resolve(index);
-  } catch (...) {  // out of memory: this call fails, the next one tries again
+  } catch (...) {  // out of memory: this call fails, and the next one tries again
     return mucudnn::shim::stand_in(mucudnn::shim::kExports[index].result, false);
   }
 }

@@ -1,4 +1,4 @@
-/* The same as trampoline_x86_64.S, which explains it, for the procedure call standard of AArch64. */
+/* The trampolines for the procedure call standard of AArch64. trampoline_x86_64.S explains how they work. */
         .text
 
 .macro trampoline name
@@ -35,7 +35,8 @@ mucudnn_slots:
 #define EXPORT(name, result) trampoline name
 #include "exports.def"
 
-/* w17 holds the export's index. Kept: x0 to x7, x8 (where a large result goes) and q0 to q7. */
+/* Finds the real function and jumps to it. w17 holds the export's index. All registers that may hold an
+ * argument are saved: x0 to x7, x8 (the address of a large result) and q0 to q7. */
         .p2align 4
         .type   resolve, %function
 resolve:

@@ -1,9 +1,9 @@
-/* One trampoline for each export: a jump through its slot. A slot first leads to the trampoline's own second
- * half, which asks mucudnn_resolve for the function, and from then on straight to that function. Arguments,
- * registers and the stack are as the caller left them, whatever the function's signature is.
+/* The trampolines, one for each export. Each jumps through its slot. At first the slot leads to the
+ * trampoline's own second half, which asks mucudnn_resolve for the real function. From then on the slot leads
+ * to that function. Arguments, registers and the stack stay as the caller left them, for any signature.
  *
- * Each trampoline is mucudnn_real_<name>, and weakly <name>: where C++ defines <name>, that body is exported,
- * and it reaches the real function by the other name. */
+ * Each trampoline has two names: mucudnn_real_<name>, and the weak symbol <name>. If C++ defines <name> as a
+ * hook, the hook is exported instead, and it calls the real function as mucudnn_real_<name>. */
         .text
 
 .macro trampoline name
@@ -39,8 +39,9 @@ mucudnn_slots:
 #define EXPORT(name, result) trampoline name
 #include "exports.def"
 
-/* On the stack: the export's index, then the return address of the call. Everything that may hold an argument
- * is kept: six integer registers, eight vector registers, al (their number, in variadic calls) and r10. */
+/* Finds the real function and jumps to it. The stack holds the export's index, then the caller's return
+ * address. All registers that may hold an argument are saved: six integer registers, eight vector registers,
+ * al (the number of vector registers, in variadic calls) and r10. */
         .p2align 4
         .type   resolve, @function
 resolve:

@@ -1,4 +1,4 @@
-// From the shadow of an operation graph to the convolution that it computes, with its epilogue.
+// Recognises the convolution, with its epilogue, in the shadow of an operation graph.
 #pragma once
 
 #include "cudnn/convolution_graph.hpp"
@@ -8,12 +8,12 @@
 namespace mucudnn::shim {
 
 struct GraphConvolution {
-  bool is_convolution = false;  // whether there is one in the graph at all
-  Recognised recognised{};      // but for the math, which is the engine's
+  bool is_convolution = false;  // the graph holds at least one convolution
+  Recognised recognised{};      // without the math type: the graph API leaves it to the engine
   Pass pass = Pass::forward;
   double alpha = 1;
   double beta = 0;
-  std::int64_t x = 0, w = 0, y = 0;  // unique ids
+  std::int64_t x = 0, w = 0, y = 0;  // unique ids of the tensors
   OperandUids operands{};
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr char kUsedTwice[] = "an intermediate tensor used twice";
 constexpr char kScaled[] = "a scaled pointwise operation";
 
-// No mode: of functions that no epilogue has.
+// A value that is no mode. It stands for a mode that the program has not set.
 constexpr auto kNoMode = static_cast<cudnnPointwiseMode_t>(-1);
 
 const char* read_function(const Shadow* function, DataType type, cudnnPointwiseMode_t& mode) {
@@ -25,7 +25,7 @@ const char* read_function(const Shadow* function, DataType type, cudnnPointwiseM
   if (function->value(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT) != compute_type_of(type))
     return "the compute type";
   mode = function->value(CUDNN_ATTR_POINTWISE_MODE, kNoMode);
-  // As cudnn-frontend writes them, and so those who build on it.
+  // Only the RELU that cudnn-frontend writes is recognised: NaN propagates, nothing is clipped above.
   if (mode == CUDNN_POINTWISE_RELU_FWD &&
       (function->value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_NOT_PROPAGATE_NAN) !=
            CUDNN_PROPAGATE_NAN ||
@@ -52,7 +52,8 @@ const char* read_operand(const Shadow* from, const Tensor& y, Layout layout, Ope
   return nullptr;
 }
 
-// Of an operation that takes the tensor `last` from the one before it.
+// Appends one pointwise operation to the epilogue of `problem`. The operation must read the tensor `last`,
+// which the operation before it writes. Returns null, or the obstacle.
 const char* read_operation(const Shadow& operation, std::int64_t last, const Tensor& y, Problem& problem,
                            std::int64_t& operand_uid) {
   if (!operation.has_only({CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
@@ -66,7 +67,7 @@ const char* read_operation(const Shadow& operation, std::int64_t last, const Ten
 
   const auto x = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
   const auto b = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-  // For which cuDNN has compiled engines alone.
+  // cuDNN runs any other order of operands by engines that it compiles at run time.
   if (uid_of(x.get()) != last) return "an operand before the convolution's result";
   Operand operand = Operand::none;
   double scale = 1;

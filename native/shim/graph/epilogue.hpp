@@ -1,4 +1,4 @@
-// From the shadows of pointwise operations to the epilogue of the convolution that they follow.
+// Recognises the epilogue in the shadows of the pointwise operations that follow a convolution.
 #pragma once
 
 #include <array>
@@ -7,14 +7,15 @@
 
 namespace mucudnn::shim {
 
-using OperandUids = std::array<std::int64_t, kMostPointwise>;  // each at the place of its operation
+// The tensor that each operation reads besides the one before it, at the operation's index.
+using OperandUids = std::array<std::int64_t, kMostPointwise>;
 
-// The operations in the order in which they follow one another, behind the tensor `first`. Null, or why they
-// make no chain.
+// Puts the operations into `chain` in the order in which they follow one another, from the tensor with the
+// unique id `first` on. Returns null, or why they form no chain.
 const char* put_in_order(std::int64_t first, Referred operations, Referred& chain);
 
-// The epilogue of `problem`, whose convolution writes `first`, and what it reads. Null, or what no epilogue
-// says. y is where the chain ends.
+// Fills in the epilogue of `problem` and the unique ids of its operands. The convolution writes `first`; the
+// last operation of `chain` writes `y`. Returns null, or why the chain is no epilogue that we know.
 const char* fill_epilogue(const Shadow* first, const Referred& chain, const Tensor& y, Problem& problem,
                           OperandUids& operands);
 

@@ -8,9 +8,10 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr int kMostRefusals = 16;  // by the library, while one plan is finalized
+constexpr int kMostRefusals = 16;  // attempts to prepare a configuration while one plan is finalized
 
-// The graph that a configuration of an engine is for, as the program built it or as the heuristics gave it.
+// Returns the operation graph of an engine configuration, which the program or cuDNN's heuristics made.
+// Returns null if the configuration has attributes that we do not know.
 std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
   if (!config.has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINECFG_ENGINE,
                         CUDNN_ATTR_ENGINECFG_KNOB_CHOICES}))
@@ -21,32 +22,32 @@ std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
   return engine->referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
 }
 
-// In the graph API the engine says what arithmetic its caller takes. In fp32 that is never the `default` of
-// the legacy API, which leaves TF32 to cuDNN.
+// Returns the math type by the engine's numerical notes: in the graph API the engine fixes the arithmetic. In
+// fp32 it is never the `default` of the legacy API, which leaves TF32 to cuDNN.
 Math math_of(DataType type, const EngineNotes& notes) {
   if (type != DataType::f32) return Math::standard;
   return notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? Math::tf32 : Math::strict;
 }
 
-// Whether the graph API's engines are planned for these factors (graph_engine.cpp); with others they would
-// have to be planned during the execution.
+// Returns whether graph_engine.cpp plans its engines for these factors. Other factors would need a new
+// execution plan during the execution.
 bool are_planned(const GraphConvolution& c) {
   return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && c.pass == Pass::backward_filter));
 }
 
-// The convolution has no math yet, which is the engine's.
-Configured name_configuration(const GraphConvolution& convolution, const std::string& engine) {
+// Names the configuration without the math type, which is not known before the engine.
+EngineConfiguration name_configuration(const GraphConvolution& convolution, const std::string& engine) {
   const Problem& problem = convolution.recognised.problem;
   return {to_text(problem.with_mini_batch(1)) + " " + name_of(convolution.pass), problem.mini_batch, engine};
 }
 
-// A program sets and reads texts with and without the zero at their end.
+// Removes zeros at the end: some programs count the terminating zero of a text, others do not.
 std::string trimmed(const char* text, std::size_t size) {
   while (size > 0 && text[size - 1] == '\0') --size;
   return {text, size};
 }
 
-// What its caller permits.
+// Returns which choices may replace the program's own execution plan.
 Permission permission_of(const State& state, const EngineNotes& notes, const GraphPlan& plan) {
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
@@ -55,30 +56,32 @@ Permission permission_of(const State& state, const EngineNotes& notes, const Gra
   return permission;
 }
 
-// Why it is not known that the fastest of what was measured is no slower than the program's own plan, if so.
+// Returns why the measured times cannot be compared with the program's own execution plan; null if they can.
+// Without this comparison a replacement might be slower.
 const char* obstacle_to_comparing(const GraphPlan& plan) {
   if (!plan.known->is_measured()) return nullptr;
   if (!plan.known->is_measured_against(plan.own.algorithm)) return "the caller's own engine is not measured";
-  // The program's plan is for tensors aligned to 16 bytes.
+  // For less aligned samples we measure slower engines. The program's plan assumes an alignment of 16 bytes.
   return usual_alignment(plan.kernel->problem) < 16 ? "mini-batches of no multiple of 16 bytes" : nullptr;
 }
 
-// By what it is run in so many bytes, made ready now: an execution may not plan. What cannot be made ready is
-// not tried again in this process, and the next best takes its place.
-std::optional<Point> choose(State& state, cudnnHandle_t handle, GraphPlan& plan, const Permission& permission,
-                            std::int64_t workspace) {
+// Returns the prepared choice that runs the plan within `workspace` bytes. It is prepared now because an
+// execution must not plan. A slice that cannot be prepared is not tried again in this process; the next best
+// choice takes its place.
+std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, GraphPlan& plan,
+                                     const Permission& permission, std::int64_t workspace) {
   SeenKernel& kernel = *plan.kernel;
   for (int refusals = 0; refusals < kMostRefusals && plan.known != nullptr; ++refusals) {
-    std::optional<Point> point = plan.known->choose(permission, workspace);
-    if (!point || is_own(*point, plan.own.algorithm.c_str())) return point;
+    std::optional<PreparedChoice> choice = plan.known->choose(permission, workspace);
+    if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str())) return choice;
     try {
-      state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *point);
-      if (point->workspace <= std::min(workspace, permission.limit)) return point;
-      throw SliceRefused(point->division->slice_with_most_workspace(),
+      state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *choice);
+      if (choice->workspace <= std::min(workspace, permission.limit)) return choice;
+      throw SliceRefused(choice->division->slice_with_most_workspace(),
                          "it needs more workspace than when it was measured");
     } catch (const SliceRefused& refusal) {
-      state.warn_once(kernel, "not used: " + describe(point->configuration) + ": " + refusal.what());
-      plan.known = state.know_without(handle, kernel, plan.own, refusal.slice());
+      state.warn_once(kernel, "not used: " + describe(choice->configuration) + ": " + refusal.what());
+      plan.known = state.decide_without(handle, kernel, plan.own, refusal.slice());
     }
   }
   return std::nullopt;
@@ -106,14 +109,14 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   made.least_answer = state.answers().least(*made.configured);
   Problem& problem = convolution.recognised.problem;
   if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
-    // It needs no workspace, and graph_engine.cpp lists none of its kind to hold another against.
+    // Such an engine needs no workspace. graph_engine.cpp lists no engine of this kind to compare it with.
     made.obstacle = "fused by an engine that is compiled at run time";
     return;
   }
   problem.math = math_of(problem.data_type, notes);
-  made.kernel = state.see(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
+  made.kernel = state.find_or_add_kernel(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
   if (made.kernel == nullptr) return;
-  made.known = state.know_for_plan(handle, *made.kernel, made.own);
+  made.known = state.find_or_decide_for_plan(handle, *made.kernel, made.own);
   if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
@@ -122,25 +125,27 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const bool own_is_allowed = made.own.workspace <= permission.limit;
   if (own_is_allowed) made.obstacle = obstacle_to_comparing(made);
   if (made.obstacle != nullptr) return;
-  // A program may have taken this configuration because of a size that it read, and bring no more.
-  made.point = choose(state, handle, made, permission, made.least_answer);
-  if (!made.point && made.own.workspace > made.least_answer)
-    made.point = choose(state, handle, made, permission, kNoLimit);
-  if (!made.point) {
+  // First choose within the least workspace that the program has read for this configuration: it may allocate
+  // no more.
+  made.choice = choose(state, handle, made, permission, made.least_answer);
+  if (!made.choice && made.own.workspace > made.least_answer)
+    made.choice = choose(state, handle, made, permission, kNoLimit);
+  if (!made.choice) {
     made.obstacle = "nothing within the workspace";
-  } else if (is_own(*made.point, made.own.algorithm.c_str())) {
+  } else if (is_callers_own(*made.choice, made.own.algorithm.c_str())) {
     made.obstacle = "the caller's own choice is the best";
   } else {
-    if (made.point->workspace > 0) made.lean = choose(state, handle, made, permission, 0);
-    // The program's own plan fits besides as far as the limit allows, so that it can be run where this fails
-    // or a CUDA graph is made.
+    if (made.choice->workspace > 0) made.without_workspace = choose(state, handle, made, permission, 0);
+    // Report enough workspace for the program's own plan too, if the limit allows it. That plan then still
+    // runs if the division fails, or if the program makes a CUDA graph.
     made.reported_workspace =
-        std::max(made.point->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
+        std::max(made.choice->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
   }
 }
 
-// A plan made from JSON may be of anything; a convolution in it is counted. A program that has the text of a
-// plan of ours brings the workspace that it read for that one.
+// A program may make an execution plan from JSON text. If the text came from a plan of ours, the new plan
+// runs like that one: the program brings the workspace that it read there. Any other convolution from JSON
+// passes through and is counted.
 std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
@@ -161,7 +166,7 @@ std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shad
 }  // namespace
 
 std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept {
-  const OwnWork guard;
+  const RecursionGuard guard;
   try {
     const auto shadow = state.shadows().find(plan);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
@@ -176,7 +181,7 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
     fill(state, *shadow, *graph, finalized, *made);
     return made;
   } catch (const std::exception&) {
-    // Of a plan that the library does not tell about, nothing is known.
+    // The library does not describe this plan, so it passes through.
   }
   return nullptr;
 }
@@ -201,16 +206,17 @@ std::int64_t report_workspace(State& state, const GraphPlan& plan) noexcept {
 
 void note_text(State& state, const std::shared_ptr<const GraphPlan>& plan, const char* text,
                std::int64_t size) noexcept {
-  if (plan->reported_workspace >= plan->own.workspace) return;  // the library's plan runs in what was told
+  if (plan->reported_workspace >= plan->own.workspace)
+    return;  // the library's plan fits the reported workspace
   try {
     state.shadows().set_text(trimmed(text, static_cast<std::size_t>(size)), plan);
   } catch (const std::bad_alloc&) {
-    // Then a plan made of the text is told what the library says.
+    // Out of memory: a plan made from this text reports the library's own workspace.
   }
 }
 
 void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t bytes) noexcept {
-  const OwnWork guard;
+  const RecursionGuard guard;
   try {
     const auto shadow = state.shadows().find(config);
     const auto graph = shadow == nullptr ? nullptr : graph_of(*shadow);
@@ -222,7 +228,7 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
   } catch (const std::bad_alloc&) {
     state.answers().note(0, bytes);
   } catch (const std::exception&) {
-    // The library does not name the engine, and so no plan made of it is replaced either.
+    // The library does not name the engine, so a plan with this configuration is never replaced either.
   }
 }
 
@@ -239,7 +245,8 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
   try {
     const auto shadow = state.shadows().find_finalized(pack);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
-      const bool is_refused = state.shadows().find(pack) != nullptr;  // by the library, before it computes
+      // The library refuses a pack that is not finalized before it computes.
+      const bool is_refused = state.shadows().find(pack) != nullptr;
       return pass("a variant pack that was not finalized", CUDNN_STATUS_BAD_PARAM) && !is_refused;
     }
     if (handle == nullptr) return pass("a pointer is NULL", CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
@@ -259,14 +266,16 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
       is_complete = is_complete && tensors.operands[i] != nullptr;
     }
     if (!is_complete) return pass("a pointer is NULL");
-    // The workspace comes without its size.
+    // A variant pack gives the workspace's address without its size.
     auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
     const std::int64_t size = data == nullptr ? 0 : plan.granted_workspace(state.answers());
-    const std::optional<Point>& point = plan.point->workspace <= size ? plan.point : plan.lean;
-    if (!point || is_own(*point, plan.own.algorithm.c_str())) return pass("nothing within the workspace");
+    const std::optional<PreparedChoice>& choice =
+        plan.choice->workspace <= size ? plan.choice : plan.without_workspace;
+    if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str()))
+      return pass("nothing within the workspace");
     const Arguments arguments{tensors, c.alpha, c.beta};
     const Work work{*plan.kernel,
-                    *point,
+                    *choice,
                     handle,
                     arguments,
                     {data, static_cast<std::size_t>(size)},

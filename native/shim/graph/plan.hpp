@@ -1,4 +1,4 @@
-// An execution plan of the graph API, and by what it is run.
+// A program's execution plan of the graph API, and the choice that runs it.
 #pragma once
 
 #include <algorithm>
@@ -11,50 +11,52 @@
 
 namespace mucudnn::shim {
 
-// Made when the program's plan is finalized, and never changed but for `is_asked`.
+// The decisions about one execution plan, made when the program finalized it. Only `is_asked` changes
+// afterwards.
 struct GraphPlan {
-  const char* obstacle = nullptr;  // why it passes through
+  const char* obstacle = nullptr;  // why the plan passes through; null if it does not
   GraphConvolution convolution{};
   SeenKernel* kernel = nullptr;
-  std::shared_ptr<const KnownKernel> known;  // remembered as long as plans of the caller hold it
-  std::optional<Point> point;                // what it is run by, made ready
-  std::optional<Point> lean;                 // what needs no workspace, for packs that come without
-  Listed own;                                // the program's own engine
+  std::shared_ptr<const KnownKernel> known;         // kept until the last plan that holds it is destroyed
+  std::optional<PreparedChoice> choice;             // the prepared choice that runs the plan
+  std::optional<PreparedChoice> without_workspace;  // a choice for variant packs that bring no workspace
+  Listed own;                                       // the program's own engine, with its workspace
 
-  std::optional<Configured> configured;  // where the convolution is one that we know
-  std::int64_t reported_workspace = 0;   // bytes, the answer to a program that asks
-  std::int64_t least_answer = kNoLimit;  // bytes that the program read before, and may bring to this plan
+  std::optional<EngineConfiguration> configured;  // set if the convolution is recognised
+  std::int64_t reported_workspace = 0;            // bytes that we answer when the program asks
+  std::int64_t least_answer = kNoLimit;  // bytes that the program read before this plan, and may bring to it
   mutable std::atomic<bool> is_asked{false};  // the program has read reported_workspace
 
-  // Whether the program's own plan fits into the workspace that the program was told to bring. Otherwise no
-  // call may be passed on: the library would write behind the program's buffer.
+  // Returns whether the program's own plan fits the workspace that the program brings. If it does not, no
+  // call may be passed on: the library would write beyond the end of the program's buffer.
   bool own_fits(const WorkspaceAnswers& answers) const { return own.workspace <= granted_workspace(answers); }
 
-  // The bytes that an execution may use: a variant pack has a pointer alone, and the program brings the least
-  // that it read. A program that has not asked brings what this plan needs without us, or what it read
-  // elsewhere.
+  // Returns the bytes that an execution may use, since a variant pack gives no size. The program brings the
+  // least that it read. A program that has not asked us brings the library's own size, or a size that it read
+  // for another plan.
   std::int64_t granted_workspace(const WorkspaceAnswers& answers) const;
 
  private:
-  mutable std::atomic<std::uint64_t> revision_{0};  // of the answers that `least_now_` is the least of
+  mutable std::atomic<std::uint64_t> revision_{0};  // the revision of the answers that gave `least_now_`
   mutable std::atomic<std::int64_t> least_now_{kNoLimit};
 };
 
-// Answers a program that asks for the plan's workspace, in bytes.
+// Returns the workspace in bytes that we answer for this plan, and notes that the program has read it.
 std::int64_t report_workspace(State& state, const GraphPlan& plan) noexcept;
 
-// Notes that the program has read the text (JSON) of a plan, of which it may make another.
+// Notes that the program has read the plan's text (JSON). It may make another plan from this text.
 void note_text(State& state, const std::shared_ptr<const GraphPlan>& plan, const char* text,
                std::int64_t size) noexcept;
 
 // Notes that the program has read the workspace of a finalized engine configuration, in bytes.
 void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t bytes) noexcept;
 
-// Of a plan that is finalized; null where it has nothing to do with convolutions.
+// Makes the GraphPlan for an execution plan that the program has just finalized. Returns null if the plan
+// holds no convolution.
 std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept;
 
-// Runs it on what the variant pack holds. False where the program's own plan is to be executed; else the
-// status.
+// Runs the plan on the tensors of the variant pack and sets `status`. Returns false if the caller must
+// execute the program's own plan instead.
 bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
              cudnnStatus_t& status) noexcept;
 

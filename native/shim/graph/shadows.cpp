@@ -5,9 +5,9 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kMostValues = 1024;  // of an attribute that matters
+constexpr std::int64_t kMostValues = 1024;  // longest attribute that a shadow keeps
 
-bool matters(cudnnBackendDescriptorType_t type) {
+bool has_shadow(cudnnBackendDescriptorType_t type) {
   switch (type) {
     case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
     case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
@@ -28,7 +28,7 @@ bool matters(cudnnBackendDescriptorType_t type) {
   }
 }
 
-// Of the types that matter; else 0.
+// Returns the bytes of one value; 0 for types that no shadow keeps.
 std::size_t size_of_value(cudnnBackendAttributeType_t type) {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN:
@@ -54,7 +54,7 @@ std::size_t size_of_value(cudnnBackendAttributeType_t type) {
   }
 }
 
-// The shadow of an engine or of its configuration, which the heuristics made for an operation graph.
+// Returns the shadow of an engine, or of an engine configuration, that cuDNN's heuristics made for `graph`.
 std::shared_ptr<const Shadow> made_for_graph(cudnnBackendDescriptorType_t type,
                                              std::shared_ptr<const Shadow> graph) {
   if (graph == nullptr) return nullptr;
@@ -63,7 +63,7 @@ std::shared_ptr<const Shadow> made_for_graph(cudnnBackendDescriptorType_t type,
   return made;
 }
 
-// The shadow of the descriptor that stands at `index` of an attribute; null where it is not known.
+// Returns the shadow of the descriptor at `index` of an attribute; null if it is not known.
 std::shared_ptr<const Shadow> part_of(const Shadow& from, cudnnBackendAttributeName_t name, std::size_t index,
                                       cudnnBackendDescriptorType_t type) {
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
@@ -115,18 +115,18 @@ bool Shadow::has_only(std::initializer_list<cudnnBackendAttributeName_t> names) 
 }
 
 void Shadows::create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept {
-  if (!matters(type)) return;
+  if (!has_shadow(type)) return;
   try {
     auto shadow = std::make_shared<Shadow>(type);
     const std::lock_guard<std::mutex> lock(mutex_);
     entries_[descriptor] = {std::move(shadow), nullptr, false};
   } catch (const std::bad_alloc&) {
-    // Then what is made of this descriptor passes through.
+    // Out of memory: anything that the program makes from this descriptor passes through.
   }
 }
 
 void Shadows::forget(cudnnBackendDescriptor_t descriptor) noexcept {
-  Entry forgotten;  // freed behind the lock
+  Entry forgotten;  // freed after the lock is released
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(descriptor);
   if (found == entries_.end()) return;
@@ -163,7 +163,8 @@ void Shadows::set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName
       attribute.values.assign(bytes, bytes + size_of_value(type) * static_cast<std::size_t>(count));
     }
     std::shared_ptr<Shadow>& shadow = found->second.shadow;
-    if (shadow.use_count() > 1) shadow = std::make_shared<Shadow>(*shadow);  // others hold it as it was
+    if (shadow.use_count() > 1)
+      shadow = std::make_shared<Shadow>(*shadow);  // copy on write: other shadows refer to the old state
     shadow->set(std::move(attribute));
   } catch (const std::bad_alloc&) {
     forget(descriptor);
@@ -220,7 +221,7 @@ void Shadows::set_text(std::string text, std::shared_ptr<const GraphPlan> plan) 
     const std::lock_guard<std::mutex> lock(mutex_);
     texts_.try_emplace(std::move(text), std::move(plan));
   } catch (const std::bad_alloc&) {
-    // Then a plan made of the text is told what the library says.
+    // Out of memory: a plan made from this text reports the library's own workspace.
   }
 }
 

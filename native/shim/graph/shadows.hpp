@@ -1,4 +1,5 @@
-// What a program has set on its descriptors of the graph API, which the library does not tell.
+// Shadows: notes of the attributes that a program sets on its graph API descriptors. cuDNN does not report
+// them all back.
 #pragma once
 
 #include <cstring>
@@ -16,29 +17,29 @@ namespace mucudnn::shim {
 struct GraphPlan;
 class Shadow;
 
-using Referred = std::vector<std::shared_ptr<const Shadow>>;  // null: of a descriptor that has no shadow
+using Referred = std::vector<std::shared_ptr<const Shadow>>;  // null for a descriptor without a shadow
 
-// An attribute as it was set. What is too long to matter, or of an unknown type, is kept without its values.
+// An attribute as the program set it. An attribute that is too long or of an unknown type is kept without its
+// values.
 struct Attribute {
   cudnnBackendAttributeName_t name{};
   cudnnBackendAttributeType_t type{};
   std::vector<char> values;
-  Referred referred;  // of descriptors
+  Referred referred;  // the shadows of the descriptors, if the values are descriptors
 };
 
-// The attributes of one descriptor. A shadow keeps the shadows that it refers to, as they were when the
-// program set them: cuDNN copies a descriptor into the one that is made of it, and programs destroy or
-// initialize it again afterwards.
+// The attributes of one descriptor. A shadow holds the shadows that it refers to in the state in which the
+// program set them. cuDNN copies a descriptor likewise, and programs then destroy or reuse the original.
 class Shadow {
  public:
   explicit Shadow(cudnnBackendDescriptorType_t type) : type_(type) {}
 
   cudnnBackendDescriptorType_t type() const { return type_; }
   void set(Attribute attribute);
-  // Makes has_only() false: the library has written attributes that nobody told us.
+  // Makes has_only() false: the library wrote attributes into this descriptor, and we do not know which.
   void set_unknown() { is_unknown_ = true; }
 
-  // Nothing where it was not set, or as another type.
+  // Returns the values of an attribute; none if it is not set, or set with another type.
   template <typename Value>
   std::vector<Value> values(cudnnBackendAttributeName_t name) const {
     const Attribute* const found = find(name);
@@ -58,12 +59,12 @@ class Shadow {
   }
 
   Referred referred(cudnnBackendAttributeName_t name) const;
-  // The one descriptor of an attribute; null where there is not one.
+  // Returns the descriptor of an attribute that holds exactly one; else null.
   std::shared_ptr<const Shadow> referred_one(cudnnBackendAttributeName_t name) const;
 
   const Attribute* find(cudnnBackendAttributeName_t name) const;
 
-  // Whether nothing else was set.
+  // Returns whether the program set no attribute but these.
   bool has_only(std::initializer_list<cudnnBackendAttributeName_t> names) const;
 
  private:
@@ -72,28 +73,29 @@ class Shadow {
   bool is_unknown_ = false;
 };
 
-// The shadows of the descriptors that there are, of the types that matter. A descriptor may be used by one
-// thread at a time until it is finalized, as in cuDNN; the table by any number.
+// The shadows of all live descriptors that a convolution's plan may depend on. Any number of threads may use
+// the table. As in cuDNN, only one thread at a time may use a descriptor before it is finalized.
 class Shadows {
  public:
   void create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept;
   void forget(cudnnBackendDescriptor_t descriptor) noexcept;
-  // The descriptor is as new. Those that were made of it keep what it was.
+  // Clears the descriptor's shadow. Other shadows that refer to it keep the old attributes.
   void initialize(cudnnBackendDescriptor_t descriptor) noexcept;
   void set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
            cudnnBackendAttributeType_t type, std::int64_t count, const void* values) noexcept;
-  // The program has read an attribute of `source`, and the library has written `targets`, descriptors of the
-  // program's, all over.
+  // Fills the shadows of `targets`, descriptors of the program into which the library has just copied the
+  // attribute `name` of `source`.
   void copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t name, std::int64_t count,
             const cudnnBackendDescriptor_t* targets) noexcept;
   void finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept;
 
-  // Null where there is none.
+  // These return null if there is none.
   std::shared_ptr<const Shadow> find(cudnnBackendDescriptor_t descriptor) const noexcept;
   std::shared_ptr<const Shadow> find_finalized(cudnnBackendDescriptor_t descriptor) const noexcept;
   std::shared_ptr<const GraphPlan> plan(cudnnBackendDescriptor_t descriptor) const noexcept;
 
-  // A plan whose text the program has read, to be found when another is made of that text.
+  // Keeps the plan of a text that the program has read. plan_of_text() finds it when the program makes
+  // another plan from that text.
   void set_text(std::string text, std::shared_ptr<const GraphPlan> plan) noexcept;
   std::shared_ptr<const GraphPlan> plan_of_text(const std::string& text) const noexcept;
 
@@ -103,7 +105,7 @@ class Shadows {
  private:
   struct Entry {
     std::shared_ptr<Shadow> shadow;
-    std::shared_ptr<const GraphPlan> plan;  // null but for an execution plan that is finalized
+    std::shared_ptr<const GraphPlan> plan;  // set only for a finalized execution plan
     bool is_finalized = false;
   };
 

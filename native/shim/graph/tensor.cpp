@@ -3,7 +3,8 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kLeastAlignment = 16;  // bytes; what the slices' plans take tensors to have
+// In bytes. The execution plans of slices assume this alignment of every tensor.
+constexpr std::int64_t kLeastAlignment = 16;
 
 const char* describe(const Shadow* from, Tensor& to) {
   if (from == nullptr) return "a tensor that was not seen";
@@ -24,7 +25,7 @@ const char* describe(const Shadow* from, Tensor& to) {
   return nullptr;
 }
 
-bool is(const Shadow* tensor, cudnnBackendAttributeName_t name) {
+bool is_set(const Shadow* tensor, cudnnBackendAttributeName_t name) {
   return tensor != nullptr && tensor->value(name, false);
 }
 
@@ -35,7 +36,7 @@ std::int64_t uid_of(const Shadow* tensor) {
 }
 
 const char* read(const Shadow* from, Tensor& to) {
-  if (is(from, CUDNN_ATTR_TENSOR_IS_VIRTUAL) || is(from, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+  if (is_set(from, CUDNN_ATTR_TENSOR_IS_VIRTUAL) || is_set(from, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
     return "a tensor that is not in memory";
   if (const char* const obstacle = describe(from, to)) return obstacle;
   if (from->value<std::int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1) % kLeastAlignment != 0)
@@ -44,7 +45,8 @@ const char* read(const Shadow* from, Tensor& to) {
 }
 
 const char* read_intermediate(const Shadow* from, Tensor& to) {
-  if (from != nullptr && !is(from, CUDNN_ATTR_TENSOR_IS_VIRTUAL)) return "an intermediate tensor in memory";
+  if (from != nullptr && !is_set(from, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
+    return "an intermediate tensor in memory";
   return describe(from, to);
 }
 

@@ -1,4 +1,4 @@
-// Tensors as a program described them to the graph API.
+// Reads the tensors that a program described to the graph API.
 #pragma once
 
 #include "core/problem.hpp"
@@ -13,18 +13,19 @@ struct Tensor {
   std::int64_t uid = 0;
 };
 
-std::int64_t uid_of(const Shadow* tensor);  // 0 where there is none
+std::int64_t uid_of(const Shadow* tensor);  // 0 if it has none
 
-// Null where the tensor is one that a slice can be taken of, else why not; what is set besides is neutral.
+// Reads a tensor in memory. Returns null if it can be sliced, else the obstacle. Attributes that `to` does
+// not hold have neutral values then.
 const char* read(const Shadow* from, Tensor& to);
 
-// The same of one that never is in memory.
+// Reads a virtual tensor, which passes between two operations and never lies in memory. Returns as read().
 const char* read_intermediate(const Shadow* from, Tensor& to);
 
-// In this layout; the stride of a dimension of size 1 does not count, since nobody steps over it.
+// Returns whether the tensor is packed in this layout. The stride of a dimension of size 1 does not matter.
 bool is_packed(const Tensor& tensor, Layout layout);
 
-// What an operation multiplies by, as float or double.
+// Returns alpha or beta of an operation, which the program may set as float or as double.
 double factor(const Shadow& operation, cudnnBackendAttributeName_t name, double otherwise);
 
 }  // namespace mucudnn::shim

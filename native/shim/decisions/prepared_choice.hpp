@@ -1,4 +1,4 @@
-// A configuration that a call may run by, and what a caller permits.
+// A configuration that may run a call, and the permission that a caller gives.
 #pragma once
 
 #include <algorithm>
@@ -12,27 +12,27 @@
 
 namespace mucudnn::shim {
 
-// By which a program asks, and so what may take the place of its call: the graph API's engines compute
-// whole graphs, and serve callers of the graph API alone.
+// The API that a program uses. Engines of the graph API may replace only calls of the graph API, since they
+// compute whole graphs.
 enum class Api { legacy, graph };
 
-// Never changed once it is ready, and so shared by all threads.
-struct Point {
+// A configuration with the division that runs it. All threads share a prepared one, and none changes it.
+struct PreparedChoice {
   Configuration configuration;
-  std::shared_ptr<const Division> division;  // null where it is not made ready
+  std::shared_ptr<const Division> division;  // null until it is prepared
   std::int64_t workspace = 0;
   double time_ms = 0;
   bool is_deterministic = false;
-  bool is_legacy = true;  // of legacy algorithms alone
+  bool is_legacy = true;  // true if all its algorithms are of the legacy API
 };
 
-// Legacy algorithms have the names of their enumerators, in capitals; engines are named as in
-// engine_name.hpp.
+// Returns whether this is a legacy algorithm. Engines of the graph API have names that begin with "eng"
+// (engine_name.hpp).
 inline bool is_legacy(const std::string& algorithm) noexcept { return algorithm.rfind("eng", 0) != 0; }
 
-// Whether a point is nothing but this algorithm.
-inline bool is_own(const Point& point, const char* algorithm) noexcept {
-  return point.configuration.size() == 1 && point.configuration.front().algorithm == algorithm;
+// Returns whether the choice is this algorithm alone, undivided.
+inline bool is_callers_own(const PreparedChoice& choice, const char* algorithm) noexcept {
+  return choice.configuration.size() == 1 && choice.configuration.front().algorithm == algorithm;
 }
 
 inline bool has_slice(const std::vector<Slice>& slices, std::int64_t micro_batch,
@@ -42,9 +42,9 @@ inline bool has_slice(const std::vector<Slice>& slices, std::int64_t micro_batch
   });
 }
 
-// What a caller permits that asks for an algorithm or an engine.
+// The choices that may replace a caller's algorithm or engine.
 struct Permission {
-  std::int64_t limit = -1;  // the most bytes of workspace; below 0: nothing but its own call
+  std::int64_t limit = -1;  // the most bytes of workspace; below 0, only the caller's own call
   bool deterministic_only = true;
   bool legacy_only = false;
 
