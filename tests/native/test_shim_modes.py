@@ -17,6 +17,7 @@ from wrapped_library import build_wrapper
 from mucudnn._native import Engine, cudart_library, host_library, parse_plan
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Flags, read_network
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
@@ -98,7 +99,7 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
         assert main(["cache", "info"]) == 0
         with Cache.read_only(tmp_path / "cache.sqlite") as cache:
             [machine] = cache.machines()
-            rows = [row for kind, row in cache.rows() if kind.name == "measurement"]
+            rows = [row for table, row in cache.rows() if table is MEASUREMENT]
             runnable = cache.enumerations(machine, problem_of(case(SMALL, "")), "forward")
         assert (machine.device, machine.library) == (engine.device, engine.library)
         assert len(rows) == measurements(found)
