@@ -10,13 +10,15 @@ from mucudnn.arrays.dispatch import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
 from mucudnn.torch import ops
-from mucudnn.torch.ops import Options
+from mucudnn.torch.derivatives import convolve, is_transformed
+from mucudnn.torch.formats import channels_last
+from mucudnn.torch.options import Options, handle_of
 
 Sizes = int | Sequence[int]
 
 
 class Operands(NamedTuple):
-    """What the operator takes: batched, of the types that autocast wants, padded the same on both sides."""
+    """Arguments of the operator: batched, of the types that autocast wants, padded alike on both sides."""
 
     x: Tensor
     w: Tensor
@@ -58,16 +60,22 @@ def conv2d(
 
     `weight` is (K, C / groups, R, S), `bias` (K), the result (N, K, H', W'); `padding` may be 'valid' or
     'same'. Types are f32, f64, f16 and bf16, memory formats contiguous and channels_last; what is neither
-    is copied. Differentiable to any order, under autocast and `torch.compile` too; a plan that is not given
-    by its path must be known before it is compiled, as `convert` does.
+    is copied. The result and the gradients have the strides that PyTorch's own have.
+
+    Differentiable to any order, in reverse and in forward mode, also under autocast, `torch.compile` and the
+    transforms of `torch.func` (grad, vjp, jvp, vmap, jacrev, jacfwd, hessian). vmap runs one larger
+    convolution, for which a `plan` must have a kernel. `torch.compile` leaves a transformed call uncompiled,
+    and refuses it with fullgraph=True. A plan that is not given by its path must be known before it is
+    compiled, as `convert` does.
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"; without it
     MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default), or runs as the `plan` says. The first call for a
     shape measures what fits, which takes seconds and is kept in the cache. On the CPU they run on
     MUCUDNN_THREADS threads, or else on as many as PyTorch's own (`torch.set_num_threads`).
 
-    Raises UsageError (a ValueError), ArgumentTypeError (a TypeError), MixedDevicesError, NoEngineError and
-    NothingFitsError (RuntimeErrors); all are MucudnnErrors.
+    Raises UsageError (a ValueError), ArgumentTypeError (a TypeError), MixedDevicesError, NoEngineError,
+    NothingFitsError and, for a derivative together with `torch.func.functionalize`, NotDifferentiableError
+    (RuntimeErrors); all are MucudnnErrors.
     """
     given = (stride, padding, dilation, groups, workspace, plan)
     return run(operands(2, input, weight, bias, *given, fallback=False))
@@ -91,12 +99,12 @@ def conv3d(
 
 
 def run(given: Operands) -> Tensor:
-    """The convolution, without the batch axis where the input had none."""
+    """Run the convolution; leave the batch axis away where the input had none."""
     tensors = given.x, given.w, given.bias
-    watched = ops.is_watched(*tensors)
-    if watched:
-        ops.check_tangents(*tensors)
-    y = (ops.forward if watched else ops.run_forward)(*tensors, *given.options)
+    if not ops.is_watched(*tensors):
+        y = ops.run_forward(*tensors, *given.options)
+    else:
+        y = convolve("forward", *tensors, given.options)
     return y if given.batched else y.squeeze(0)
 
 
@@ -143,15 +151,12 @@ def operands(
         paddings = (0,) * dims
     else:
         paddings = _each("padding", padding, dims)
+    if bias is not None and not fallback:
+        ops.check_bias(bias, w)
+    exact = ops.is_plain(x) and ops.is_plain(w) and not (torch.compiler.is_compiling() or is_transformed())
+    last = channels_last(x, w, bias, strides, paddings, dilations, groups, exact=exact)
     options = Options(
-        strides,
-        paddings,
-        dilations,
-        groups,
-        _is_channels_last(x, w),
-        spelled(workspace),
-        ops.handle_of(plan),
-        fallback,
+        strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback
     )
     return Operands(x, w, bias, options, batched)
 
@@ -190,13 +195,3 @@ def _autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor
         return tensor.to(dtype) if eligible else tensor
 
     return cast(x), cast(w), None if bias is None else cast(bias)
-
-
-def _is_channels_last(x: Tensor, w: Tensor) -> bool:
-    """Where one of the two can be read in no other way."""
-    if x.dim() == 3:
-        return False
-    channels_last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-    return any(
-        not tensor.is_contiguous() and tensor.is_contiguous(memory_format=channels_last) for tensor in (x, w)
-    )

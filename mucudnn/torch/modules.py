@@ -9,6 +9,8 @@ from mucudnn.arrays.dispatch import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
 from mucudnn.plans.plan import Plan
 from mucudnn.torch import functional, ops
+from mucudnn.torch.derivatives import is_transformed
+from mucudnn.torch.options import handle_of
 
 Model = TypeVar("Model")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -20,7 +22,7 @@ class Choice:
     def __init__(self, workspace: str | None = None, plan: str | None = None) -> None:
         self.workspace = workspace
         self._plan = plan
-        self.handle = None if plan is None else ops.handle_of(Plan.parse(plan))
+        self.handle = None if plan is None else handle_of(Plan.parse(plan))
 
     def __reduce__(self) -> tuple[type["Choice"], tuple[str | None, str | None]]:
         return Choice, (self.workspace, self._plan)
@@ -70,9 +72,12 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     MUCUDNN_THREADS where that is set. What was measured on one number of threads says nothing about another:
     a new one is measured.
 
+    Under the transforms of `torch.func` and in forward mode the convolutions are divided too. vmap runs one
+    larger convolution, which a plan does not know and which runs within `workspace`.
+
     Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
-    subclasses of tensors, a device without an engine; under vmap, jvp or the capture of a CUDA graph) runs
-    as it did before, with a warning where it looked as if it could be.
+    subclasses of tensors, a device without an engine; in a transform that is compiled, or under the capture
+    of a CUDA graph) runs as it did before, with a warning where it looked as if it could be.
 
     Raises UsageError (a ValueError) for a model without convolutions; MucudnnError for a plan that cannot
     be read.
@@ -104,20 +109,26 @@ def convolutions(model: Any) -> list[Any]:
 
 
 def can_divide(input: Tensor, weight: Tensor) -> bool:
-    """Whether it looks so. What a CUDA graph captures cannot: its memory is not ours to hold."""
+    """Return whether a convolution looks as if it could be divided.
+
+    One that a CUDA graph captures cannot, as its memory is not ours to hold; nor one that is compiled in a
+    transform of `torch.func`, which compilers follow through PyTorch's own operators alone.
+    """
+    unknown_sizes = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return (
         all(
             ops.is_plain(tensor)
             and tensor.layout is torch.strided
             and (tensor.is_cpu or tensor.is_cuda)
             and tensor.dtype in _TYPES
-            and (torch.compiler.is_compiling() or tensor.numel() > 0)  # unknown there, maybe
+            and (unknown_sizes or tensor.numel() > 0)
             for tensor in (input, weight)
         )
         and weight.dim() - input.dim() in (0, 1)  # without the batch
-        and not ops.is_transformed()
         and (
-            torch.compiler.is_compiling() or not (input.is_cuda and torch.cuda.is_current_stream_capturing())
+            not is_transformed()
+            if torch.compiler.is_compiling()
+            else not (input.is_cuda and torch.cuda.is_current_stream_capturing())
         )
     )
 

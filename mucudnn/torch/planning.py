@@ -22,6 +22,7 @@ from mucudnn.plans.tiles import better_tiles
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size
 from mucudnn.torch import ops
+from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.modules import Choice, can_divide, convolutions, operands_of
 
 
@@ -81,7 +82,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         x = args[0] if args else given["input"]
-        if not can_divide(x, module.weight):
+        if not can_divide(x, module.weight) or is_transformed():
             return
         needed = {
             "forward": True,
@@ -128,5 +129,5 @@ def _uncompiled() -> Any:
 
 def _call(module: Any, x: Tensor) -> Call:
     given = operands_of(module, x, module.weight, module.bias, Choice())
-    vx, vw = (ops.view_of(tensor, "input", given.options.channels_last) for tensor in (given.x, given.w))
+    vx, vw = (ops.view_of(tensor, "input", given.options) for tensor in (given.x, given.w))
     return ops.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

@@ -203,22 +203,22 @@ def test_what_cannot_be_divided_runs_as_before(x: torch.Tensor) -> None:
 
 # PyTorch's own transforms compile a helper with what PyTorch has deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-def test_transforms_and_subclasses_run_as_before() -> None:
+def test_under_transforms_and_for_subclasses_the_results_stay() -> None:
     class Marked(torch.Tensor):
         pass
 
-    module = nn.Conv2d(3, 4, 3)
-    weight, direction = module.weight.detach(), torch.ones(4, 3, 3, 3)
+    x, module = X.double(), nn.Conv2d(3, 4, 3).double()
+    weight, direction = module.weight.detach(), torch.ones(4, 3, 3, 3).double()
 
     def applied(weight: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(module, {"weight": weight}, X)
+        return torch.func.functional_call(module, {"weight": weight}, x)
 
     def results() -> list[torch.Tensor]:
         return [
-            torch.func.vmap(module)(X[None])[0],
+            torch.func.vmap(module)(x[None])[0],
             torch.func.grad(lambda w: applied(w).square().sum())(weight),
             torch.func.jvp(applied, (weight,), (direction,))[1],
-            module(X.as_subclass(Marked)).as_subclass(torch.Tensor),
+            module(x.as_subclass(Marked)).as_subclass(torch.Tensor),
         ]
 
     expected = results()

@@ -1,27 +1,237 @@
-"""Transforms of functions and forward mode: a converted model gives what it gave, and nothing is lost."""
+"""`torch.func` and forward mode: transforms of our functions give what those of PyTorch's functions give."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
 
 import pytest
 from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn.arrays import dispatch
-from mucudnn.errors import NotDifferentiableError
+from mucudnn.errors import MucudnnError, NotDifferentiableError
 
+F = torch.nn.functional
+func, forward_ad = torch.func, torch.autograd.forward_ad
+OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}
+STOCK = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-# PyTorch's own transforms compile a helper with what PyTorch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+BIAS = torch.randn(4, dtype=torch.float64)
+OPTIONS = {"stride": 2, "padding": 1, "groups": 2}
+Function = Callable[..., Any]
+pytestmark = [
+    # PyTorch's own transforms compile a helper with what PyTorch has deprecated.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
+    # PyTorch's linearize says so of any function.
+    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node with no underlying:UserWarning"),
+]
+
+
+def operands(dims: int, *leading: int) -> list[torch.Tensor]:
+    """Return x, w and bias in fp64 for OPTIONS, each behind the `leading` axes."""
+    generator = torch.Generator().manual_seed(dims)
+    shapes = (2, 4, *(5, 4, 2)[:dims]), (4, 2, *(3, 2, 2)[:dims]), (4,)
+    return [torch.randn(*leading, *shape, dtype=torch.float64, generator=generator) for shape in shapes]
+
+
+def loss(convolution: Function) -> Function:
+    return lambda *given: convolution(*given).sin().square().sum()
+
+
+def pull_back(convolution: Function, given: list[torch.Tensor]) -> Any:
+    """Call the function that vjp returns inside of the transform, and after it has ended."""
+    y, gradients = func.vjp(convolution, *given)
+    return gradients(y), gradients(y.sin())
+
+
+def push_forward_of_a_dual(convolution: Function, given: list[torch.Tensor]) -> Any:
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(tensor, tensor.cos()) for tensor in given]
+        return list(forward_ad.unpack_dual(convolution(*duals)))
+
+
+ALL = (0, 1, 2)
+TRANSFORMS: dict[str, Callable[[Function, list[torch.Tensor]], Any]] = {
+    "grad": lambda f, given: func.grad(loss(f), ALL)(*given),
+    "grad and value": lambda f, given: func.grad_and_value(loss(f), ALL)(*given),
+    "vjp": pull_back,
+    "jvp": lambda f, given: func.jvp(f, tuple(given), tuple(tensor.cos() for tensor in given)),
+    "jvp of the bias alone": lambda f, given: func.jvp(
+        lambda bias: f(given[0], given[1], bias), (given[2],), (given[2].cos(),)
+    ),
+    "linearize": lambda f, given: func.linearize(f, *given)[1](*(tensor.cos() for tensor in given)),
+    "jacrev": lambda f, given: func.jacrev(f, ALL)(*given),
+    "jacfwd": lambda f, given: func.jacfwd(f, ALL)(*given),
+    "hessian": lambda f, given: func.hessian(loss(f), (1, 2))(*given),
+    "jacrev of jacrev": lambda f, given: func.jacrev(func.jacrev(loss(f), (1, 2)), (1, 2))(*given),
+    "jacfwd of jacfwd": lambda f, given: func.jacfwd(func.jacfwd(loss(f), (1, 2)), (1, 2))(*given),
+    "jacobian, vectorized": lambda f, given: torch.autograd.functional.jacobian(
+        f, tuple(given), vectorize=True
+    ),
+    "jacobian, vectorized in forward mode": lambda f, given: torch.autograd.functional.jacobian(
+        f, tuple(given), vectorize=True, strategy="forward-mode"
+    ),
+    "duals": push_forward_of_a_dual,
+    "functionalize": lambda f, given: func.functionalize(f)(*given),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_transform_of_a_function_gives_what_that_of_pytorchs_gives(dims: int, name: str) -> None:
+    found, expected = (
+        TRANSFORMS[name](partial(convolution, **OPTIONS), operands(dims))
+        for convolution in (OURS[dims], STOCK[dims])
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("in_dims", [*list(product((0, None), repeat=3))[:-1], (1, 1, 1), (-1, 2, None)])
+@pytest.mark.parametrize("function", ["value", "grad", "jvp"])
+def test_vmap_over_any_of_the_arguments(in_dims: tuple[int | None, ...], function: str) -> None:
+    given = [
+        tensor if axis is None else batched.movedim(0, axis)
+        for tensor, batched, axis in zip(operands(2), operands(2, 3), in_dims, strict=True)
+    ]
+
+    def mapped(convolution: Function) -> Any:
+        def run(*tensors: torch.Tensor) -> Any:
+            def f(*tensors: torch.Tensor) -> torch.Tensor:
+                return convolution(*tensors, **OPTIONS)
+
+            if function == "value":
+                return f(*tensors)
+            return TRANSFORMS[function](f, list(tensors))
+
+        return func.vmap(run, in_dims)(*given)
+
+    torch.testing.assert_close(mapped(mt.conv2d), mapped(F.conv2d))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_vmap_of_vmap_and_without_the_batch_axis(dims: int) -> None:
+    x, w, bias = operands(dims, 3)
+
+    def mapped(convolution: Function) -> torch.Tensor:
+        inner = func.vmap(lambda x, w, bias: convolution(x, w, bias, **OPTIONS), (0, None, None))
+        return func.vmap(inner)(x, w, bias)
+
+    torch.testing.assert_close(mapped(OURS[dims]), mapped(STOCK[dims]))
+
+
+def test_gradients_of_each_sample() -> None:
+    x, w, bias = operands(2)
+
+    def each(convolution: Function) -> Any:
+        one = func.grad(lambda w, bias, x: loss(convolution)(x, w, bias), (0, 1))
+        return func.vmap(one, (None, None, 0))(w[:, :, :, :1], bias, torch.cat([x[:, :2]] * 3))
+
+    torch.testing.assert_close(each(mt.conv2d), each(F.conv2d))
+
+
+def test_an_ensemble_of_converted_models() -> None:
+    models = [torch.nn.Conv2d(3, 4, 3) for _ in range(3)]
+
+    def outputs() -> torch.Tensor:
+        parameters, buffers = func.stack_module_state(models)
+        run = func.vmap(lambda p, b: func.functional_call(models[0], (p, b), (X,)))
+        return run(parameters, buffers)
+
+    expected = outputs()
+    for model in models:
+        mt.convert(model)
+    torch.testing.assert_close(outputs(), expected)
+
+
+def test_vmap_in_the_backward_pass_alone() -> None:
+    x, w, bias = (tensor.requires_grad_() for tensor in operands(2))
+    dy = torch.randn(3, *F.conv2d(x, w, bias, **OPTIONS).shape, dtype=torch.float64)
+    found, expected = (
+        torch.autograd.grad(f(x, w, bias, **OPTIONS), (x, w, bias), dy, is_grads_batched=True)
+        for f in (mt.conv2d, F.conv2d)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_channels_last_and_autocast_go_on_under_transforms() -> None:
+    x = X.contiguous(memory_format=torch.channels_last)
+
+    def transformed(convolution: Function) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return func.grad(lambda w: convolution(x, w).float().sum())(W)
+
+    torch.testing.assert_close(transformed(mt.conv2d), transformed(F.conv2d), rtol=0.05, atol=0.1)
+
+
+def test_forward_and_reverse_mode_are_checked_against_differences() -> None:
+    given = tuple(tensor.requires_grad_() for tensor in operands(2))
+
+    def convolution(*tensors: torch.Tensor) -> torch.Tensor:
+        return mt.conv2d(*tensors, **OPTIONS)
+
+    assert torch.autograd.gradcheck(
+        convolution, given, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+    )
+    assert torch.autograd.gradgradcheck(convolution, given, check_fwd_over_rev=True, check_rev_over_rev=True)
+
+
+@pytest.mark.parametrize("transform", [func.grad, func.vmap, func.jacfwd])
+def test_an_error_under_a_transform_is_that_without_it(transform: Function) -> None:
+    def convolution(x: torch.Tensor) -> torch.Tensor:
+        return mt.conv2d(x, W).sum()
+
+    with pytest.raises(ValueError, match="x has 2 channels, w takes 3") as caught:
+        transform(convolution)(X[:, :2].unsqueeze(0) if transform is func.vmap else X[:, :2])
+    assert isinstance(caught.value, MucudnnError)
+
+
+@pytest.mark.parametrize("in_dims", [(None, 0, None), (None, None, 0)])
+def test_a_bias_of_another_shape_is_refused_under_vmap_too(in_dims: tuple[int | None, ...]) -> None:
+    given = [X, W, torch.randn(1)]
+    given = [t if axis is None else t.unsqueeze(0) for t, axis in zip(given, in_dims, strict=True)]
+    with pytest.raises(ValueError, match=r"bias has the shape \(1,\), one for each of 4 filters is due"):
+        func.vmap(mt.conv2d, in_dims)(*given)
+
+
+def test_a_derivative_together_with_functionalize_is_refused() -> None:
+    def convolution(x: torch.Tensor) -> torch.Tensor:
+        return mt.conv2d(x, W).sum()
+
+    inside, outside = func.functionalize(convolution), func.functionalize(func.grad(convolution))
+    for transformed in (func.grad(inside), outside, lambda x: func.jvp(inside, (x,), (x,))):
+        with pytest.raises(
+            NotDifferentiableError, match=r"functionalize: leave it out, or use torch\.nn\.func"
+        ):
+            transformed(X)
+
+
+@pytest.mark.parametrize("name", ["grad", "jvp", "vmap"])
+def test_a_compiled_transform_of_a_function_runs_uncompiled(name: str) -> None:
+    torch.compiler.reset()
+
+    def transformed(x: torch.Tensor, w: torch.Tensor) -> Any:
+        if name == "vmap":
+            return func.vmap(mt.conv2d, (None, 0))(x, w.unsqueeze(0))
+        return TRANSFORMS[name](lambda x, w, bias: mt.conv2d(x, w, bias, padding=1), [x, w, BIAS])
+
+    given = X.double(), W.double()
+    expected = transformed(*given)
+    torch.testing.assert_close(torch.compile(transformed, backend="aot_eager")(*given), expected)
+    torch.compiler.reset()
+    whole = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match=r"runs uncompiled under torch\.func.*compile without fullgraph"):
+        whole(*given)
 
 
 def gradient(model: torch.nn.Module) -> torch.Tensor:
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-        return torch.func.functional_call(model, weights, X).square().sum()
+        return torch.func.functional_call(model, weights, X).sin().mean()
 
     return torch.func.grad(loss)(weights)["weight"]
 
@@ -31,7 +241,6 @@ def tangent(model: torch.nn.Module) -> torch.Tensor:
 
 
 def tangent_of_a_dual(model: torch.nn.Module) -> torch.Tensor:
-    forward_ad = torch.autograd.forward_ad
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(model(forward_ad.make_dual(X, X))).tangent
 
@@ -48,19 +257,26 @@ def test_a_transform_of_a_converted_model_gives_what_it_gave(
     torch.testing.assert_close(run(converted), function(model))
 
 
+@pytest.mark.parametrize("function", [gradient, tangent, tangent_of_a_dual])
+def test_a_converted_model_is_divided_under_a_transform(
+    function: Callable[[torch.nn.Module], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    function(mt.convert(torch.nn.Conv2d(3, 4, 3)))
+    assert dispatch._prepared
+
+
 def test_what_is_compiled_without_a_transform_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_prepared", {})
     torch.compile(mt.convert(torch.nn.Conv2d(3, 4, 3)), backend="aot_eager")(X)
     assert dispatch._prepared
 
 
-def test_a_tangent_is_refused_by_what_would_lose_it() -> None:
-    forward_ad = torch.autograd.forward_ad
-    for function in (mt.conv2d, mucudnn.convolution_forward):
-        with forward_ad.dual_level():
-            for x, w in ((forward_ad.make_dual(X, X), W), (X, forward_ad.make_dual(W, W))):
-                with pytest.raises(NotDifferentiableError):
-                    function(x, w)
+def test_the_array_functions_refuse_a_tangent_that_they_would_lose() -> None:
+    with forward_ad.dual_level():
+        for x, w in ((forward_ad.make_dual(X, X), W), (X, forward_ad.make_dual(W, W))):
+            with pytest.raises(NotDifferentiableError):
+                mucudnn.convolution_forward(x, w)
 
 
 def test_beside_a_tangent_what_has_none_is_computed() -> None:

@@ -1,0 +1,187 @@
+"""Derivatives of the three passes, to any order, in reverse and in forward mode, and their rule for vmap.
+
+Each pass is linear in each of its two tensors. Of x, w and y, or of tensors in their roles such as
+gradients, it takes two and gives the third. So every derivative of a pass is a pass.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from inspect import signature
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from mucudnn.errors import NotDifferentiableError
+from mucudnn.torch.options import Ints, Options
+
+# The roles of a pass's first and second tensor and of its result.
+_ROLES = {"forward": ("x", "w", "y"), "backward_data": ("y", "w", "x"), "backward_filter": ("x", "y", "w")}
+_PASS_TO = {roles[2]: pass_ for pass_, roles in _ROLES.items()}
+# The axes that take the batch of vmap, by the roles of the tensors that have it, and whether groups divide
+# the axis. Where all three have the batch, every member of it gets groups of its own.
+_FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
+    frozenset("xy"): {"x": (0, False), "y": (0, False)},  # the mini-batch
+    frozenset("wy"): {"w": (0, True), "y": (1, True)},  # the filters
+    frozenset("xw"): {"x": (1, True), "w": (1, False)},  # the input channels
+    frozenset("xwy"): {"x": (1, False), "w": (0, False), "y": (1, False)},
+}
+_Transform = torch._C._functorch.TransformType
+
+
+@torch.compiler.assume_constant_result  # which a compiler asks for where it traces the transform
+def is_transformed() -> bool:
+    """Return whether a transform of functions (grad, vmap, jvp, ...) or forward mode looks on."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def convolve(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+    """Run a pass so that autograd and transforms follow it.
+
+    `third` is the bias of the forward pass, or None; of the other passes it is the shape of the result.
+    Raises NotDifferentiableError for a derivative under functionalize.
+    """
+    run = _transformed if is_transformed() else _operator
+    return run(pass_, first, second, third, *options)
+
+
+def _operator(pass_: str, *arguments: Any) -> Tensor:
+    result: Tensor = getattr(torch.ops.mucudnn, f"convolution_{pass_}").default(*arguments)
+    return result
+
+
+def _uncompiled(function: Any) -> Any:
+    """Keep compilers, which refuse functions with rules of their own, away from a function."""
+    reason = "mucudnn.torch runs uncompiled under torch.func and in forward mode: compile without fullgraph"
+    said = "reason" in signature(torch.compiler.disable).parameters  # since PyTorch 2.7
+    return torch.compiler.disable(function, **({"reason": reason} if said else {}))
+
+
+@_uncompiled
+def _transformed(pass_: str, *arguments: Any) -> Tensor:
+    transforms = {transform.key() for transform in torch._C._functorch.get_interpreter_stack() or ()}
+    if forward_ad._current_level >= 0:
+        transforms.add(_Transform.Jvp)
+    if _Transform.Functionalize not in transforms:
+        result: Tensor = Convolution.apply(pass_, *arguments)
+        return result
+    if transforms & {_Transform.Grad, _Transform.Jvp}:
+        raise NotDifferentiableError(
+            "mucudnn.torch has no derivatives together with torch.func.functionalize: "
+            "leave it out, or use torch.nn.functional"
+        )
+    return _operator(pass_, *arguments)
+
+
+def gradients(
+    pass_: str, tensors: Sequence[Tensor], g: Tensor, needed: Sequence[bool], options: Options
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients that are `needed` of a pass's two tensors and its bias, for `g` of its result."""
+    one, two, result = _ROLES[pass_]
+    first, second = tensors
+    return (
+        _pass_to(one, {two: second, result: g}, first.shape, options) if needed[0] else None,
+        _pass_to(two, {one: first, result: g}, second.shape, options) if needed[1] else None,
+        g.sum([0, *range(2, g.dim())]) if pass_ == "forward" and needed[2] else None,
+    )
+
+
+class Convolution(torch.autograd.Function):
+    """A pass under the transforms of `torch.func` and in forward mode, which operators cannot follow."""
+
+    @staticmethod
+    def forward(pass_: str, first: Tensor, second: Tensor, third: Any, *options: Any) -> Tensor:
+        """Run the operator."""
+        return _operator(pass_, first, second, third, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep what the derivatives need."""
+        ctx.pass_, first, second, _, *options = inputs
+        ctx.options, ctx.shape = Options(*options), tuple(output.shape)
+        ctx.save_for_backward(first, second)
+        ctx.save_for_forward(first, second)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
+        """Return a gradient for each argument."""
+        found: tuple[Tensor | None, ...] = (None, None, None)
+        if g is not None:
+            found = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
+        return (None, *found, *(None for _ in Options._fields))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, first: Tensor | None, second: Tensor | None, third: Any, *__: None) -> Any:
+        """Return the tangent of the result for those of the tensors and of the bias."""
+        one, two = ctx.saved_tensors
+        shape = None if ctx.pass_ == "forward" else ctx.shape
+        terms = []
+        if first is not None:
+            terms.append(convolve(ctx.pass_, first, two, shape, ctx.options))
+        if second is not None:
+            terms.append(convolve(ctx.pass_, one, second, shape, ctx.options))
+        if third is not None:
+            terms.append(third.view(-1, *(1,) * (len(ctx.shape) - 2)).expand(ctx.shape))
+        return reduce(add, terms) if terms else None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        pass_: str,
+        first: Tensor,
+        second: Tensor,
+        third: Any,
+        *given: Any,
+    ) -> tuple[Tensor, int]:
+        """Run one larger convolution for the whole batch; return its result, and the batch's axis there."""
+        axes, options, size = in_dims[1:3], Options(*given), info.batch_size
+        if pass_ != "forward" or third is None or in_dims[1:4] == (in_dims[1], None, None):
+            return _folded(pass_, first, second, third, axes, size, options)
+        # A bias for each member, or one for filters that have a batch, is added behind the convolution.
+        y, axis = _folded(pass_, first, second, None, axes, size, options)
+        y, bias = (
+            y.movedim(axis, 0),
+            third.unsqueeze(0) if in_dims[3] is None else third.movedim(in_dims[3], 0),
+        )
+        return y + bias.reshape(-1, 1, bias.shape[1], *(1,) * (y.dim() - 3)), 0
+
+
+def _pass_to(result: str, given: dict[str, Tensor], shape: Ints, options: Options) -> Tensor:
+    """Run the pass that gives the tensor in the role `result`, of that shape."""
+    pass_ = _PASS_TO[result]
+    first, second, _ = _ROLES[pass_]
+    third = None if pass_ == "forward" else tuple(shape)
+    return convolve(pass_, given[first], given[second], third, options)
+
+
+def _folded(
+    pass_: str, first: Tensor, second: Tensor, third: Any, axes: Sequence[Any], size: int, options: Options
+) -> tuple[Tensor, int]:
+    """Run a pass with the batch of vmap, of that size, inside the axes that its tensors share.
+
+    `axes` are those of the batch in the two tensors, None where one has no batch. Return the result, and the
+    axis of the batch in it.
+    """
+    one, two, result = _ROLES[pass_]
+    batched = [role for role, axis in zip((one, two), axes, strict=True) if axis is not None]
+    if not batched:  # the bias alone has a batch
+        return convolve(pass_, first, second, third, options).unsqueeze(0), 0
+    folds = _FOLDS[frozenset((*batched, result))]
+    folded = []
+    for role, tensor, axis in zip((one, two), (first, second), axes, strict=True):
+        if axis is not None:
+            to, grouped = folds[role]
+            parts = tensor.movedim(axis, to).unflatten(to + 1, (options.groups if grouped else 1, -1))
+            tensor = parts.transpose(to, to + 1).flatten(to, to + 2)  # (groups, batch, rest)
+        folded.append(tensor)
+    to, grouped = folds[result]
+    if pass_ != "forward":
+        third = tuple(length * size if axis == to else length for axis, length in enumerate(third))
+    inner = options._replace(groups=options.groups * size) if len(folds) == 3 else options
+    parts = convolve(pass_, folded[0], folded[1], third, inner)
+    parts = parts.unflatten(to, (options.groups if grouped else 1, size, -1)).transpose(to, to + 1)
+    return parts.flatten(to + 1, to + 2), to
