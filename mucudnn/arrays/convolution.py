@@ -64,13 +64,13 @@ def convolution_forward(
     """
     vx, vw = views.read(x, "x"), views.read(w, "w")
     views.check_same("x", vx, "w", vw)
-    alpha, beta = _factor("alpha", alpha, vx), _factor("beta", beta, vx)
+    alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
     call = Call(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
-    result, vy = _output(out, x, vx, vw, ready.shapes["y"], beta)
+    result, vy = _prepare_output(out, x, vx, vw, ready.shapes["y"], beta)
     ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream, x)
     return _give_result(result, out, x)
 
@@ -100,14 +100,14 @@ def convolution_backward_data(
     """
     vdy, vw = views.read(dy, "dy"), views.read(w, "w")
     views.check_same("dy", vdy, "w", vw)
-    alpha, beta = _factor("alpha", alpha, vdy), _factor("beta", beta, vdy)
-    input_shape = _shape("x", input_shape)
+    alpha, beta = _check_factor("alpha", alpha, vdy), _check_factor("beta", beta, vdy)
+    input_shape = _make_exact_shape("x", input_shape)
     call = Call(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
     ready = prepared(call, plan, stream=vdy.stream)
-    result, vdx = _output(out, dy, vdy, vw, ready.shapes["x"], beta)
+    result, vdx = _prepare_output(out, dy, vdy, vw, ready.shapes["x"], beta)
     ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream, dy)
     return _give_result(result, out, dy)
 
@@ -141,19 +141,19 @@ def convolution_backward_filter(
     """
     vx, vdy = views.read(x, "x"), views.read(dy, "dy")
     views.check_same("x", vx, "dy", vdy)
-    alpha, beta = _factor("alpha", alpha, vx), _factor("beta", beta, vx)
-    filter_shape = _shape("w", filter_shape)
+    alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
+    filter_shape = _make_exact_shape("w", filter_shape)
     call = Call(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
-    result, vdw = _output(out, x, vx, vdy, ready.shapes["w"], beta)
+    result, vdw = _prepare_output(out, x, vx, vdy, ready.shapes["w"], beta)
     ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream, x)
     return _give_result(result, out, x)
 
 
-def _factor(name: str, value: float, view: View) -> float:
+def _check_factor(name: str, value: float, view: View) -> float:
     """Return alpha or beta as a float. Raises ArgumentTypeError, UsageError."""
     if type(value) is not float:
         plain = scalar(value)
@@ -169,7 +169,7 @@ def _factor(name: str, value: float, view: View) -> float:
     return value
 
 
-def _shape(name: str, shape: Shape) -> Shape:
+def _make_exact_shape(name: str, shape: Shape) -> Shape:
     """Return a shape as a tuple of ints, without a call of `exact_shape` if it is one. Raises its errors.
 
     The types must be exact, because 1.0 and True equal 1: they would find a decision under the same key.
@@ -183,7 +183,9 @@ def _shape(name: str, shape: Shape) -> Shape:
     return exact_shape(name, shape)
 
 
-def _output(out: Any, like: Any, view: View, other: View, shape: Shape, beta: float) -> tuple[Any, View]:
+def _prepare_output(
+    out: Any, like: Any, view: View, other: View, shape: Shape, beta: float
+) -> tuple[Any, View]:
     """Return the array to write to, and its view. Raises UsageError and the errors of `views.read`."""
     if out is None:
         if beta != 0:

@@ -73,7 +73,7 @@ def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:
             continue
         _load_cublas(ctypes.CDLL(path))
         return planner, Machine(PLANNING, device, planner.library, 1)
-    raise NoEngineError(f"cannot plan without a GPU: {reason}{_advice(str(reason))}") from None
+    raise NoEngineError(f"cannot plan without a GPU: {reason}{_advise(str(reason))}") from None
 
 
 def plan(
@@ -117,7 +117,7 @@ def _load_cublas(cudnn: ctypes.CDLL) -> None:
     raise NoEngineError(f"planning without a GPU needs {name}: pip install {package}")
 
 
-def _advice(reason: str) -> str:
+def _advise(reason: str) -> str:
     if "cannot load" in reason:
         return "; pip install nvidia-cudnn-cu13 nvidia-cublas"
     if "SUBLIBRARY_LOADING_FAILED" in reason:

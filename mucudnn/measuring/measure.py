@@ -49,7 +49,7 @@ class Survey:
 
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
-    memory: int = 0  # the most bytes that are held at a time
+    memory: int = 0  # the most bytes that measuring allocates at once
 
 
 def machine_of(engine: Engine) -> Machine:
@@ -159,11 +159,11 @@ def _measure_kernel(
             # A broken device raises here too. Then the failure says nothing about the algorithm.
             engine.available_memory  # noqa: B018
             status = _read_status(error)
-        cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))
+        cache.add(machine_of(engine), problem, kernel.pass_, _make_measurement(engine, task, status, times))
     return made
 
 
-def _measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
+def _make_measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
     median = statistics.median(times) if times else None
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
     # Every division in more slices than can be summed in place needs the same accumulator.

@@ -61,9 +61,9 @@ class Plan:
                     k.problem,
                     k.pass_,
                     k.count,
-                    _parts(k.chosen),
-                    [_parts(option) for option in k.desirable],
-                    [] if k.tiles is None else _parts(k.tiles),
+                    _list_parts(k.chosen),
+                    [_list_parts(option) for option in k.desirable],
+                    [] if k.tiles is None else _list_parts(k.tiles),
                 )
                 for k in self.kernels
             ],
@@ -80,9 +80,9 @@ class Plan:
                     problem,
                     pass_,
                     count,
-                    _configuration(chosen),
-                    tuple(map(_configuration, desirable)),
-                    _configuration(tiles) if tiles else None,
+                    _make_configuration(chosen),
+                    tuple(map(_make_configuration, desirable)),
+                    _make_configuration(tiles) if tiles else None,
                 )
                 for problem, pass_, count, chosen, desirable, tiles in kernels
                 if chosen  # a kernel in a journal may have candidates and no choice
@@ -128,9 +128,9 @@ def path_of(path: AnyPath) -> Path:
         raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
 
 
-def _parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
+def _list_parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
     return [(p.micro_batch, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
 
 
-def _configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
+def _make_configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
     return Configuration(tuple(MicroConfiguration(*part) for part in parts))

@@ -85,7 +85,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "workspace_limit": limits.workspace,
         "total_workspace": limits.total,
         "new_measurements": result.new_measurements,
-        "kernels": [_kernel_json(decision) for decision in result.decisions],
+        "kernels": [_make_kernel_json(decision) for decision in result.decisions],
         "total": {
             "undivided_ms": times.undivided_ms,
             "divided_ms": times.divided_ms,
@@ -117,7 +117,7 @@ def _format_limit(size: int | None) -> str:
     return "none" if size is None else str(size)
 
 
-def _kernel_json(decision: Decision) -> dict[str, Any]:
+def _make_kernel_json(decision: Decision) -> dict[str, Any]:
     kernel, undivided, chosen = decision.kernel, decision.undivided, decision.chosen
     best = undivided.parts[0] if undivided else None
     return {
@@ -139,11 +139,11 @@ def _kernel_json(decision: Decision) -> dict[str, Any]:
             "time_ms": chosen.time_ms,
             "workspace": chosen.workspace,
         },
-        "measured": _measured_json(decision),
+        "measured": _make_measured_json(decision),
     }
 
 
-def _measured_json(decision: Decision) -> dict[str, Any] | None:
+def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
     times, comparison = measured(decision), decision.comparison
     if times is None or comparison is None:
         return None

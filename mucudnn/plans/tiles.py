@@ -90,7 +90,7 @@ def better_tiles(
     `rival` is a division of the mini-batch; None stands for no division that fits.
     """
     problem, pass_ = kernel.problem, kernel.pass_
-    if most_slices(problem, pass_) == 1:  # filter gradients of tiles would have to be summed like slices'
+    if most_slices(problem, pass_) == 1:  # tiles' filter gradients would need the same sum as slices'
         return None
     if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
         return None

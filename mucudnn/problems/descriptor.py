@@ -24,7 +24,7 @@ def short_text(problem: Problem, *, mini_batch: bool = True) -> str:
     )
     groups = f"g{problem.groups}" if problem.groups > 1 else ""
     batch = f"mb{problem.mini_batch}" if mini_batch else ""
-    sizes = _sizes(problem)
+    sizes = _collect_sizes(problem)
     parts = [
         groups + batch,
         f"ic{problem.in_channels}" + _format_spatial("i", sizes["i"]),
@@ -43,19 +43,21 @@ def geometry(problem: Problem) -> dict[str, int]:
     """Return the GEOMETRY columns with their values; a 2-D problem has no columns for the depth."""
     axes = "dhw"[3 - problem.dims :]
     columns = {
-        a + b: size for a, sizes in _sizes(problem).items() for b, size in zip(axes, sizes, strict=True)
+        a + b: size
+        for a, sizes in _collect_sizes(problem).items()
+        for b, size in zip(axes, sizes, strict=True)
     }
     return {"g": problem.groups, "ic": problem.in_channels, "oc": problem.out_channels, **columns}
 
 
-def _sizes(problem: Problem) -> dict[str, tuple[int, ...]]:
+def _collect_sizes(problem: Problem) -> dict[str, tuple[int, ...]]:
     return {
         "i": problem.input,
         "o": problem.output,
         "k": problem.kernel,
         "s": problem.stride,
         "p": problem.padding,
-        "d": tuple(size - 1 for size in problem.dilation),  # no dilation is 0 in a descriptor, 1 in cuDNN
+        "d": tuple(size - 1 for size in problem.dilation),  # no dilation: 0 in a descriptor, 1 in cuDNN
     }
 
 

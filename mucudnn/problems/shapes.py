@@ -52,9 +52,9 @@ def problem_of(
             out_channels=filters,
             input=(*flat, *input_),
             kernel=(*flat, *kernel),
-            stride=(*flat, *_spatial("stride", stride, dims)),
-            padding=(*(0 for _ in flat), *_spatial("padding", padding, dims)),
-            dilation=(*flat, *_spatial("dilation", dilation, dims)),
+            stride=(*flat, *_read_spatial("stride", stride, dims)),
+            padding=(*(0 for _ in flat), *_read_spatial("padding", padding, dims)),
+            dilation=(*flat, *_read_spatial("dilation", dilation, dims)),
             groups=groups,
             data_type=data_type,
             layout=layout,
@@ -152,7 +152,7 @@ def _channels_second(shape: Shape, layout: str) -> Shape:
     return shape if layout == "nchw" else (shape[0], shape[-1], *shape[1:-1])
 
 
-def _spatial(name: str, value: Sizes, dims: int) -> Shape:
+def _read_spatial(name: str, value: Sizes, dims: int) -> Shape:
     sizes = exact_sizes(name, value)
     if isinstance(sizes, int):
         return (sizes,) * dims
