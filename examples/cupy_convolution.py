@@ -1,7 +1,7 @@
-"""A convolution of CuPy arrays: what CuPy offered itself until it dropped cuDNN.
+"""A convolution of CuPy arrays, which CuPy itself offered until it dropped cuDNN.
 
-Skips with a reason where there is no CuPy, no GPU, or no engine for it.
-`python examples/cupy_convolution.py`.
+The program ends with a reason if there is no CuPy, no GPU, or no engine for it.
+Run it with `python examples/cupy_convolution.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mucudnn.errors import NoEngineError
 
 
 def import_cupy() -> Any:
-    """CuPy, on a machine with a GPU. Exits with a reason where it is missing."""
+    """Return CuPy. Exits with a reason if CuPy or a GPU is missing."""
     try:
         import cupy
     except ImportError:
@@ -26,13 +26,13 @@ def import_cupy() -> Any:
 
 
 def skip(reason: str) -> Any:
-    """Nothing went wrong, and nothing was done."""
+    """Print the reason and exit with code 0: nothing went wrong, and nothing was done."""
     print(f"skipped: {reason}")
     raise SystemExit
 
 
 def main() -> None:
-    """One layer of a network, within 64 MiB."""
+    """Compute one layer of a network within 64 MiB of workspace."""
     cupy = import_cupy()
     x = cupy.random.standard_normal((64, 64, 56, 56), dtype=cupy.float32)
     w = cupy.random.standard_normal((64, 64, 3, 3), dtype=cupy.float32)

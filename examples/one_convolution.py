@@ -1,8 +1,8 @@
 """A program that knows nothing of mucudnn: one convolution by cuDNN's legacy API, called three times.
 
-It opens libcudnn.so.9, asks for an algorithm and its workspace as Caffe does, and gives that much:
+It opens libcudnn.so.9, asks for an algorithm and its workspace as Caffe does, and allocates that workspace.
+Its arrays are in the CPU's memory, so it runs on mucudnn's host engine, without a GPU. Run it with
 `MUCUDNN_LIBRARY=host MUCUDNN_LOG=info mucudnn run --workspace 8MiB -- python examples/one_convolution.py`.
-Its arrays are in the memory of the CPU: it runs on mucudnn's host engine, without a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F32, NCHW, CROSS_CORRELATION = 0, 0, 1
 
 
 class Performance(ctypes.Structure):
-    """A cudnnConvolutionFwdAlgoPerf_t."""
+    """The structure cudnnConvolutionFwdAlgoPerf_t."""
 
     _fields_ = (
         ("algorithm", ctypes.c_int), ("status", ctypes.c_int), ("time", ctypes.c_float),
@@ -26,23 +26,23 @@ class Performance(ctypes.Structure):
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Call a function of cuDNN. Exits with a reason where it fails."""
+    """Call a function of cuDNN. Exits with a reason if it fails."""
     status = getattr(cudnn, f"cudnn{name}")(*arguments)
     if status != 0:
         raise SystemExit(f"cudnn{name} failed with status {status}")
 
 
-def made(kind: str) -> ctypes.c_void_p:
-    """A handle or descriptor, which lives as long as the program."""
+def create(kind: str) -> ctypes.c_void_p:
+    """Create a handle or a descriptor, which lives as long as the program."""
     thing = ctypes.c_void_p()
     call(f"Create{kind}", ctypes.byref(thing))
     return thing
 
 
 def main() -> None:
-    """Describe, ask, convolve."""
-    handle, convolution = made(""), made("ConvolutionDescriptor")
-    x, w, y = made("TensorDescriptor"), made("FilterDescriptor"), made("TensorDescriptor")
+    """Describe the convolution, ask for an algorithm and its workspace, and convolve."""
+    handle, convolution = create(""), create("ConvolutionDescriptor")
+    x, w, y = create("TensorDescriptor"), create("FilterDescriptor"), create("TensorDescriptor")
     call("SetTensor4dDescriptor", x, NCHW, F32, *FORWARD[0])
     call("SetFilter4dDescriptor", w, F32, NCHW, *FORWARD[1])
     call("SetTensor4dDescriptor", y, NCHW, F32, *FORWARD[2])

@@ -1,7 +1,8 @@
 """Train a small network twice: as it is, and with 16 MiB of workspace for each convolution.
 
-The losses are the same; what differs is which algorithms run, on which micro-batches. The first run takes
-some seconds to measure them, which the cache keeps: `python examples/train_under_limit.py`.
+The losses are the same; the algorithms and the micro-batches differ. The first run takes some seconds to
+measure the algorithms, and the cache keeps the measurements.
+Run it with `python examples/train_under_limit.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STEPS = 5
 
 
 def network() -> nn.Sequential:
-    """Three convolutions and a classifier of ten classes, the same every time."""
+    """Return three convolutions and a classifier of ten classes, with the same weights in every call."""
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -29,7 +30,7 @@ def network() -> nn.Sequential:
 
 
 def train(model: nn.Sequential, images: torch.Tensor, classes: torch.Tensor) -> list[float]:
-    """The loss of each step."""
+    """Train a model for a few steps and return the loss of each step."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -41,7 +42,7 @@ def train(model: nn.Sequential, images: torch.Tensor, classes: torch.Tensor) -> 
 
 
 def main() -> None:
-    """Train both, show what was chosen, and hold the losses against each other."""
+    """Train both networks, print the chosen micro-batches, and compare the losses."""
     torch.manual_seed(2)
     images, classes = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
     model = network()

@@ -1,9 +1,8 @@
 """A 3-D U-Net on one volume, within 8 MiB of workspace for each convolution.
 
-Unrolled into matrices (im2col), its convolutions would take many times as much. An algorithm is chosen
-that fits, or the volume, which is one sample, is divided along its depth into tiles for which a faster one
-does; the result is that of PyTorch.
-`python examples/unet3d.py`.
+Unrolled into matrices (im2col), its convolutions would take many times as much. mucudnn chooses an algorithm
+that fits. Or it divides the volume, which is one sample, along its depth into tiles, if a faster algorithm
+fits these. The result is that of PyTorch. Run it with `python examples/unet3d.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LIMIT = "8MiB"
 
 
 def double(channels: int, out_channels: int) -> nn.Sequential:
-    """Two convolutions that keep the size."""
+    """Return two convolutions that keep the size of the volume."""
     return nn.Sequential(
         nn.Conv3d(channels, out_channels, 3, padding=1), nn.ReLU(),
         nn.Conv3d(out_channels, out_channels, 3, padding=1), nn.ReLU(),
@@ -25,7 +24,7 @@ def double(channels: int, out_channels: int) -> nn.Sequential:
 
 
 class UNet3d(nn.Module):
-    """After Çiçek et al., 2016, with padding: down twice, up twice, and one map for each class."""
+    """A 3-D U-Net after Çiçek et al., 2016, with padding: down twice, up twice, one map for each class."""
 
     def __init__(self, channels: int = 1, classes: int = 3, width: int = 8) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class UNet3d(nn.Module):
         self.out = nn.Conv3d(width, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, channels, D, H, W), each size a multiple of 4, to (N, classes, D, H, W)."""
+        """Map a volume (N, channels, D, H, W) to (N, classes, D, H, W); D, H and W are multiples of 4."""
         fine = self.down1(x)
         coarse = self.down2(nn.functional.max_pool3d(fine, 2))
         bottom = self.bottom(nn.functional.max_pool3d(coarse, 2))
@@ -50,8 +49,8 @@ class UNet3d(nn.Module):
 
 @torch.no_grad()
 def main() -> None:
-    """Plan, show what was chosen beside what im2col would take, run, compare."""
-    import mucudnn.torch  # here, so that the network above is of PyTorch alone
+    """Plan, print the chosen workspaces beside im2col's, run the network, and compare with PyTorch."""
+    import mucudnn.torch  # imported here, to show that the network above needs PyTorch alone
 
     torch.manual_seed(1)
     model, volume = UNet3d().eval(), torch.randn(1, 1, 24, 48, 48)

@@ -1,4 +1,4 @@
-"""Micro-batching for cuDNN: every convolution as fast as it can be inside the memory you allow."""
+"""Micro-batching for cuDNN: each convolution as fast as possible within the workspace that you allow."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What is above, imported when it is first used: `import mucudnn` alone costs next to nothing."""
+    """Import a public name when it is first used, so that `import mucudnn` alone is fast."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""`python -m mucudnn`."""
+"""The command line as a module: `python -m mucudnn`."""
 
 import sys
 

@@ -1,13 +1,16 @@
-"""Errors that a person reads: each is one line, and carries the exit code of the command that met it.
+"""Errors for people: each message is one line, and each class has the exit code of a command that fails so.
 
-Those that the Python functions raise are also the built-in error that people expect.
+Errors of the Python functions are also subclasses of a fitting built-in error.
 """
 
-_LONGEST = 100  # characters of a value in a message
+_LONGEST = 100  # the most characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: its repr in one line, cut where it is long, or else its type."""
+    """Return a value as a message shows it: its repr in one line, cut if it is long.
+
+    If the repr fails, return the value's type.
+    """
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an int of {value.bit_length()} bits"
     try:
@@ -18,29 +21,29 @@ def shown(value: object) -> str:
 
 
 class MucudnnError(Exception):
-    """The command failed."""
+    """A failure that a message explains; the base of all errors of mucudnn."""
 
     exit_code = 1
 
 
 class UsageError(MucudnnError, ValueError):
-    """What was asked for cannot be understood."""
+    """An argument, flag or variable has a value that cannot be used."""
 
     exit_code = 2
 
 
 class ArgumentTypeError(MucudnnError, TypeError):
-    """An argument is of a type, or holds a data type, that is not taken."""
+    """An argument has a type, or an array a data type, that is not supported."""
 
     exit_code = 2
 
 
 class MixedDevicesError(UsageError, RuntimeError):
-    """Arrays of one call lie on different devices."""
+    """The arrays of one call are on different devices."""
 
 
 class NotDifferentiableError(MucudnnError, RuntimeError):
-    """A gradient was asked for that cannot be given."""
+    """A gradient is required that cannot be computed."""
 
 
 class NothingFitsError(MucudnnError, RuntimeError):
@@ -50,7 +53,7 @@ class NothingFitsError(MucudnnError, RuntimeError):
 
 
 class NoEngineError(MucudnnError, RuntimeError):
-    """There is no such engine, library or device."""
+    """An engine, library or device does not exist or does not work."""
 
     exit_code = 4
 
@@ -68,6 +71,6 @@ class NewerFileError(MucudnnError):
 
 
 class InterruptedByUserError(MucudnnError):
-    """The user pressed Ctrl-C; 128 + SIGINT, as a shell reports it."""
+    """The user pressed Ctrl-C; the exit code is 128 + SIGINT, as a shell reports it."""
 
     exit_code = 130

@@ -1,4 +1,4 @@
-"""Who is told what happens while measuring; the command line shows it on stderr."""
+"""The receiver of messages and progress while mucudnn measures. The command line prints them on stderr."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -7,11 +7,14 @@ T = TypeVar("T")
 
 
 class Listener:
-    """Says nothing."""
+    """A listener that ignores messages and progress."""
 
     def message(self, text: str) -> None:
-        """One line for the user."""
+        """Take one line for the user."""
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
-        """The items, with progress shown as they are taken; `total` where their number cannot be seen."""
+        """Return the items; a subclass shows progress as the caller takes them.
+
+        `total` is the number of items if `items` has no length.
+        """
         return items

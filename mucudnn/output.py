@@ -9,8 +9,8 @@ from mucudnn.errors import MucudnnError
 
 
 def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
-    """Write the file whole or not at all. Raises MucudnnError, which calls it `what`."""
-    # What is no file, such as /dev/stdout, or a link to one, must stay what it is.
+    """Write a file, whole or not at all. Raises MucudnnError; its message calls the file `what`."""
+    # A device such as /dev/stdout, or a link, must not be replaced by a file.
     in_place = os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))
     written = path if in_place else path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -18,9 +18,9 @@ def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
             file.writelines(lines)
         if not in_place:
             written.replace(path)
-    except (OSError, ValueError) as error:  # a ValueError for a path that no system takes
+    except (OSError, ValueError) as error:  # a ValueError if no system could have such a path
         if not in_place:
-            # It may not even have been made; the first error is the one to tell.
+            # The new file may not exist. The user needs the first error, not this one.
             with suppress(OSError, ValueError):
                 written.unlink()
         reason = error.strerror if isinstance(error, OSError) else error

@@ -10,19 +10,19 @@ from mucudnn.problems.policies import parse_policy
 from mucudnn.sizes import parse_limit
 
 
-def _path(text: str) -> str:
+def _parse_path(text: str) -> str:
     if not text:
         raise UsageError("a path cannot be empty")
     return text
 
 
-def _library(text: str) -> str:
+def _parse_library(text: str) -> str:
     if text != "host" and not os.path.isabs(text):
         raise UsageError(f"'{text}' is neither 'host' nor the absolute path of a library")
     return text
 
 
-def _one_of(*names: str) -> Callable[[str], str]:
+def _parse_one_of(*names: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in names:
             raise UsageError(f"'{text}' is not one of: {', '.join(names)}")
@@ -32,7 +32,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 
 def parse_threads(text: str) -> int:
-    """A number of threads, 1 to 1024. Raises UsageError."""
+    """Return the number of threads that a text gives, 1 to 1024. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
         raise UsageError(f"'{text}' is not a number of threads from 1 to 1024")
     return int(text)
@@ -40,7 +40,7 @@ def parse_threads(text: str) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable: what it means, how it is read, what holds without it."""
+    """One environment variable: its meaning, the parser of its text, and its default."""
 
     variable: str
     meaning: str
@@ -48,7 +48,10 @@ class Setting:
     default: Any
 
     def read(self) -> Any:
-        """The variable's value, or the default where it is unset or empty. Raises UsageError naming it."""
+        """Return the variable's value, or the default if it is unset or empty.
+
+        Raises UsageError that names the variable.
+        """
         text = os.environ.get(self.variable)
         if not text:
             return self.default
@@ -62,31 +65,31 @@ WORKSPACE_LIMIT = Setting(
     "MUCUDNN_WORKSPACE_LIMIT", "the most workspace that one kernel may use", parse_limit, 64 * 2**20
 )
 BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "micro-batch sizes to measure", parse_policy, "power_of_two")
-CACHE = Setting("MUCUDNN_CACHE", "file that keeps what was measured", _path, None)
-LIBRARY = Setting("MUCUDNN_LIBRARY", "library to compute with: a path, or 'host'", _library, None)
+CACHE = Setting("MUCUDNN_CACHE", "file that keeps the measurements", _parse_path, None)
+LIBRARY = Setting("MUCUDNN_LIBRARY", "library to compute with: a path, or 'host'", _parse_library, None)
 THREADS = Setting("MUCUDNN_THREADS", "threads of the host engine", parse_threads, 1)
 MODE = Setting(
     "MUCUDNN_MODE",
     "what the drop-in does with calls: off (passes them on), record, plan or online",
-    _one_of("off", "record", "plan", "online"),
+    _parse_one_of("off", "record", "plan", "online"),
     "off",
 )
-PLAN = Setting("MUCUDNN_PLAN", "plan that the drop-in follows", _path, None)
-RECORD = Setting("MUCUDNN_RECORD", "file that the drop-in records convolutions in", _path, None)
+PLAN = Setting("MUCUDNN_PLAN", "plan that the drop-in follows", _parse_path, None)
+RECORD = Setting("MUCUDNN_RECORD", "file that the drop-in records convolutions in", _parse_path, None)
 NUMERICS = Setting(
     "MUCUDNN_NUMERICS",
     "caller, or strict: the drop-in takes neither FFT nor Winograd",
-    _one_of("caller", "strict"),
+    _parse_one_of("caller", "strict"),
     "caller",
 )
 LOG = Setting(
     "MUCUDNN_LOG",
     "messages under `mucudnn run`: off, warning, info or debug",
-    _one_of("off", "warning", "info", "debug"),
+    _parse_one_of("off", "warning", "info", "debug"),
     "warning",
 )
 
-# The drop-in reads them all, too: native/core/options.cpp.
+# The drop-in reads all these variables, too: native/core/options.cpp.
 SETTINGS = (
     WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, LOG,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them: `64MiB`, `1.5GiB`, `0`, plain bytes, `none`."""
+"""Sizes of memory in the forms that people write: `64MiB`, `1.5GiB`, plain bytes, `none`."""
 
 import re
 from fractions import Fraction
@@ -10,25 +10,25 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Bytes, rounded down. Raises UsageError."""
+    """Return the bytes that a text gives, rounded down. Raises UsageError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[2] not in _UNITS:
         raise UsageError(
-            f"'{text}' is not a size: write bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
+            f"'{text}' is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
         )
     size = int(Fraction(match[1]) * 1024 ** _UNITS[match[2]])
     if size >= 2**63:
-        raise UsageError(f"the size '{text}' is above 2^63 bytes")
+        raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")
     return size
 
 
 def parse_limit(text: str) -> int | None:
-    """Bytes, or None for `none`: no limit. Raises UsageError."""
+    """Return the bytes that a text gives, or None for `none`, which is no limit. Raises UsageError."""
     return None if text.strip() == "none" else parse_size(text)
 
 
 def format_size(size: int | None) -> str:
-    """`64 MiB`, `512 B`, `none`; three significant digits."""
+    """Write a size for people with three significant digits: `64 MiB`, `512 B`; `none` for None."""
     if size is None:
         return "none"
     value, unit = float(size), "B"
@@ -41,7 +41,7 @@ def format_size(size: int | None) -> str:
 
 
 def spell_limit(size: int | None) -> str:
-    """The exact limit as a flag takes it: `64MiB`, `1000`, `none`."""
+    """Write a limit exactly, in the form that a flag takes: `64MiB`, `1000`, `none`."""
     if size is None:
         return "none"
     for unit in ("TiB", "GiB", "MiB", "KiB"):

@@ -1,4 +1,4 @@
-"""The decisions: measured times and workspaces in, micro-batch sizes and algorithms out."""
+"""The decisions: from measured times and workspaces to micro-batch sizes and algorithms."""
 
 from .configuration import Configuration, Infeasible, MicroConfiguration
 from .division import Division, divide_workspace, solve_division

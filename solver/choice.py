@@ -1,4 +1,4 @@
-"""The multiple-choice knapsack that workspace division is, in plain numbers: the interface of its solvers."""
+"""The interface of the solvers of workspace division, which is a multiple-choice knapsack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One kernel's Pareto-optimal choices, of which exactly one is taken.
+    """One kernel's Pareto-optimal configurations; a solver takes exactly one of them.
 
     `workspace` (int64, bytes above the kernel's least) ascends from 0; `time` (float64, milliseconds)
     strictly descends. Both have the shape (choices,).
@@ -22,18 +22,23 @@ class Options:
     time: npt.NDArray[np.float64]
 
     def take(self, indices: npt.NDArray[np.int64]) -> Options:
-        """Return some of the options; the least workspace is then that of the first."""
+        """Return the options at these indices; their workspaces count from the first one's."""
         workspace = self.workspace[indices]
         return Options(workspace - workspace[0], self.time[indices])
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An index into each kernel's options (None: not found); no choice takes less than `bound` ms."""
+    """A solver's answer.
+
+    Attributes:
+        choice: an index into each kernel's options; None if the solver found no choice in time.
+        bound: milliseconds; no choice takes less.
+    """
 
     choice: list[int] | None
     bound: float
 
 
 Solver: TypeAlias = Callable[[Sequence[Options], int, float, float], Answer]
-"""Solver(options, capacity in bytes, relative gap at which to stop, seconds at which to stop) -> Answer."""
+"""A function of the options, the capacity in bytes, and the relative gap and the seconds at which to stop."""

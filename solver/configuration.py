@@ -1,4 +1,4 @@
-"""The words of the decisions: micro-configurations, configurations, and the error when nothing fits."""
+"""The types of the decisions: micro-configurations, configurations, and the error when nothing fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-TIE = 1e-12  # relative; times closer than this count as equal
+TIE = 1e-12  # times count as equal if they differ relatively by no more than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,16 @@ class Infeasible(Exception):  # noqa: N818 (a fixed public name)
 
 
 class Costed(Protocol):
-    """What has a time and a workspace."""
+    """A thing that has a time and a workspace, such as a configuration."""
 
     @property
     def time_ms(self) -> float:
-        """Milliseconds."""
+        """The time in milliseconds."""
         ...
 
     @property
     def workspace(self) -> int:
-        """Bytes."""
+        """The workspace in bytes."""
         ...
 
 
@@ -104,14 +104,14 @@ C = TypeVar("C", bound=Costed)
 
 
 def faster(time_ms: float, than_ms: float) -> bool:
-    """Whether a time is less than another by more than a tie."""
+    """Return whether a time is less than another by more than TIE."""
     return time_ms < than_ms * (1 - TIE)
 
 
 def pareto_front(candidates: Iterable[C]) -> list[C]:
-    """Keep those of the candidates that are faster than all before them.
+    """Return the candidates that are faster than all before them.
 
-    The candidates come with workspace ascending, the preferred first among those of equal workspace.
+    The candidates come with workspace ascending; of those with equal workspace, the preferred one first.
     """
     front: list[C] = []
     fastest = math.inf

@@ -1,4 +1,4 @@
-"""Workspace division (WD): one total for all kernels of a network, each kernel getting its own part of it."""
+"""Workspace division (WD): one total for all kernels of a network, of which each kernel gets its own part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .choice import Options, Solver
 from .configuration import TIE, Configuration, Infeasible, pareto_front
 from .relaxation import worthwhile
 
-GAP = 1e-4  # relative, by default
+GAP = 1e-4  # the default for the relative gap at which a solver stops
 TIME_LIMIT = 30.0  # seconds, by default
 
 SOLVERS: dict[str, Solver] = {"highs": ilp.solve, "exact": dynamic_programming.solve}
@@ -26,14 +26,14 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Division(Generic[K]):
-    """What a division came to.
+    """A division of the total workspace among kernels.
 
     Attributes:
-        choice: every kernel's configuration, in the order that the kernels were given in.
+        choice: every kernel's configuration, in the order of the kernels given.
         gap: no division takes less than (1 - gap) of this one's time; 0 within 1e-12.
-        reached: whether that is within the gap asked for; False where a solver ran out of time.
-        solver: whose choice it is: "highs" or "exact"; "none" where every kernel's fastest fits.
-        seconds: what finding it took.
+        reached: True if the gap is within the one asked for; False if the solvers ran out of time.
+        solver: the solver that found it, "highs" or "exact"; "none" if every kernel's fastest fits.
+        seconds: the time that the solvers took.
     """
 
     choice: dict[K, Configuration]
@@ -51,7 +51,7 @@ def divide_workspace(
     exact: bool = False,
     solver: Literal["auto", "highs", "exact"] = "auto",
 ) -> dict[K, Configuration]:
-    """Choose one configuration of each kernel, all workspaces together within a total: `solve_division`."""
+    """Return the choice that `solve_division` makes: one configuration of each kernel, within a total."""
     return solve_division(kernels, total, counts=counts, exact=exact, solver=solver).choice
 
 
@@ -66,23 +66,24 @@ def solve_division(
 ) -> Division[K]:
     """Choose one configuration of each kernel so that all workspaces together fit a total (WD).
 
-    Minimises the sum over the kernels of count x time, the sum of count x workspace being at most the total.
-    The answer fits the total in whole bytes whatever the solver, and does not depend on the input's order.
+    It minimises the sum over the kernels of count x time; the sum of count x workspace is at most the total.
+    Every solver's answer is checked to fit the total in whole bytes. It does not depend on the input's order.
 
     Args:
         kernels: each kernel's configurations, in any order; those not Pareto-optimal are never chosen.
         total: bytes for all kernels together.
-        counts: how many identical kernels each stands for; 1 where not given.
+        counts: the number of identical kernels that each kernel stands for; 1 by default.
         exact: find the optimum (within 1e-12) instead of an answer within 1e-4 of it, both relative.
-        solver: who tries first. "highs": the integer linear program, then, where its answer does not fit or
-            is not there in time, dynamic programming; "exact": dynamic programming alone; "auto": "highs",
-            or with `exact` dynamic programming and then "highs", whose tolerances are too wide to prove it.
-        time_limit: seconds for each solver; at it the best answer found is taken.
+        solver: the order of the solvers. "exact" is dynamic programming alone. "highs" is the integer linear
+            program, and then dynamic programming if the program's answer does not fit or comes too late.
+            "auto" is "highs"; with `exact`, dynamic programming goes first, because HiGHS's tolerances are
+            too wide to prove an optimum.
+        time_limit: seconds for each solver; after that its best answer counts.
 
     Raises:
-        Infeasible: the least workspaces do not fit; its `need` is their sum, or None where a kernel has no
-            configuration at all.
-        ValueError: a count is less than 1 or of no kernel, or there is no such solver.
+        Infeasible: the least workspaces do not fit. Its `need` is their sum, or None if a kernel has no
+            configuration.
+        ValueError: a count is less than 1 or is given for no kernel, or there is no such solver.
     """
     start = time.monotonic()
     orders = {
@@ -91,18 +92,18 @@ def solve_division(
         "exact": ("exact",),
     }
     if solver not in orders:
-        raise ValueError(f"no solver {solver!r}, there are {', '.join(orders)}")
-    weights = _weights(kernels, counts)
-    fronts = {kernel: _front(configurations) for kernel, configurations in kernels.items()}
-    capacity = total - _need(fronts, weights, total)
-    fronts = {k: _affordable(front, capacity // weights[k]) for k, front in fronts.items()}
-    problem = {k: _options(front, weights[k]) for k, front in fronts.items()}
+        raise ValueError(f"there is no solver {solver!r}: give {', '.join(orders)}")
+    weights = _check_counts(kernels, counts)
+    fronts = {kernel: _find_front(configurations) for kernel, configurations in kernels.items()}
+    capacity = total - _sum_least(fronts, weights, total)
+    fronts = {k: _keep_affordable(front, capacity // weights[k]) for k, front in fronts.items()}
+    problem = {k: _make_options(front, weights[k]) for k, front in fronts.items()}
 
     if sum(int(options.workspace[-1]) for options in problem.values()) <= capacity:
         fastest = {kernel: front[-1] for kernel, front in fronts.items()}
         return Division(fastest, 0.0, True, "none", time.monotonic() - start)
 
-    order = sorted(problem, key=lambda k: (*_content(problem[k]), repr(k)))
+    order = sorted(problem, key=lambda k: (*_list_values(problem[k]), repr(k)))
     kept = worthwhile([problem[k] for k in order], capacity)
     capacity -= sum(int(problem[k].workspace[indices[0]]) for k, indices in zip(order, kept, strict=True))
     options = [problem[k].take(indices) for k, indices in zip(order, kept, strict=True)]
@@ -112,14 +113,14 @@ def solve_division(
     for name in orders[solver]:
         answer = SOLVERS[name](options, capacity, gap_asked, time_limit)
         bound = max(bound, answer.bound)
-        if answer.choice is not None and _workspace(options, answer.choice) <= capacity:
+        if answer.choice is not None and _sum_workspace(options, answer.choice) <= capacity:
             milliseconds = math.fsum(o.time[i] for o, i in zip(options, answer.choice, strict=True))
             if milliseconds < best:
                 chosen, best, winner = answer.choice, milliseconds, name
         gap = max(0.0, 1 - bound / best)
         if chosen is not None and gap <= gap_asked + 2 * TIE:
             break
-    assert chosen is not None  # dynamic programming always answers
+    assert chosen is not None  # dynamic programming always finds a choice
     index = {k: int(indices[i]) for k, indices, i in zip(order, kept, chosen, strict=True)}
     return Division(
         choice={kernel: front[index[kernel]] for kernel, front in fronts.items()},
@@ -130,7 +131,8 @@ def solve_division(
     )
 
 
-def _weights(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -> dict[K, int]:
+def _check_counts(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -> dict[K, int]:
+    """Return the count of each kernel. Raises ValueError for a count that is wrong."""
     counts = counts or {}
     for kernel, count in counts.items():
         if kernel not in kernels:
@@ -140,8 +142,11 @@ def _weights(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -> dic
     return {kernel: counts.get(kernel, 1) for kernel in kernels}
 
 
-def _front(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Return the Pareto-optimal ones, workspace ascending; of equals fewer parts, then larger parts first."""
+def _find_front(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """Return the Pareto-optimal configurations, workspace ascending.
+
+    Of equal ones the one with fewer parts stays, then the one with larger parts first.
+    """
 
     def preference(c: Configuration) -> tuple[object, ...]:
         parts = [(-part.micro_batch, part.workspace, part.algorithm) for part in c.parts]
@@ -150,8 +155,8 @@ def _front(configurations: Sequence[Configuration]) -> list[Configuration]:
     return pareto_front(sorted(configurations, key=preference))
 
 
-def _need(fronts: Mapping[K, Sequence[Configuration]], weights: Mapping[K, int], total: int) -> int:
-    """Return the bytes that the kernels need at least; raises Infeasible where the total is less."""
+def _sum_least(fronts: Mapping[K, Sequence[Configuration]], weights: Mapping[K, int], total: int) -> int:
+    """Return the bytes that the kernels need at least. Raises Infeasible if the total is less."""
     for kernel, front in fronts.items():
         if not front:
             raise Infeasible(f"kernel {kernel!r} has no configuration at all", limit=total, need=None)
@@ -166,12 +171,12 @@ def _need(fronts: Mapping[K, Sequence[Configuration]], weights: Mapping[K, int],
     return need
 
 
-def _affordable(front: list[Configuration], spare: int) -> list[Configuration]:
-    """Return those that fit when all other kernels take their least."""
+def _keep_affordable(front: list[Configuration], spare: int) -> list[Configuration]:
+    """Return the configurations that fit when all other kernels take their least workspace."""
     return [c for c in front if c.workspace - front[0].workspace <= spare]
 
 
-def _options(front: Sequence[Configuration], weight: int) -> Options:
+def _make_options(front: Sequence[Configuration], weight: int) -> Options:
     least = front[0].workspace
     return Options(
         np.array([weight * (c.workspace - least) for c in front], dtype=np.int64),
@@ -179,9 +184,9 @@ def _options(front: Sequence[Configuration], weight: int) -> Options:
     )
 
 
-def _content(options: Options) -> tuple[list[int], list[float]]:
+def _list_values(options: Options) -> tuple[list[int], list[float]]:
     return options.workspace.tolist(), options.time.tolist()
 
 
-def _workspace(options: Sequence[Options], choice: Sequence[int]) -> int:
+def _sum_workspace(options: Sequence[Options], choice: Sequence[int]) -> int:
     return sum(int(o.workspace[i]) for o, i in zip(options, choice, strict=True))

@@ -1,9 +1,9 @@
 """Workspace division by dynamic programming over Pareto fronts, in integer bytes.
 
-Kernels are taken in one after the other. A state is the workspace and time of the choices so far; dominated
-states go, and so do those that cannot beat the best answer known even if the options of the kernels left over
-could be mixed. Every state also offers an answer, with whole segments of that relaxation (the method of Dyer,
-Kayal and Walker 1984, and of Pisinger 1995, for the multiple-choice knapsack).
+The solver adds one kernel after the other. A state is the workspace and time of the choices so far. Dominated
+states are dropped. So are states that cannot beat the best known answer even if the options of the remaining
+kernels could be mixed. Each state also offers an answer, which completes it with whole segments of that
+relaxation (Dyer, Kayal and Walker 1984; Pisinger 1995, for the multiple-choice knapsack).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from .choice import Answer, Options
 from .configuration import TIE
 from .relaxation import Floats, Ints, Segments
 
-MAX_STATES = 2**22  # of all kernels together, to stay within a few hundred MiB
+MAX_STATES = 2**22  # the most states of all kernels together; they take a few hundred MiB
 
 
 def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
-    """Choose one option of each kernel; the sum never exceeds the capacity.
+    """Choose one option of each kernel; their workspaces never exceed the capacity together.
 
-    There is always an answer; where time or states run out its bound tells how good it is at least.
+    There is always a choice. If time or states run out, the bound of the answer limits its distance from the
+    optimum.
     """
     stop = time.monotonic() + time_limit
     gap = max(gap, TIE)
@@ -33,7 +34,7 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     least = bound = float(segments.after(0).bound(np.array([capacity]))[0])
 
     workspace, elapsed = np.zeros(1, dtype=np.int64), np.zeros(1)
-    steps: list[tuple[Ints, Ints]] = []  # of each kernel: every state's parent state and the option it took
+    steps: list[tuple[Ints, Ints]] = []  # for each kernel, the parent state and the option of every state
     for done, kernel in enumerate(options, start=1):
         rest = segments.after(done)
         states = sum(len(step[0]) for step in steps)
@@ -47,7 +48,7 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
             grown.append((w[parent], t[parent], parent, np.full(len(parent), option)))
             states += len(parent)
         workspace, elapsed, parents, taken = (np.concatenate(column) for column in zip(*grown, strict=True))
-        front = _pareto(workspace, elapsed)
+        front = _find_pareto(workspace, elapsed)
         workspace, elapsed = workspace[front], elapsed[front]
         steps.append((parents[front], taken[front]))
         if not len(front):
@@ -61,8 +62,8 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     return Answer(choice, max(least, best * (1 - gap)))
 
 
-def _pareto(workspace: Ints, elapsed: Floats) -> Ints:
-    """Return the indices of the states that no other one matches in both, workspace ascending."""
+def _find_pareto(workspace: Ints, elapsed: Floats) -> Ints:
+    """Return the indices of the Pareto-optimal states, workspace ascending; of equal states one stays."""
     order = np.lexsort((elapsed, workspace))
     sorted_time = elapsed[order]
     faster = np.ones(len(order), dtype=bool)
@@ -71,7 +72,7 @@ def _pareto(workspace: Ints, elapsed: Floats) -> Ints:
 
 
 def _trace(steps: Sequence[tuple[Ints, Ints]], state: int) -> list[int]:
-    """Return the options that led to a state of the last step."""
+    """Return the options that led to a state of the last step, in the order of the kernels."""
     choice: list[int] = []
     for parents, taken in reversed(steps):
         choice.append(int(taken[state]))

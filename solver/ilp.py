@@ -8,15 +8,19 @@ import numpy as np
 
 from .choice import Answer, Options
 
-# In millionths of the capacity HiGHS's absolute tolerance on the constraint, 1e-6, is 1e-12 of it.
+# HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the capacity.
 CAPACITY_UNITS = 1e6
 
 
 def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
-    """Choose one option of each kernel. HiGHS computes in floating point: the sum may exceed the capacity."""
-    import pulp  # here, since it loads more slowly than all else and only a total needs it
+    """Choose one option of each kernel.
 
-    # HiGHS's tolerances are absolute: times in thousandths of the slowest answer.
+    The sum of the workspaces may exceed the capacity, because HiGHS computes in floating point: the caller
+    must check it.
+    """
+    import pulp  # imported late, because it loads slowly and only workspace division needs it
+
+    # HiGHS's tolerances are absolute, so times count in thousandths of the slowest answer.
     milliseconds = sum(float(kernel.time[0]) for kernel in options) / 1e3
     units = CAPACITY_UNITS / max(capacity, 1)
     problem = pulp.LpProblem("workspace_division", pulp.LpMinimize)
@@ -34,9 +38,10 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
         problem += pulp.LpAffineExpression((x, 1) for x in row) == 1
 
     problem.solve(
-        pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit)  # one thread: repeatable
+        # One thread, so that equal inputs get equal answers.
+        pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit)
     )
-    # PuLP's status says Optimal at the time limit too; its solution status does not.
+    # PuLP's `status` is Optimal even at the time limit; `sol_status` tells if the answer is an optimum.
     bound = float(problem.solverModel.getInfo().mip_dual_bound) * milliseconds
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return Answer(None, bound)

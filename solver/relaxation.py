@@ -1,8 +1,8 @@
 """The relaxation of workspace division in which a kernel's options may be mixed.
 
-It has a greedy answer: go along the segments of all kernels' lower convex hulls, most milliseconds saved per
-byte first, until the capacity is used up. Its time is a bound for every division; the price of a byte there
-tells which options can be in none that is better than a division known already.
+A greedy method solves it: take the segments of all kernels' lower convex hulls, those that save most
+milliseconds per byte first, until the capacity is used up. No division takes less time than this solution.
+The price of a byte there rules out options: those that no division better than a known one can have.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 def worthwhile(options: Sequence[Options], capacity: int) -> list[Ints]:
-    """Return the indices of each kernel's options that an optimal division may need, ascending.
+    """Return the indices of each kernel's options that an optimal division may have, ascending.
 
-    The options of one optimal division are always among them (within rounding).
+    All options of at least one optimal division are among them (within rounding).
     """
     segments = Segments(options)
     known = segments.fill(capacity)
@@ -49,18 +49,18 @@ class Segments:
         self._slowest = np.array([kernel.time[0] for kernel in options])
         workspace = np.concatenate([np.diff(k.workspace[h]) for k, h in zip(options, hulls, strict=True)])
         saved = np.concatenate([-np.diff(k.time[h]) for k, h in zip(options, hulls, strict=True)])
-        order = np.argsort(-saved / workspace, kind="stable")  # a kernel's own segments stay in their order
+        order = np.argsort(-saved / workspace, kind="stable")  # stable: a kernel's segments keep their order
         self._workspace, self._saved = workspace[order], saved[order]
         self._kernel = np.repeat(np.arange(len(options)), [len(hull) - 1 for hull in hulls])[order]
         self._option = np.concatenate([hull[1:] for hull in hulls])[order]
 
     def price(self, capacity: int) -> float:
-        """Return the milliseconds that one byte more would save, at a capacity that not all segments fit."""
+        """Return the milliseconds that one more byte would save. The capacity must not fit all segments."""
         last = int(np.searchsorted(np.cumsum(self._workspace), capacity, side="right"))
         return float(self._saved[last] / self._workspace[last])
 
     def fill(self, capacity: int) -> list[int]:
-        """Return a good choice that fits: all segments in turn, each where it and those below it fit."""
+        """Return a good choice that fits: each segment in turn, if it and the kernel's earlier ones fit."""
         choice = [0] * len(self._slowest)
         full: set[int] = set()
         for kernel, option, workspace in zip(
@@ -74,7 +74,7 @@ class Segments:
         return choice
 
     def after(self, done: int) -> Rest:
-        """Return the relaxation over the kernels that are left when the first `done` are decided."""
+        """Return the relaxation over the kernels that remain when the first `done` are decided."""
         left = self._kernel >= done
         workspace = np.concatenate(([0], np.cumsum(self._workspace[left])))
         saved = np.concatenate(([0.0], np.cumsum(self._saved[left])))
@@ -85,7 +85,11 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The kernels left over: time against workspace as whole segments are taken, from none to all."""
+    """The remaining kernels.
+
+    `workspace` and `time` are their sums as whole segments are taken, from none to all. Segment i moves
+    `kernel[i]` to its option `option[i]`; `kernels` is the number of kernels.
+    """
 
     workspace: Ints
     time: Floats
@@ -94,16 +98,16 @@ class Rest:
     kernels: int
 
     def bound(self, capacity: Ints) -> Floats:
-        """Return the least time in each capacity if options could be mixed."""
+        """Return the least time within each capacity if options could be mixed."""
         return np.interp(capacity, self.workspace, self.time)
 
     def whole(self, capacity: Ints) -> Floats:
-        """Return the time in each capacity with whole segments, as `choice` takes them."""
+        """Return the time within each capacity if only whole segments are taken, as in `choice`."""
         time: Floats = self.time[np.searchsorted(self.workspace, capacity, side="right") - 1]
         return time
 
     def choice(self, capacity: int) -> list[int]:
-        """Return the options taken with whole segments."""
+        """Return each kernel's option if whole segments are taken until the capacity is used up."""
         taken = int(np.searchsorted(self.workspace, capacity, side="right")) - 1
         choice = [0] * self.kernels
         for kernel, option in zip(self.kernel[:taken].tolist(), self.option[:taken].tolist(), strict=True):

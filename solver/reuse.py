@@ -1,9 +1,10 @@
-"""Workspace reuse (WR): divide one kernel's mini-batch under a limit; and its desirable set.
+"""Workspace reuse (WR): the division of one kernel's mini-batch under a limit, and its desirable set.
 
-A configuration's workspace is the maximum over its parts, so every Pareto-optimal configuration sits at a
-measured workspace: it is the fastest one of those made of micro-configurations that need no more. Going
-through the micro-configurations with workspace ascending, each new one is one more item of an unbounded
-knapsack, T(n) = min(T(n), t + T(n - b)), so that a threshold costs O(N log N) and not a whole new DP.
+The desirable set holds the Pareto-optimal configurations, time against workspace. A configuration's workspace
+is the maximum over its parts. So every Pareto-optimal configuration has the workspace of some measured
+micro-configuration, and is the fastest of those whose parts need no more than that. The search goes through
+the micro-configurations with workspace ascending. Each one is a new item of an unbounded knapsack,
+T(n) = min(T(n), t + T(n - b)). This costs O(N log N) per item, much less than a new dynamic program.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ def desirable_set(
 ) -> list[Configuration]:
     """Find the Pareto-optimal configurations of one kernel, time against workspace, exactly.
 
-    Of configurations of equal time (within 1e-12 relative) the one with less workspace stays, then the one
-    with fewer parts, then the one with larger parts first. Parts are listed with sizes descending.
+    Of configurations with equal times (within 1e-12 relative) the one with less workspace stays, then the one
+    with fewer parts, then the one with larger parts first. The parts are sorted by size, descending.
 
     Args:
         measured: the kernel's micro-configurations in any order; sizes above the mini-batch are ignored.
-        mini_batch: the size to be divided, at least 1.
+        mini_batch: the size to divide, at least 1.
         limit: the most bytes of workspace; None for no limit.
 
     Returns:
-        Configurations with workspace ascending and time strictly descending; empty where nothing fits.
+        The configurations, workspace ascending and time strictly descending; empty if nothing fits.
 
     Raises:
         ValueError: the mini-batch is less than 1, or an algorithm was given twice at one size.
@@ -41,7 +42,7 @@ def desirable_set(
     knapsack = _Knapsack(mini_batch)
     kept: list[Configuration] = []
     fastest = np.inf
-    for _, items in groupby(_useful(measured, mini_batch, limit), key=lambda item: item.workspace):
+    for _, items in groupby(_keep_useful(measured, mini_batch, limit), key=lambda item: item.workspace):
         for item in items:
             knapsack.add(item)
         if faster(knapsack.fastest, fastest):
@@ -61,10 +62,10 @@ def reuse_workspace(
         limit: the most bytes of workspace; None for no limit.
 
     Returns:
-        The fastest configuration; of equal ones the first by the rules of `desirable_set`.
+        The fastest configuration; of equal ones, the one that `desirable_set` keeps.
 
     Raises:
-        Infeasible: nothing fits the limit; its `need` is the least limit that something fits.
+        Infeasible: nothing fits the limit; its `need` is the least limit that a configuration fits.
         ValueError: as for `desirable_set`.
     """
     measured = list(measured)
@@ -82,16 +83,19 @@ def reuse_workspace(
     need = without_limit[0].workspace
     raise Infeasible(
         f"no configuration for mini-batch {mini_batch} within {limit} bytes of workspace: "
-        f"the least that any needs is {need} bytes",
+        f"the least that one needs is {need} bytes",
         limit=limit,
         need=need,
     )
 
 
-def _useful(
+def _keep_useful(
     measured: Iterable[MicroConfiguration], mini_batch: int, limit: int | None
 ) -> list[MicroConfiguration]:
-    """Return the Pareto-optimal ones of each size, workspace ascending, in the same order for any input's."""
+    """Return the Pareto-optimal micro-configurations of each size, workspace ascending.
+
+    Their order does not depend on the input's.
+    """
     seen: set[tuple[int, str]] = set()
     candidates: list[MicroConfiguration] = []
     for item in measured:
@@ -110,10 +114,10 @@ def _useful(
 
 
 class _Knapsack:
-    """The fastest way to fill every size 0..N with the micro-configurations added so far.
+    """The fastest way to make every size 0..N of the micro-configurations added so far.
 
-    `_time` and `_parts`, indexed by size, hold the least time and the fewest parts that take that time;
-    `_single` the time of the size as one part, from the micro-configuration in `_item`.
+    The arrays are indexed by size. `_time` holds the least time, and `_parts` the fewest parts that take that
+    time. `_single` holds the time of the size as one part, which is the micro-configuration in `_item`.
     """
 
     def __init__(self, mini_batch: int) -> None:
@@ -125,17 +129,17 @@ class _Knapsack:
 
     @property
     def fastest(self) -> float:
-        """The least time for the whole mini-batch; infinite where its size cannot be reached."""
+        """The least time of the whole mini-batch in milliseconds; infinite if no parts add to it."""
         return float(self._time[-1])
 
     def add(self, item: MicroConfiguration) -> None:
-        """Take in a micro-configuration that is faster than those of its size so far."""
+        """Add a micro-configuration, which must be faster than those of its size so far."""
         size = item.micro_batch
         if item.time_ms > self._time[size] * (1 + TIE):
-            return  # a division of this size is faster and needs no more workspace
+            return  # a division of this size is faster, and needs no more workspace
         self._single[size] = item.time_ms
         self._item[size] = item
-        copies = 1  # doubled, so that 2^k - 1 copies at most are in after k steps
+        copies = 1  # doubles in each step: after k steps, divisions with up to 2^k - 1 copies are known
         while copies * size < len(self._time):
             shift = copies * size
             time, parts = self._time[shift:], self._parts[shift:]
@@ -152,21 +156,23 @@ class _Knapsack:
         chosen: list[MicroConfiguration] = []
         left = len(self._time) - 1
         while left:
-            size = self._next_part(left)
+            size = self._choose_part(left)
             chosen.append(self._item[size])
             left -= size
-            # The largest part of what was left stays the largest as long as it can be taken at all.
-            while left >= size and self._parts[left - size] < self._parts[left] and self._optimal(size, left):
+            # The rest cannot have a larger part, so this one repeats as long as the rest can have it.
+            while (
+                left >= size and self._parts[left - size] < self._parts[left] and self._is_optimal(size, left)
+            ):
                 chosen.append(self._item[size])
                 left -= size
         chosen.sort(key=lambda item: -item.micro_batch)
         return Configuration(tuple(chosen))
 
-    def _next_part(self, left: int) -> int:
+    def _choose_part(self, left: int) -> int:
         sizes = np.arange(left, 0, -1)
-        sizes = sizes[self._optimal(sizes, left)]
-        return int(sizes[self._parts[left - sizes].argmin()])  # the first of equals, so the largest
+        sizes = sizes[self._is_optimal(sizes, left)]
+        return int(sizes[self._parts[left - sizes].argmin()])  # argmin takes the first: the largest size
 
-    def _optimal(self, sizes: Any, left: int) -> Any:
-        """Whether a part of each of these sizes (a number or an array) is in a fastest way to fill `left`."""
+    def _is_optimal(self, sizes: Any, left: int) -> Any:
+        """Return whether a fastest way to make `left` can have a part of this size, for one or many sizes."""
         return self._single[sizes] + self._time[left - sizes] <= self._time[left] * (1 + TIE)

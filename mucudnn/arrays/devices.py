@@ -5,24 +5,24 @@ from functools import cache
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, Memory
-from mucudnn.arrays import views as arrays
+from mucudnn.arrays import views
 from mucudnn.errors import NoEngineError, NothingFitsError, UsageError
 from mucudnn.measuring.engines import open_engine
 from mucudnn.sizes import format_size
 
 
 class Device:
-    """An engine with the workspaces of calls that are over, kept for the next ones on the same stream.
+    """An engine, with workspaces that finished calls left for the next calls on the same stream.
 
-    There are as many as calls ran at a time, each as large as the most that one of its calls needed. On a GPU
-    the allocator of the arrays' own library gives them instead, if it is one that we know: it counts them,
-    and has a use for them between two calls.
+    A stream has as many workspaces as calls ran on it at once. Each has the size of its largest call.
+    On a GPU, PyTorch's or CuPy's allocator lends the workspace instead if the arrays are theirs. Then the
+    library counts these bytes as its own, and can use them between two calls.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        # Taking and giving back are atomic, so there is no lock. Where a call only puts work on a stream, the
-        # next call on that stream comes after it.
+        # There is no lock, because pop and append are atomic. A call may hand its workspace on before the GPU
+        # is done with it: the next call on the same stream runs after it.
         self._free: defaultdict[int, list[Memory]] = defaultdict(list)
 
     def run(
@@ -37,14 +37,15 @@ class Device:
         stream: int,
         owner: object,
     ) -> None:
-        """Run on addresses, with `size` bytes of workspace that no other call uses meanwhile.
+        """Run a division on addresses, with `size` bytes of workspace that no other call uses meanwhile.
 
-        `owner` is one of the arrays.
+        The library of `owner`, which is one of the arrays, may lend the workspace.
+        Raises NothingFitsError if there is no memory for it.
         """
         if not size:
             division.run(x, w, y, None, alpha, beta, stream)
             return
-        if self.engine.kind == "cudnn" and (lent := self._lent(owner, size)) is not None:
+        if self.engine.kind == "cudnn" and (lent := self._lend(owner, size)) is not None:
             division.run(x, w, y, self.engine.borrow(lent[0], size), alpha, beta, stream)
             return
         free = self._free[stream]
@@ -55,16 +56,17 @@ class Device:
             free.append(workspace)
 
     def check_stream(self, stream: int) -> None:
-        """Raise UsageError where a call could not be put on the stream."""
+        """Raise UsageError if the stream captures a CUDA graph."""
         if self.engine.is_capturing(stream):
             raise UsageError(
-                "a CUDA graph is being captured, which would keep memory that is not its own: make the call "
-                "outside of it, or start the program with `mucudnn run`, which divides what a graph captures"
+                "a CUDA graph is being captured, and it would keep a workspace that is not its own: make "
+                "the call outside of the capture, or start the program with `mucudnn run`, which divides "
+                "captured calls"
             )
 
-    def _lent(self, owner: object, size: int) -> tuple[int, object] | None:
+    def _lend(self, owner: object, size: int) -> tuple[int, object] | None:
         try:
-            return arrays.scratch(owner, size)
+            return views.scratch(owner, size)
         except MemoryError:
             raise _no_memory(size) from None
 
@@ -73,8 +75,8 @@ class Device:
             workspace = free.pop()
             if workspace.size >= size:
                 return workspace
-            del workspace  # first, so that the two never exist side by side
-        except IndexError:  # none is free
+            del workspace  # before the larger one is allocated: there is never memory for both
+        except IndexError:  # no workspace is free
             pass
         try:
             return self.engine.allocate(size)
@@ -87,10 +89,10 @@ def _no_memory(size: int) -> NothingFitsError:
 
 
 def device_named(name: str, threads: int | None = None) -> Device:
-    """`cpu` is the host engine, `cuda:0` cuDNN on the current CUDA device.
+    """Return the device for `cpu` (the host engine) or such as `cuda:0` (cuDNN on the current CUDA device).
 
-    The host engine has that many threads, without a number MUCUDNN_THREADS. Raises NoEngineError; UsageError
-    where that cannot be read.
+    The host engine runs on `threads` threads; None stands for MUCUDNN_THREADS. Raises NoEngineError, and
+    UsageError if that variable cannot be read.
     """
     if name != "cpu":
         return _cuda_device(name)
@@ -112,6 +114,7 @@ def _cuda_device(name: str) -> Device:
         raise NoEngineError(f"there is no engine for arrays on {name}: {error}") from None
     if name != f"cuda:{engine.device_number}":
         raise NoEngineError(
-            f"arrays are on {name}, the current CUDA device is {engine.device_number}: make theirs current"
+            f"the arrays are on {name}, but the current CUDA device is cuda:{engine.device_number}: "
+            f"make {name} the current device"
         )
     return Device(engine)

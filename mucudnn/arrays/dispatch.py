@@ -1,4 +1,4 @@
-"""From a call to a division made ready: decided once for a kernel and a limit, then looked up."""
+"""The step from a call to a prepared division: decided once for a kernel and a limit, then looked up."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ PlanOrPath = Plan | AnyPath
 
 
 class Call(NamedTuple):
-    """What a decision depends on; y may have no shape yet where the pass writes it."""
+    """The arguments of a call that its decision depends on. `y` is None where the pass computes it."""
 
     pass_: str
     device: str
@@ -52,19 +52,19 @@ class Call(NamedTuple):
     padding: Sizes
     dilation: Sizes
     groups: int
-    workspace: int | str | None  # None: of the environment
+    workspace: int | str | None  # the limit; None stands for MUCUDNN_WORKSPACE_LIMIT
     math: str = "default"
-    threads: int | None = None  # of the host engine; None: of the environment
+    threads: int | None = None  # threads of the host engine; None stands for MUCUDNN_THREADS
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A division made ready on its device, with the shapes of its tensors."""
+    """A division made ready to run on its device, with the shapes of its tensors."""
 
     problem: Problem
     configuration: Configuration
     shapes: dict[str, Shape]
-    plan: PlanOrPath | None  # kept, so that its id is not given to another
+    plan: PlanOrPath | None  # kept alive, because the key of `_prepared` holds its id
     _device: Device
     _division: Division
     _workspace: int
@@ -79,49 +79,49 @@ class Prepared:
         stream: int = 0,
         owner: object = None,
     ) -> None:
-        """Run on the addresses of tensors of these shapes, from any thread; a CUDA device's on the stream.
+        """Run on the addresses of tensors of these shapes; any thread may call this.
 
-        Where one of the tensors is given as `owner`, its library lends a CUDA device's workspace.
-        Raises NothingFitsError, MucudnnError.
+        A CUDA device runs the work on `stream`. If `owner` is one of the tensors, its library lends the
+        workspace on such a device. Raises NothingFitsError, MucudnnError.
         """
         try:
             self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
         except (EngineError, MemoryError) as error:
-            raise _failure(error) from None
+            raise _make_error(error) from None
 
 
-# What was used last. When `_MOST` are there they become the older ones, and those that were are forgotten, so
-# that shapes without end take no memory without end; what is used again comes back from the older ones.
-_MOST = 4096  # of 3 KB each
+# The prepared divisions, by call. When `_prepared` is full, its entries replace those of `_older`. An entry
+# of `_older` that is used again returns to `_prepared`. So ever new shapes take a bounded amount of memory.
+_MOST = 4096  # entries of about 3 KB each
 _prepared: dict[Hashable, Prepared] = {}
 _older: dict[Hashable, Prepared] = {}
-_deciding = Lock()  # one at a time: measurements would disturb each other
+_deciding = Lock()  # one decision at a time, because measurements would disturb each other
 
 
-def _decide_in_child() -> None:
-    """The thread that held the lock when the process forked does not exist in the child."""
+def _renew_lock() -> None:
+    """Replace the lock in a child of fork(): the thread that held it may not exist there."""
     global _deciding
     _deciding = Lock()
 
 
-os.register_at_fork(after_in_child=_decide_in_child)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def prepared(
     call: Call, plan: PlanOrPath | None = None, *, stream: int = 0, only_plan: bool = True
 ) -> Prepared:
-    """The division for a call, on this stream: of the plan, else the fastest within the workspace.
+    """Return the division for a call on this stream: the plan's choice, else the fastest within the limit.
 
-    Without `only_plan` a kernel that the plan does not have is decided as if there were no plan.
+    A kernel that was never measured is measured now, and the cache keeps the measurements. A kernel that the
+    plan does not have is an error; with `only_plan` False it is decided as if there were no plan.
 
-    A kernel that was never measured is measured now, and kept in the cache. Raises UsageError,
-    ArgumentTypeError for arguments that make no convolution; UsageError where the plan does not have it, and
-    on a stream that a CUDA graph captures; NoEngineError, NothingFitsError, MucudnnError.
+    Raises UsageError and ArgumentTypeError for arguments that make no convolution, UsageError also for a
+    kernel that the plan lacks and for a stream in capture, NoEngineError, NothingFitsError and MucudnnError.
     """
     if call.device != "cpu":
         device_named(call.device).check_stream(stream)
     if not _is_exact(call):
-        call = _exact(call)
+        call = _make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
     found = _prepared.get(key)
@@ -130,7 +130,7 @@ def prepared(
             try:
                 found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
             except (EngineError, MemoryError) as error:
-                raise _failure(error) from None
+                raise _make_error(error) from None
             if len(_prepared) >= _MOST:
                 _older.clear()
                 _older.update(_prepared)
@@ -140,7 +140,7 @@ def prepared(
 
 
 def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
-    """The problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
+    """Return a call's problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
     problem = problem_of(
         call.data_type,
         call.layout,
@@ -154,14 +154,14 @@ def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
     )
     shapes = shapes_of(problem, len(call.x) - 2)
     if call.y is not None and tuple(call.y) != shapes["y"]:
-        raise UsageError(f"dy has the shape {tuple(call.y)}, the output of this convolution {shapes['y']}")
+        raise UsageError(f"dy has the shape {tuple(call.y)}, but this convolution's output has {shapes['y']}")
     return problem, shapes
 
 
 def limit_of(workspace: int | str | None) -> int | None:
-    """Bytes of a limit, None for no limit; what is not given comes from the environment.
+    """Return a limit in bytes; None for no limit.
 
-    Raises UsageError, ArgumentTypeError.
+    If `workspace` is None, MUCUDNN_WORKSPACE_LIMIT gives the limit. Raises UsageError, ArgumentTypeError.
     """
     if workspace is None:
         limit: int | None = settings.WORKSPACE_LIMIT.read()
@@ -171,7 +171,7 @@ def limit_of(workspace: int | str | None) -> int | None:
     size = whole_number(workspace)
     if size is None:
         raise ArgumentTypeError(
-            f"workspace is {shown(workspace)}: write bytes, or text such as '64MiB' or 'none'"
+            f"workspace is {shown(workspace)}: give bytes, or text such as '64MiB' or 'none'"
         )
     if size < 0:
         raise UsageError(f"workspace is {shown(size)}: it cannot be negative")
@@ -181,11 +181,11 @@ def limit_of(workspace: int | str | None) -> int | None:
 
 
 def known_plan(plan: PlanOrPath) -> Plan:
-    """The plan, or that of a file, which is read once. Raises MucudnnError."""
+    """Return the plan, or the plan of a file; a file is read once. Raises MucudnnError, ArgumentTypeError."""
     if isinstance(plan, Plan):
         return plan
     if not isinstance(plan, str | os.PathLike):
-        raise ArgumentTypeError(f"plan is {type(plan).__name__}, neither a Plan nor the path of one")
+        raise ArgumentTypeError(f"plan is {type(plan).__name__}: give a Plan, or the path of one")
     return _read_plan(path_of(plan))
 
 
@@ -198,9 +198,9 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
     if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)
-        configuration, tiles = _within(planned, limit)
+        configuration, tiles = _choose_planned(planned, limit)
     elif plan is not None and only_plan:
-        raise _not_in(known_plan(plan), problem, call.pass_)
+        raise _make_missing_error(known_plan(plan), problem, call.pass_)
     else:
         configuration, tiles = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
     count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
@@ -210,13 +210,15 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         division = device.engine.prepare(problem, call.pass_, slices(configuration), tiles=tiles)
     except (EngineError, ValueError) as error:
         raise UsageError(
-            f"the plan cannot run here, it was made for another engine: {error}" if plan else str(error)
+            f"the plan cannot run here, because it was made for another engine: {error}"
+            if plan
+            else str(error)
         ) from None
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 
 def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> tuple[Configuration, bool]:
-    """The configuration, and whether it is of tiles. Raises NothingFitsError."""
+    """Return the fastest configuration, and whether its parts are tiles. Raises NothingFitsError."""
     kernel, listener, policy = Kernel(problem, pass_), LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
         benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
@@ -232,10 +234,11 @@ def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> 
     return (divided, False) if tiles is None else (tiles, True)
 
 
-def _within(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool]:
-    """The plan's choice, or within a limit the fastest that it has, and whether it is of tiles.
+def _choose_planned(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool]:
+    """Return the plan's configuration to run, and whether its parts are tiles.
 
-    Raises NothingFitsError.
+    It is the plan's tiles or choice. If these exceed the limit, it is the fastest configuration of the
+    desirable set within the limit. Raises NothingFitsError.
     """
     if planned.tiles is not None and (limit is None or planned.tiles.workspace <= limit):
         return planned.tiles, True
@@ -244,12 +247,13 @@ def _within(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool
     fitting = [c for c in planned.desirable if c.workspace <= limit]
     if not fitting:
         raise NothingFitsError(
-            f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)}"
+            f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)} "
+            "of workspace"
         )
     return min(fitting, key=lambda configuration: configuration.time_ms), False
 
 
-def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:
+def _make_missing_error(plan: Plan, problem: Problem, pass_: str) -> UsageError:
     others = [str(k.problem) for k in plan.kernels if k.pass_ == pass_]
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
     there = ", ".join(others[:2]) + more if others else "none"
@@ -257,7 +261,7 @@ def _not_in(plan: Plan, problem: Problem, pass_: str) -> UsageError:
 
 
 def _is_exact(call: Call) -> bool:
-    """Whether the caller's own arguments are of the types alone that `_exact` makes of them."""
+    """Return whether all arguments of the caller already have the types that `_make_exact` gives them."""
     for value in (call.stride, call.padding, call.dilation, call.groups):
         if type(value) is not int:
             if type(value) is not tuple:
@@ -268,9 +272,10 @@ def _is_exact(call: Call) -> bool:
     return type(call.layout) is str and (call.workspace is None or type(call.workspace) in (int, str))
 
 
-def _exact(call: Call) -> Call:
-    """The call with ints, and tuples of ints, as sizes: 1.0 and True equal 1, so that they would be found.
+def _make_exact(call: Call) -> Call:
+    """Return the call with ints, and tuples of ints, as sizes.
 
+    1.0 and True equal 1: unchecked, they would find the decision that was made for 1.
     Raises UsageError, ArgumentTypeError.
     """
     workspace = call.workspace
@@ -286,16 +291,16 @@ def _exact(call: Call) -> Call:
     )
 
 
-def _failure(error: Exception) -> MucudnnError:
+def _make_error(error: Exception) -> MucudnnError:
     if isinstance(error, MemoryError):
         return NothingFitsError(f"there is not enough memory for this convolution: {error or 'none is left'}")
     return MucudnnError(f"this convolution failed: {error}")
 
 
 class LogListener(Listener):
-    """Messages go to the logger `mucudnn`."""
+    """A listener that sends messages to the logger `mucudnn`."""
 
     def message(self, text: str) -> None:
-        """At level info, warnings at level warning."""
+        """Log a message at level info, or a warning at level warning."""
         level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
         logging.getLogger("mucudnn").log(level, text)

@@ -1,7 +1,7 @@
-"""Arrays of any library: where they lie, and results in the library that the caller uses.
+"""Views of arrays of any library, and results in the library of the caller.
 
-No library is imported: an array of PyTorch is one of a module that is loaded already, all others speak
-NumPy's array interface, the CUDA array interface or DLPack.
+This module imports no array library but NumPy. A PyTorch tensor or CuPy array can exist only if its library
+is loaded already. All other arrays have NumPy's array interface, the CUDA array interface or DLPack.
 """
 
 import math
@@ -24,34 +24,35 @@ from mucudnn.errors import (
 
 TYPES = ("f32", "f64", "f16", "bf16")
 ITEM_SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
-_OF_NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
-_OF_INTERFACE = {"<f4": "f32", "<f8": "f64", "<f2": "f16"}
-_OF_DLPACK = {"2:32:1": "f32", "2:64:1": "f64", "2:16:1": "f16", "4:16:1": "bf16"}
+_NUMPY_TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
+_INTERFACE_TYPES = {"<f4": "f32", "<f8": "f64", "<f2": "f16"}
+_DLPACK_TYPES = {"2:32:1": "f32", "2:64:1": "f64", "2:16:1": "f16", "4:16:1": "bf16"}  # code:bits:lanes
 _CPU, _CUDA = 1, 2  # DLDeviceType
 
 
 class View(NamedTuple):
-    """Where an array lies. It is packed, in the order of its axes."""
+    """The place, shape and type of a packed array, whose elements lie in the order of its axes."""
 
     address: int
     shape: tuple[int, ...]
     data_type: str
-    device: str  # `cpu`, `cuda:0`
+    device: str  # `cpu`, or such as `cuda:0`
     writable: bool
-    owner: object  # keeps the memory
-    stream: int = 0  # of a CUDA device, where its values are made and wanted
+    owner: object  # the object that keeps the memory alive
+    stream: int = 0  # the CUDA stream on which its values are made and used
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return math.prod(self.shape) * ITEM_SIZES[self.data_type]
 
 
 def read(array: Any, name: str) -> View:
-    """The array that the caller calls `name`.
+    """Return the view of an array; errors call the array `name`.
 
-    Raises ArgumentTypeError for what is no array of f32, f64, f16 or bf16, and for masked arrays; UsageError
-    where it is not packed; NotDifferentiableError for a tensor whose gradient would be lost.
+    Raises ArgumentTypeError if it is no array of f32, f64, f16 or bf16, or a masked one; UsageError if it is
+    not packed or has no memory; NotDifferentiableError for a tensor whose gradient would be lost;
+    NoEngineError for an array on a device that no engine computes on.
     """
     if type(array) is np.ndarray:
         return _read_interface(array, array.__array_interface__, name, "cpu")
@@ -59,24 +60,28 @@ def read(array: Any, name: str) -> View:
     if torch is not None and isinstance(array, torch.Tensor):
         if (array.requires_grad and torch.is_grad_enabled()) or _has_tangent(torch, array):
             raise NotDifferentiableError(
-                f"{name} requires a gradient, which this function does not give: use mucudnn.torch, "
+                f"{name} requires a gradient, which this function does not compute: use mucudnn.torch, "
                 "torch.no_grad() or detach()"
             )
         return read_tensor(array, name)
-    interface = _given(array, "__array_interface__", name)
+    interface = _get_attribute(array, "__array_interface__", name)
     if interface is not None:
-        return _read_interface(array, _checked(array, interface, name), name, "cpu")
+        return _read_interface(array, _check_interface(array, interface, name), name, "cpu")
     return _read_other(array, name)
 
 
 def _has_tangent(torch: Any, tensor: Any) -> bool:
-    """Of the differentiation in forward mode, which no_grad() does not switch off."""
+    """Return whether forward-mode differentiation tracks the tensor, which no_grad() does not prevent."""
     forward_ad = torch.autograd.forward_ad
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def read_tensor(tensor: Any, name: str) -> View:
-    """A tensor of PyTorch, whether or not it requires a gradient."""
+    """Return the view of a PyTorch tensor, even if the tensor requires a gradient.
+
+    Raises ArgumentTypeError for an unsupported data type, and UsageError if the tensor is not packed or has
+    no memory.
+    """
     torch = sys.modules["torch"]
     data_type = _torch_types().get(tensor.dtype)
     if data_type is None:
@@ -91,7 +96,7 @@ def read_tensor(tensor: Any, name: str) -> View:
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:
-        raise UsageError(f"{name} has no memory of its own: {_said(error)}") from error
+        raise UsageError(f"{name} has no memory of its own: {_read_first_line(error)}") from error
     if address == 0 and tensor.numel() > 0 and not tensor.is_meta:
         raise UsageError(f"{name} has no memory: it is fake, or its storage was freed")
     if tensor.is_cpu:
@@ -101,13 +106,13 @@ def read_tensor(tensor: Any, name: str) -> View:
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
-    """An array that can be written, in the library of `like` if it can be; its values are not set.
+    """Return a new array whose values are not set, in the library of `like` or else in NumPy.
 
-    Raises NothingFitsError where there is no memory; ArgumentTypeError.
+    Raises NothingFitsError if there is no memory, and ArgumentTypeError if no library can make the array.
     """
     try:
         return _empty(like, data_type, shape)
-    except (MemoryError, RuntimeError) as error:  # of NumPy and CuPy, of PyTorch
+    except (MemoryError, RuntimeError) as error:  # a RuntimeError from PyTorch
         raise NothingFitsError(f"there is no memory for a result of the shape {shape}: {error}") from None
 
 
@@ -118,18 +123,21 @@ def _empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
     if hasattr(like, "__cuda_array_interface__"):
         cupy = sys.modules.get("cupy")
         if cupy is None or not isinstance(like, cupy.ndarray):
-            raise ArgumentTypeError(f"{type(like).__name__} cannot be made here: give out=")
+            raise ArgumentTypeError(
+                f"a result of the type {type(like).__name__} cannot be made here: give out="
+            )
         return cupy.empty(shape, like.dtype)
     if data_type == "bf16":
         raise ArgumentTypeError("NumPy has no bf16 for the result: give out=")
-    return np.empty(shape, _OF_NUMPY[data_type])
+    return np.empty(shape, _NUMPY_TYPES[data_type])
 
 
 def scratch(like: Any, size: int) -> tuple[int, object] | None:
-    """Bytes beside `like`, as (address, owner), of the allocator of its library; None if that is not known.
+    """Allocate `size` bytes on the device of `like` with the allocator of its library.
 
-    On a GPU the owner may go as soon as work is put on the current stream: the allocator knows when the bytes
-    are free. Raises MemoryError.
+    Returns the address and the object that owns the bytes; None for a library other than PyTorch and CuPy.
+    The caller may drop the owner once the work is on the current stream: the allocator reuses the bytes for
+    later work on that stream only. Raises MemoryError.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(like, torch.Tensor):
@@ -144,15 +152,21 @@ def scratch(like: Any, size: int) -> tuple[int, object] | None:
     return None
 
 
-def written(array: Any) -> None:
-    """Tell PyTorch that its tensor has other values now: gradients may need the old ones."""
+def note_written(array: Any) -> None:
+    """Tell PyTorch that the values of its tensor changed.
+
+    PyTorch then refuses to compute a gradient that needs the old values.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
         torch.autograd.graph.increment_version(array)
 
 
-def returned(result: Any, like: Any) -> Any:
-    """A result of `empty` as the library of `like` has it. Raises UsageError where it takes none."""
+def convert_result(result: Any, like: Any) -> Any:
+    """Return an array of `empty` as an array of the library of `like`, if that library has the array API.
+
+    Raises UsageError if the library does not take it.
+    """
     if type(result) is np.ndarray and not hasattr(like, "__array_interface__"):
         namespace = getattr(like, "__array_namespace__", None)
         if namespace is None:
@@ -161,12 +175,14 @@ def returned(result: Any, like: Any) -> Any:
             return namespace().from_dlpack(result)
         except Exception as error:
             library = f"the library of {type(like).__name__}"
-            raise UsageError(f"{library} does not take the result: {_said(error)}; give out=") from error
+            raise UsageError(
+                f"{library} does not take the result: {_read_first_line(error)}; give out="
+            ) from error
     return result
 
 
 def check_same(name: str, view: View, other_name: str, other: View) -> None:
-    """Raises MixedDevicesError, ArgumentTypeError where devices or data types differ."""
+    """Raise MixedDevicesError if the devices differ, and ArgumentTypeError if the data types differ."""
     if view.device != other.device:
         devices = f"{view.device} and {other.device}"
         raise MixedDevicesError(f"{name} and {other_name} are on {devices}: move them to one device")
@@ -176,7 +192,7 @@ def check_same(name: str, view: View, other_name: str, other: View) -> None:
 
 
 def overlap(a: View, b: View) -> bool:
-    """Whether two arrays share memory."""
+    """Return whether two arrays share memory."""
     return a.address < b.address + b.size and b.address < a.address + a.size
 
 
@@ -186,25 +202,27 @@ def _torch_types() -> dict[object, str]:
     return {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
-def _given(array: Any, attribute: str, name: str) -> Any:
-    """An attribute of an array, None where there is none. Raises UsageError where asking for it fails."""
+def _get_attribute(array: Any, attribute: str, name: str) -> Any:
+    """Return an attribute of an array, or None if it has none. Raises UsageError if the attribute fails."""
     try:
         return getattr(array, attribute, None)
     except Exception as error:
-        raise UsageError(f"{name} cannot be read: its {attribute} fails: {_said(error)}") from error
+        raise UsageError(
+            f"{name} cannot be read: its {attribute} fails: {_read_first_line(error)}"
+        ) from error
 
 
-def _checked(array: Any, interface: Any, name: str) -> dict[str, Any]:
-    """An array interface that is what NumPy and CUDA say it is. Raises ArgumentTypeError."""
+def _check_interface(array: Any, interface: Any, name: str) -> dict[str, Any]:
+    """Return an array interface that has the form that NumPy and CUDA specify. Raises ArgumentTypeError."""
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise _masked(name)
     if not isinstance(interface, dict):
         raise _no_array(array, name)
-    whose = f"{name} is {type(array).__name__}, whose array interface"
+    start = f"{name} is {type(array).__name__}, whose array interface"
     for key in ("shape", "typestr", "data"):
         if key not in interface:
-            raise ArgumentTypeError(f"{whose} has no {key!r}")
+            raise ArgumentTypeError(f"{start} has no {key!r}")
     shape, strides = interface["shape"], interface.get("strides")
     address: Any = interface["data"][0] if _is_tuple(interface["data"], 2) else None
     well_formed = {
@@ -217,7 +235,7 @@ def _checked(array: Any, interface: Any, name: str) -> dict[str, Any]:
     }
     for key, is_well_formed in well_formed.items():
         if not is_well_formed:
-            raise ArgumentTypeError(f"{whose} says that {key!r} is {shown(interface[key])}")
+            raise ArgumentTypeError(f"{start} says that {key!r} is {shown(interface[key])}")
     if interface.get("mask") is not None:
         raise _masked(name)
     _check_memory(name, address, shape)
@@ -229,8 +247,8 @@ def _is_tuple(value: object, length: int | None = None) -> bool:
 
 
 def _read_interface(array: Any, interface: dict[str, Any], name: str, device: str) -> View:
-    """The dictionary that NumPy's and CUDA's array interfaces share."""
-    shape, data_type = tuple(interface["shape"]), _OF_INTERFACE.get(interface["typestr"])
+    """Return the view that a dictionary describes; NumPy's and CUDA's array interfaces share its form."""
+    shape, data_type = tuple(interface["shape"]), _INTERFACE_TYPES.get(interface["typestr"])
     if data_type is None:
         raise _unsupported(name, getattr(array, "dtype", interface["typestr"]))
     address, read_only = interface["data"]
@@ -241,20 +259,20 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
 
 
 def _aligned(view: View, name: str) -> View:
-    """The view. Raises UsageError where its elements cannot lie at its address."""
+    """Return the view. Raises UsageError if its elements cannot lie at its address."""
     if view.address % ITEM_SIZES[view.data_type]:
         raise UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
     return view
 
 
 def _check_memory(name: str, address: int, shape: Any) -> None:
-    """Raise UsageError where there are elements, but no memory."""
+    """Raise UsageError if there are elements but no memory."""
     if address == 0 and math.prod(shape) > 0:
         raise UsageError(f"{name} has no memory: its address is 0")
 
 
 def _current_stream(array: Any, interface: dict[str, Any]) -> int:
-    """CuPy's current one; else that on which the array says it is made, else the default one."""
+    """Return CuPy's current stream; for another library the stream that the array names, else the default."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
         return int(cupy.cuda.get_current_stream().ptr)
@@ -271,36 +289,36 @@ def _is_packed(interface: dict[str, Any], item: int) -> bool:
 
 
 def _read_other(array: Any, name: str) -> View:
-    """An array of the CUDA array interface or of DLPack."""
+    """Return the view of an array with the CUDA array interface or DLPack."""
     if isinstance(array, type):
         raise _no_array(array, name)
-    interface = _given(array, "__cuda_array_interface__", name)
+    interface = _get_attribute(array, "__cuda_array_interface__", name)
     if interface is not None:
         number = _dlpack_device(array, name)[1] if hasattr(array, "__dlpack_device__") else 0
-        return _read_interface(array, _checked(array, interface, name), name, f"cuda:{number}")
-    if _given(array, "__dlpack__", name) is None:
+        return _read_interface(array, _check_interface(array, interface, name), name, f"cuda:{number}")
+    if _get_attribute(array, "__dlpack__", name) is None:
         raise _no_array(array, name)
     kind, _ = _dlpack_device(array, name)
     if kind != _CPU:
-        raise NoEngineError(f"{name} lies on a device of DLPack's type {kind}: there is no engine for it")
+        raise NoEngineError(f"{name} is on a device of DLPack's type {kind}: there is no engine for it")
     try:
         try:
             capsule = array.__dlpack__(max_version=(1, 0))
-        except TypeError:  # of DLPack 0, which has no versions
+        except TypeError:  # before DLPack 1.0 there was no such argument
             capsule = array.__dlpack__()
         address, shape, type_, packed, read_only = read_dlpack(capsule)
     except Exception as error:
         raise _unreadable(name, error) from error
-    if type_ not in _OF_DLPACK:
+    if type_ not in _DLPACK_TYPES:
         raise _unsupported(name, getattr(array, "dtype", type_))
     if not packed:
         raise _not_packed(name, "a copy")
     _check_memory(name, address, shape)
-    return _aligned(View(address, shape, _OF_DLPACK[type_], "cpu", not read_only, capsule), name)
+    return _aligned(View(address, shape, _DLPACK_TYPES[type_], "cpu", not read_only, capsule), name)
 
 
 def _dlpack_device(array: Any, name: str) -> tuple[int, int]:
-    """DLPack's type and number of the device that the array lies on. Raises UsageError."""
+    """Return DLPack's type and number of the device that the array is on. Raises UsageError."""
     try:
         kind, number = array.__dlpack_device__()
         return int(kind), int(number)
@@ -309,17 +327,17 @@ def _dlpack_device(array: Any, name: str) -> tuple[int, int]:
 
 
 def _unreadable(name: str, error: Exception) -> UsageError:
-    return UsageError(f"{name} cannot be read by DLPack: {_said(error)}")
+    return UsageError(f"{name} cannot be read by DLPack: {_read_first_line(error)}")
 
 
-def _said(error: Exception) -> str:
-    """The first line of an error of another library."""
+def _read_first_line(error: Exception) -> str:
+    """Return the first line of another library's error, or the error's type if it has no text."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _masked(name: str) -> ArgumentTypeError:
     return ArgumentTypeError(
-        f"{name} is a masked array, whose mask a convolution cannot heed: give filled() or data"
+        f"{name} is a masked array, and a convolution cannot respect its mask: give filled() or data"
     )
 
 
@@ -334,4 +352,4 @@ def _unsupported(name: str, dtype: object) -> ArgumentTypeError:
 
 
 def _not_packed(name: str, advice: str) -> UsageError:
-    return UsageError(f"{name} is not contiguous in the order of its axes: make it so with {advice}")
+    return UsageError(f"{name} is not contiguous in the order of its axes: make it contiguous with {advice}")

@@ -16,7 +16,7 @@ from mucudnn.settings import SETTINGS
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
+    """A parser that reports an error in one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -25,8 +25,11 @@ class _Parser(argparse.ArgumentParser):
 COMMANDS = ("optimize", "benchmark", "run", "record", "doctor", "cache", "plan", "report", "sweep")
 
 
-def _parser(first: str) -> argparse.ArgumentParser:
-    """With the command alone that the first argument names, which spares imports; else with all."""
+def _make_parser(first: str) -> argparse.ArgumentParser:
+    """Return a parser of all commands, or of the one that the first argument names.
+
+    The modules of the other commands are then not imported, which saves time.
+    """
     width = max(len(setting.variable) for setting in SETTINGS)
     variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
     parser = _Parser(
@@ -49,14 +52,17 @@ def _parser(first: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit code; SystemExit for `--help`, `--version` and usage errors."""
+    """Run a command and return its exit code.
+
+    Raises SystemExit for `--help`, `--version` and errors in the arguments.
+    """
     words = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="mucudnn.plain")
     try:
-        arguments = _parser(words[0] if words else "").parse_args(words)
+        arguments = _make_parser(words[0] if words else "").parse_args(words)
         arguments.run(arguments)
-        print(end="", flush=True)  # here, where a full disk is still an error like others
+        print(end="", flush=True)  # so that a full disk is an error here, and not when Python ends
     except MucudnnError as error:
         print(f"mucudnn: {error}", file=sys.stderr)
         return error.exit_code
@@ -69,25 +75,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mucudnn: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        _forget_output()
+    except BrokenPipeError:  # the reader, such as `head`, has ended
+        _discard_output()
         return 1
     except OSError as error:
         print(
             f"mucudnn: {error.filename or 'the output cannot be written'}: {error.strerror}", file=sys.stderr
         )
-        _forget_output()
+        _discard_output()
         return 1
     return 0
 
 
-def _forget_output() -> None:
-    """What is still buffered would fail once more when Python ends."""
+def _discard_output() -> None:
+    """Send buffered output to /dev/null, because writing it would fail again when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that the locale's encoding lacks."""
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
+    """Replace the characters that the locale's encoding lacks by similar ones of ASCII, else by `?`."""
     assert isinstance(error, UnicodeEncodeError)
     return error.object[error.start : error.end].translate(_PLAIN).encode(
         "ascii", "replace"
@@ -95,4 +101,4 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 _PLAIN = str.maketrans({"×": "x", "–": "-", "→": "->", "±": "+-"})
-codecs.register_error("mucudnn.plain", _plain)
+codecs.register_error("mucudnn.plain", _replace_characters)

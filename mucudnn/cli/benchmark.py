@@ -20,7 +20,7 @@ from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 
 HELP = "measure algorithms at micro-batch sizes into the cache"
-DESCRIPTION = "Measures what the cache lacks, and decides nothing."
+DESCRIPTION = "Makes the measurements that the cache lacks, and decides nothing."
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -31,18 +31,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--devices",
         type=options.checked(parse_devices),
         metavar="LIST",
-        help="measure on these devices of this host at once, such as 0,1: a process for each",
+        help="measure on these devices of this host at once, such as 0,1; each gets a process of its own",
     )
     where.add_argument(
         "--device-properties",
         metavar="FILE",
-        help="without a GPU: the workspaces of cuDNN's engines, and no times, on the device that this file "
-        f"of `mucudnn doctor` describes, or on {', '.join(bundled_devices())}",
+        help="without a GPU: ask cuDNN for the workspaces of its engines, but no times, on the device that "
+        f"this file of `mucudnn doctor` describes, or on {', '.join(bundled_devices())}",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, and show all that the cache now has of these kernels."""
+    """Measure, and show all measurements that the cache now has of these kernels."""
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     if arguments.devices:
         made = measure_on_devices(arguments, arguments.devices)
@@ -105,8 +105,8 @@ def _plan(arguments: argparse.Namespace, kernels: list[Kernel], policy: str, ter
             "",
             f"{new} new enumeration{'s' * (new != 1)} of {machine.device}, {machine.library}, "
             f"kept in {cache.path}",
-            "Engines of the graph API alone: cuDNN plans its legacy algorithms on a GPU only, and times are",
-            "measured there.",
+            "These are engines of the graph API: cuDNN plans its legacy algorithms on a GPU only, and only a",
+            "GPU gives times.",
         )
 
 

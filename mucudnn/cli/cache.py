@@ -1,4 +1,4 @@
-"""`mucudnn cache`: where the measurements are, and what is in them."""
+"""`mucudnn cache`: show the cache, and carry measurements between hosts."""
 
 import argparse
 import sys
@@ -22,16 +22,17 @@ from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"
-DESCRIPTION = "The cache keeps what can run and every measurement; MUCUDNN_CACHE names another file."
+DESCRIPTION = (
+    "The cache keeps every measurement, and the algorithms that can run; MUCUDNN_CACHE names another file."
+)
 
 Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
 
 
 _WINS = (
-    "Of two rows about the same (device, library, threads and kernel, with the size, the size and algorithm, "
-    "or the two configurations compared) the one measured later wins, and of equally old ones that which is "
-    "there. "
-    "All is taken in, or, where there is an error, nothing; doing it again changes nothing."
+    "Two rows may be about the same machine, kernel, and size, algorithm or configurations. Then the one "
+    "measured later wins; of equally old rows, the one that is already there. "
+    "After an error nothing has been taken in. Taking the same rows again changes nothing."
 )
 
 
@@ -61,30 +62,32 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=options.checked(options.output),
         metavar="FILE",
-        help="instead of the standard output",
+        help="write to this file instead of the standard output",
     )
     importing = declare("import", _import, "take in what export wrote", _WINS)
-    importing.add_argument("file", type=options.checked(options.path), metavar="FILE", help="of export")
-    pruning = declare("prune", _prune, "delete what is not wanted any more")
+    importing.add_argument(
+        "file", type=options.checked(options.path), metavar="FILE", help="a file that export wrote"
+    )
+    pruning = declare("prune", _prune, "delete rows that are not wanted any more")
     which = pruning.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured before then"
+        "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured more days ago"
     )
-    which.add_argument("--library", metavar="NAME", help="as `mucudnn cache info` shows it")
-    which.add_argument("--device", metavar="NAME", help="as `mucudnn cache info` shows it")
+    which.add_argument("--library", metavar="NAME", help="of this library, as `mucudnn cache info` shows it")
+    which.add_argument("--device", metavar="NAME", help="of this device, as `mucudnn cache info` shows it")
 
 
 def parse_days(text: str) -> int:
-    """A number of days. Raises UsageError."""
+    """Return the number of days that a text gives, 0 to 36500. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or int(text) > 36500:
         raise UsageError(f"'{text}' is not a number of days from 0 to 36500")
     return int(text)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Do what was asked for, with what programs have measured since."""
+    """Run the action on the cache, after taking in the journal that programs under the drop-in wrote."""
     path = default_path()
-    with suppress(UnwritableError):  # what can only be read is shown as it is
+    with suppress(UnwritableError):  # a cache that can only be read is shown without the journal
         take_journal(path, forget=arguments.action is _prune)
     arguments.action(path, arguments)
 
@@ -97,7 +100,7 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         others = [stack.enter_context(Cache.read_only(file)) for file in arguments.files]
         taken = stack.enter_context(Cache.open(path)).merge(chain.from_iterable(o.rows() for o in others))
-    show(f"{_rows(taken)} taken into {path}", "Next: mucudnn cache info")
+    show(f"{_format_count(taken)} taken into {path}", "Next: mucudnn cache info")
 
 
 def _import(path: Path, arguments: argparse.Namespace) -> None:
@@ -109,7 +112,7 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{file} is not what mucudnn cache export writes: it is not text") from None
-    show(f"{_rows(taken)} taken from {file} into {path}", "Next: mucudnn cache info")
+    show(f"{_format_count(taken)} taken from {file} into {path}", "Next: mucudnn cache info")
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
@@ -131,10 +134,10 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
             removed = cache.remove("library", "=", arguments.library)
         else:
             removed = cache.remove("device", "=", arguments.device)
-    show(f"{_rows(removed)} deleted from {path}", "Next: mucudnn cache info")
+    show(f"{_format_count(removed)} deleted from {path}", "Next: mucudnn cache info")
 
 
-def _rows(number: int) -> str:
+def _format_count(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 

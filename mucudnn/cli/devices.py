@@ -1,8 +1,8 @@
-"""`mucudnn benchmark --devices`: one process for each device of a host, all writing into the one cache.
+"""`mucudnn benchmark --devices`: one process for each device of a host, all writing into one cache.
 
-Nobody hands out the kernels: each process takes those that no other one on an equal device has claimed, so
-fast devices do more, and what a process leaves that ends early is done by the others. On devices that differ
-each measures all kernels, because none of their times say anything about the others.
+No process hands out the kernels. Each takes a kernel that no other process on an equal device has claimed. So
+a fast device measures more kernels, and the kernels of a process that ends early go to the others. Devices
+that differ each measure all kernels, because the times of one say nothing about another.
 """
 
 import argparse
@@ -33,32 +33,32 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
-    """Numbers or UUIDs of devices, joined by commas. Raises UsageError."""
+    """Return the numbers or UUIDs of devices in a text, where commas join them. Raises UsageError."""
     names = tuple(text.split(","))
     for name in names:
         if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[\w/-]+", name, re.ASCII):
-            raise UsageError(f"'{name}' is not a device: write numbers or UUIDs, such as 0,1")
+            raise UsageError(f"'{name}' is not a device: give numbers or UUIDs, such as 0,1")
     if len(set(names)) < len(names):
-        raise UsageError(f"a device is given twice in '{text}'")
+        raise UsageError(f"a device is given twice in '{text}': name each once")
     return names
 
 
 def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) -> dict[Machine, int]:
-    """Measure what `mucudnn benchmark` was asked for. Returns how much was measured on what.
+    """Measure on several devices at once. Returns the number of new measurements of each machine.
 
-    Raises what the first device that failed did, after all are done. An interrupt ends all processes, with
-    what they have measured kept.
+    Waits for all devices, then raises the error of the first one that failed. An interrupt ends all
+    processes; the cache keeps their measurements.
     """
     given = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k != "run"})
     workers: list[tuple[BaseProcess, Connection]] = []
-    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is this process that handles it
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the children inherit it: we end them
     try:
-        for device in _visible(devices):
+        for device in _resolve_devices(devices):
             workers.append(_start(device, given))
     finally:
         signal.signal(signal.SIGINT, interrupted)
     try:
-        answers = [_answer(receiver) for _, receiver in workers]
+        answers = [_receive_answer(receiver) for _, receiver in workers]
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {default_path()}"
         raise InterruptedByUserError(f"interrupted: {kept}") from None
@@ -77,7 +77,7 @@ def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) ->
 
 
 def _start(device: str, arguments: argparse.Namespace) -> tuple[BaseProcess, Connection]:
-    """A fresh process, because which device it sees is settled once in a process."""
+    """Start a fresh process for one device: CUDA reads CUDA_VISIBLE_DEVICES only once in a process."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sender, device, arguments), daemon=True)
@@ -86,16 +86,20 @@ def _start(device: str, arguments: argparse.Namespace) -> tuple[BaseProcess, Con
     return process, receiver
 
 
-def _answer(receiver: Connection) -> Answer:
+def _receive_answer(receiver: Connection) -> Answer:
     try:
         answer: Answer = receiver.recv()
         return answer
     except EOFError:
-        return MucudnnError("a process that measured was killed; what it had measured is kept")
+        return MucudnnError("a measuring process was killed; the cache keeps what it had measured")
 
 
-def _visible(devices: Sequence[str]) -> list[str]:
-    """A number counts among the devices that this process may use, as it does for every CUDA program."""
+def _resolve_devices(devices: Sequence[str]) -> list[str]:
+    """Return the devices as CUDA_VISIBLE_DEVICES names them.
+
+    As in every CUDA program, a number counts among the devices that this process may use.
+    Raises NoEngineError for a number that is too large.
+    """
     allowed = os.environ.get(_VARIABLE)
     if not allowed:
         return list(devices)
@@ -107,7 +111,7 @@ def _visible(devices: Sequence[str]) -> list[str]:
 
 
 class _Prefixed(Listener):
-    """Messages of one of several processes."""
+    """A listener that puts the device of its process before each message."""
 
     def __init__(self, device: str) -> None:
         self._device = device

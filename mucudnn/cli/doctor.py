@@ -1,4 +1,4 @@
-"""`mucudnn doctor`: whether `mucudnn run` works here, and for a given program."""
+"""`mucudnn doctor`: find out if `mucudnn run` works here, and for a given program."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from mucudnn.errors import MucudnnError, NoEngineError
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output import write_lines
 
-HELP = "see whether `mucudnn run` works, for what, and why not"
+HELP = "see whether `mucudnn run` works, for which programs, and why not"
 DESCRIPTION = (
     "Lists the cuDNN libraries of this machine, opens one in a child process under mucudnn's own, and says "
     "which library each PROGRAM gets: a file, a command or an installed Python package; none is started. "
@@ -39,12 +39,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--write-device-properties",
         type=options.checked(options.output),
         metavar="FILE",
-        help="write what cuDNN says of the current GPU, for `mucudnn benchmark --device-properties`",
+        help="write how cuDNN describes the current GPU, for `mucudnn benchmark --device-properties`",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what was found. Raises MucudnnError where something does not work."""
+    """Print the findings. Raises MucudnnError if one says that something does not work."""
     if arguments.write_device_properties is not None:
         _write_device_properties(arguments.write_device_properties)
         return

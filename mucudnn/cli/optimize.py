@@ -18,8 +18,10 @@ from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
 DESCRIPTION = (
-    "Measures what the cache lacks, chooses the fastest division of each kernel's mini-batch within the "
-    "limit, and runs it whole beside the best undivided algorithm."
+    "Makes the measurements that the cache lacks, chooses the fastest division of each kernel's mini-batch "
+    "within the limit, and runs it whole in turns with the best undivided algorithm. A kernel is one "
+    "convolution in one pass. The choice comes from its desirable set: the divisions of which no other is "
+    "both faster and smaller in workspace."
 )
 
 
@@ -27,12 +29,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
     options.add_decision_options(parser)
-    parser.add_argument("--output", type=options.checked(options.output), metavar="PLAN", help="write a plan")
+    parser.add_argument(
+        "--output",
+        type=options.checked(options.output),
+        metavar="PLAN",
+        help="write the choices, with each kernel's desirable set, to this plan file",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, decide, show."""
+    """Measure, decide, and print the result as a table or as JSON."""
     result = _replay(arguments) if arguments.replay else _optimize(arguments)
     if arguments.output:
         write_plan(to_plan(result), arguments.output)
@@ -65,7 +72,7 @@ def _replay(arguments: argparse.Namespace) -> Result:
 
 
 def _next_command(arguments: argparse.Namespace) -> str:
-    """Write the plan; or look at it, where it is written."""
+    """Return the command that writes the plan, or that shows the plan if it is written already."""
     if arguments.output:
         return shlex.join(["mucudnn", "plan", "show", str(arguments.output)])
     words = ["mucudnn", "optimize", arguments.network, *options.kernel_flags(arguments)]
@@ -77,5 +84,5 @@ def _next_command(arguments: argparse.Namespace) -> str:
     if arguments.replay:
         words += ["--replay", str(arguments.replay)]
     name = Path(arguments.network).stem
-    plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plans.plan"
+    plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plan"
     return shlex.join([*words, "--output", plan])

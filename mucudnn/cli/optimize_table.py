@@ -1,4 +1,4 @@
-"""The table that `optimize` ends with."""
+"""The table that `mucudnn optimize` prints."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from mucudnn.plans.text import broken, micro_batches, milliseconds, ratio, short
 from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 
-_COLUMNS = (  # and whether they hold figures
+_COLUMNS = (  # (heading, True if the column holds figures)
     ("kernel", False),
     ("best undivided", False),
     ("ms", True),
@@ -24,21 +24,21 @@ _COLUMNS = (  # and whether they hold figures
 
 
 def show_result(result: Result, network: str, next_command: str) -> None:
-    """Print the table, a sentence for each division that was dropped, and the next command."""
+    """Print the table of a result, a sentence for each division that was dropped, and the next command."""
     limits = result.limits
     within = (
         f"{format_size(limits.total)} of workspace in total"
         if limits.mode == "wd"
         else f"{format_size(limits.workspace)} of workspace for each kernel"
         if limits.workspace is not None
-        else "no limit of workspace"
+        else "no limit on workspace"
     )
     names = short_names([decision.kernel.label for decision in result.decisions])
     passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
     one_problem = len({decision.kernel.problem for decision in result.decisions}) == 1
     sums = total(result)
     ran = any(decision.comparison for decision in result.decisions)
-    rows = table(gap=1)  # so that the longest names of algorithms fit into 100 columns
+    rows = table(gap=1)  # a gap of 2 would push the longest names of algorithms beyond 100 columns
     narrow = (0, 3, 4, 6 if ran else 5, 7)
     shown = range(len(_COLUMNS)) if stdout().width >= WIDTH else narrow
 
@@ -56,7 +56,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
             rows.add_row(broken(pass_), style="bold")
         for name, decision in zip(names, result.decisions, strict=True):
             if decision.kernel.pass_ == pass_:
-                add_row(_cells(pass_ if one_problem else name, decision))
+                add_row(_make_cells(pass_ if one_problem else name, decision))
     rows.add_section()
     add_row(
         [
@@ -73,7 +73,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
-    sentences = [_dropped(n, d) for n, d in zip(names, result.decisions, strict=True) if d.dropped]
+    sentences = [_explain_dropped(n, d) for n, d in zip(names, result.decisions, strict=True) if d.dropped]
     show(
         head,
         f"on {result.machine}",
@@ -86,7 +86,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     )
 
 
-def _cells(name: str, decision: Decision) -> list[str]:
+def _make_cells(name: str, decision: Decision) -> list[str]:
     times, compared = final(decision), measured(decision)
     count = f" ×{decision.kernel.count}" if decision.kernel.count > 1 else ""
     return [
@@ -101,8 +101,8 @@ def _cells(name: str, decision: Decision) -> list[str]:
     ]
 
 
-def _dropped(name: str, decision: Decision) -> str:
-    """Why a kernel stays undivided."""
+def _explain_dropped(name: str, decision: Decision) -> str:
+    """Return the sentence that tells why a kernel stays undivided."""
     expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
     found = decision.comparison.speedup if decision.comparison else None
     return (

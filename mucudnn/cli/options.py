@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they are turned into."""
+"""Flags that several commands share, and the conversion of their values."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` as argparse wants it: its UsageError becomes the flag's error."""
+    """Return `parse` in the form that argparse expects: its UsageError becomes an error of the flag."""
 
     def convert(text: str) -> T:
         try:
@@ -29,7 +29,7 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def parse_batch(text: str) -> int:
-    """A mini-batch size. Raises UsageError."""
+    """Return the mini-batch size that a text gives, 1 to 2^31 - 1. Raises UsageError."""
     try:
         batch = int(text)
     except ValueError:
@@ -40,27 +40,30 @@ def parse_batch(text: str) -> int:
 
 
 def parse_passes(text: str) -> tuple[str, ...]:
-    """Names of passes, joined by commas, or `all`; in their usual order. Raises UsageError."""
+    """Return the passes that a text names, in their usual order. Raises UsageError.
+
+    Commas join the names; `all` stands for all passes.
+    """
     names = PASSES if text == "all" else text.split(",")
     for name in names:
         if name not in PASSES:
-            raise UsageError(f"'{name}' is not a pass: there are {', '.join(PASSES)}, and all")
+            raise UsageError(f"'{name}' is not a pass: give {', '.join(PASSES)} or all")
     return tuple(name for name in PASSES if name in names)
 
 
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
-    """What to measure and on what."""
+    """Declare the flags that say which kernels to measure, and on which engine."""
     parser.add_argument(
         "network",
         metavar="NETWORK|FILE|DESCRIPTOR",
-        help=f"{', '.join(bundled_networks())}; or a file with a descriptor in each line, such as `mucudnn "
-        "record` writes; or one descriptor, such as mb64_ic64ih27_oc192_kh5_ph2",
+        help=f"{', '.join(bundled_networks())}; or a file with a descriptor in each line, as `mucudnn "
+        "record` writes it; or one descriptor, such as mb64_ic64ih27_oc192_kh5_ph2",
     )
     parser.add_argument(
         "--batch",
         type=checked(parse_batch),
         metavar="N",
-        help="mini-batch size (default: what the descriptor says, else 64)",
+        help="mini-batch size (default: the descriptor's, else 64)",
     )
     parser.add_argument("--dtype", choices=("f32", "f64", "f16", "bf16"), help="data type (default: f32)")
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
@@ -76,8 +79,8 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         choices=POLICIES,
-        help="micro-batch sizes to measure: powers of two and the mini-batch, all up to it, or it alone "
-        "(default: power_of_two)",
+        help="micro-batch sizes to measure: powers of two and the mini-batch, all sizes up to the "
+        "mini-batch, or the mini-batch alone (default: power_of_two)",
     )
     parser.add_argument(
         "--threads",
@@ -88,71 +91,81 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         metavar="auto|cudnn|host|PATH",
-        help="library to compute with: NVIDIA's on a GPU, the one for the CPU that comes with mucudnn, or "
-        "another with the functions of cuDNN (default: auto, cudnn where it works, else host)",
+        help="library to compute with: NVIDIA's on a GPU (cudnn), the one for the CPU that comes with "
+        "mucudnn (host), or another one with cuDNN's functions (default: auto, which is cudnn where that "
+        "works, else host)",
     )
 
 
 def add_workspace_option(parser: argparse._ActionsContainer) -> None:
-    """The limit of each kernel."""
+    """Declare the flag for the workspace limit of each kernel."""
     parser.add_argument(
         "--workspace", type=checked(parse_limit), metavar="SIZE", default=argparse.SUPPRESS,
-        help="the most scratch memory that one kernel may use, such as 64MiB, or none (default: 64MiB)",
+        help="the limit of each kernel: the most scratch memory that it may use, such as 64MiB, or none "
+        "(default: 64MiB). All kernels can then reuse one workspace (WR, workspace reuse)",
     )  # fmt: skip
 
 
 def add_decision_options(parser: argparse.ArgumentParser) -> None:
-    """Within what to decide, and from what."""
+    """Declare the flags for the limits of a decision and for the measurements that it uses."""
     limit = parser.add_mutually_exclusive_group()
     add_workspace_option(limit)
     limit.add_argument(
         "--total-workspace", type=checked(parse_size), metavar="SIZE",
-        help="the most that all kernels may use together, such as 1GiB, divided among them",
+        help="instead of a limit for each kernel, the most that all kernels may use together, such as 1GiB. "
+        "It is divided among them (WD, workspace division): for frameworks that keep a workspace for each "
+        "layer",
     )  # fmt: skip
     parser.add_argument(
-        "--exact", action="store_true", help="divide the total exactly, however long it takes"
+        "--exact",
+        action="store_true",
+        help="with --total-workspace: find the fastest division, however long that takes (default: one "
+        "within 0.01%% of it)",
     )
     parser.add_argument(
-        "--no-run", action="store_true", help="do not run what was chosen whole, beside the undivided"
+        "--no-run",
+        action="store_true",
+        help="do not compare the chosen divisions with the best undivided algorithms by running both whole",
     )
     parser.add_argument(
         "--replay", type=checked(path), metavar="CACHE",
-        help="decide from this cache alone, or from what is shipped of a machine of that name",
+        help="measure nothing: decide from this cache, or from the measurements of the machine of that name "
+        "that come with mucudnn",
     )  # fmt: skip
 
 
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
-    """The kernels asked for. Raises UsageError."""
+    """Return the kernels that the flags ask for. Raises UsageError."""
     flags = Flags(arguments.batch, arguments.dtype, arguments.layout, arguments.math)
     return read_network(arguments.network, flags, arguments.passes)
 
 
 def policy_of(arguments: argparse.Namespace) -> str:
-    """Of the flag, else of the environment."""
+    """Return the policy of the flag; without the flag, that of the environment."""
     return str(arguments.policy or settings.BATCH_POLICY.read())
 
 
 def workspace_of(arguments: argparse.Namespace) -> int | None:
-    """Of the flag, else of the environment."""
+    """Return the workspace limit of the flag in bytes; without the flag, that of the environment."""
     limit: int | None = arguments.workspace if "workspace" in arguments else settings.WORKSPACE_LIMIT.read()
     return limit
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """Of the decision options."""
+    """Return the limits that the decision flags give."""
     if arguments.total_workspace is not None:
         return Limits(total=arguments.total_workspace, exact=arguments.exact)
     return Limits(workspace=workspace_of(arguments))
 
 
 def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
-    """(engine, threads) of the flags, else of the environment."""
+    """Return (engine, threads) of the flags; without a flag, of the environment."""
     engine = arguments.engine or settings.LIBRARY.read() or "auto"
     return engine, arguments.threads or settings.THREADS.read()
 
 
 def kernel_flags(arguments: argparse.Namespace) -> list[str]:
-    """The flags that were given and that say which kernels are meant, for the next command to type."""
+    """Return the given flags that say which kernels are meant, for the command to type next."""
     given = []
     for name in ("batch", "dtype", "layout", "math", "policy", "threads", "engine"):
         value = getattr(arguments, name)
@@ -164,19 +177,22 @@ def kernel_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def path(text: str) -> Path:
-    """A path that is not empty. Raises UsageError."""
+    """Return a path from a text that is not empty. Raises UsageError."""
     if not text:
         raise UsageError("a path cannot be empty")
     return Path(text)
 
 
 def output(text: str) -> Path:
-    """A file to write, looked at before anything is measured for it. Raises UsageError."""
+    """Return the path of a file to write. Raises UsageError if it cannot be written.
+
+    The check comes before the measurements, so that no long run ends with this error.
+    """
     file = path(text)
     if file.is_dir():
         raise UsageError(f"'{text}' is a folder, not a file to write")
     if not file.parent.is_dir():
         raise UsageError(f"'{text}' cannot be written: there is no folder '{file.parent}'")
     if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise UsageError(f"'{text}' cannot be written: it, or its folder, is read-only")
+        raise UsageError(f"'{text}' cannot be written: the file, or its folder, is read-only")
     return file

@@ -1,4 +1,4 @@
-"""`mucudnn plan`: look at plan files, compare them, and hold them against this machine."""
+"""`mucudnn plan`: show plan files, compare them, and check that they hold on this machine."""
 
 import argparse
 
@@ -16,7 +16,8 @@ from mucudnn.sizes import format_size
 
 HELP = "show, verify and compare plans"
 DESCRIPTION = (
-    "A plan holds, for each kernel, the configuration that was chosen and the others that were worth having."
+    "A plan has the chosen configuration and the desirable set of each kernel. The desirable set holds the "
+    "configurations of which no other is both faster and smaller in workspace."
 )
 
 
@@ -28,23 +29,23 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     verifying = actions.add_parser(
         "verify",
-        help="hold a plan against this machine",
-        description="Look whether each algorithm of a plan is still there with its workspace, and run the "
-        "choices whole. The exit code is 1 where the plan does not hold any more.",
+        help="check that a plan holds on this machine",
+        description="Check that the library still has each algorithm of a plan with its workspace, and run "
+        "the choices whole. The exit code is 1 if the plan does not hold any more.",
     )
-    verifying.add_argument("--no-run", action="store_true", help="look only, run nothing")
+    verifying.add_argument("--no-run", action="store_true", help="check the library only, run nothing")
     for action, parser_ in ((_show, showing), (_verify, verifying)):
         parser_.add_argument(
             "plan",
             type=options.checked(options.path),
             metavar="PLAN",
-            help="what `mucudnn optimize --output` wrote",
+            help="a file that `mucudnn optimize --output` wrote",
         )
         parser_.set_defaults(action=action)
     comparing = actions.add_parser(
         "diff",
-        help="print in what two plans differ",
-        description="Print in what two plans differ. The exit code is 1 where they do.",
+        help="print the differences of two plans",
+        description="Print the differences of two plans. The exit code is 1 if there are any.",
     )
     for name in ("old", "new"):
         comparing.add_argument(name, type=options.checked(options.path), metavar=name.upper())
@@ -52,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Do what was asked for."""
+    """Run the action."""
     arguments.action(arguments)
 
 
@@ -66,7 +67,7 @@ def _show(arguments: argparse.Namespace) -> None:
     for kernel in plan.kernels:
         others = sum(option != kernel.chosen for option in kernel.desirable)
         rows.add_row(
-            _name(kernel),
+            _format_name(kernel),
             micro_batches(kernel.chosen),
             milliseconds(kernel.chosen.time_ms),
             format_size(kernel.chosen.workspace),
@@ -92,7 +93,7 @@ def _show(arguments: argparse.Namespace) -> None:
 def _verify(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
     choice = plan.header.get("engine", "auto")
-    if choice != "cudnn":  # which looks for the library itself
+    if choice != "cudnn":  # the search for cuDNN reads this setting itself
         choice = LIBRARY.read() or choice
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
     elsewhere = foreign(plan, engine)
@@ -107,14 +108,14 @@ def _verify(arguments: argparse.Namespace) -> None:
     for finding in findings:
         chosen = finding.kernel.chosen
         rows.add_row(
-            _name(finding.kernel),
+            _format_name(finding.kernel),
             micro_batches(chosen),
             milliseconds(chosen.time_ms),
             milliseconds(finding.time_ms),
         )
     show(rows, "")
     for finding in findings:
-        show(*(f"{_name(finding.kernel)}: {complaint}" for complaint in finding.complaints))
+        show(*(f"{_format_name(finding.kernel)}: {complaint}" for complaint in finding.complaints))
     failed = sum(bool(finding.complaints) for finding in findings)
     if failed:
         raise MucudnnError(f"{failed} of the plan's {len(findings)} kernels do not hold any more")
@@ -132,16 +133,16 @@ def _diff(arguments: argparse.Namespace) -> None:
         for key in dict.fromkeys([*old.header, *new.header])
         if old.header.get(key) != new.header.get(key)
     ]
-    before, after = _by_kernel(old), _by_kernel(new)
+    before, after = _index_by_kernel(old), _index_by_kernel(new)
     rows = table()
     for name in ("kernel", arguments.old.name, arguments.new.name):
         rows.add_column(name, overflow="fold")
     changed = 0
     for key in dict.fromkeys([*before, *after]):
         was, is_ = before.get(key), after.get(key)
-        if _said(was) != _said(is_):
+        if _compared_fields(was) != _compared_fields(is_):
             changed += 1
-            rows.add_row(_name(was or is_), _choice(was), _choice(is_))
+            rows.add_row(_format_name(was or is_), _format_choice(was), _format_choice(is_))
     if not headers and not changed:
         show("The choices are the same.")
         return
@@ -154,20 +155,20 @@ def _diff(arguments: argparse.Namespace) -> None:
     )
 
 
-def _by_kernel(plan: Plan) -> dict[tuple[str, str], PlanKernel]:
+def _index_by_kernel(plan: Plan) -> dict[tuple[str, str], PlanKernel]:
     return {(str(kernel.problem), kernel.pass_): kernel for kernel in plan.kernels}
 
 
-def _name(kernel: PlanKernel | None) -> str:
+def _format_name(kernel: PlanKernel | None) -> str:
     assert kernel is not None
     return f"{kernel.pass_} {short_text(kernel.problem)}" + (f" ×{kernel.count}" if kernel.count > 1 else "")
 
 
-def _said(kernel: PlanKernel | None) -> object:
+def _compared_fields(kernel: PlanKernel | None) -> object:
     return kernel and (kernel.chosen, kernel.tiles, kernel.count)
 
 
-def _choice(kernel: PlanKernel | None) -> str:
+def _format_choice(kernel: PlanKernel | None) -> str:
     if kernel is None:
         return "–"
     lines = [

@@ -1,4 +1,4 @@
-"""`mucudnn record`: what a program convolves."""
+"""`mucudnn record`: write down the convolutions that a program makes."""
 
 import argparse
 import sys
@@ -10,8 +10,8 @@ from mucudnn.cli.run import add_command, become
 
 HELP = "write down the convolutions that a program makes"
 DESCRIPTION = (
-    "Replaces itself by COMMAND as `mucudnn run` does, and passes every call on; at its end the program "
-    "adds its convolutions to FILE, with the number of calls. `mucudnn optimize FILE` reads that."
+    "Replaces itself by COMMAND as `mucudnn run` does, but passes every call on. When the program ends, its "
+    "convolutions are added to FILE with the number of calls. `mucudnn optimize FILE` reads that file."
 )
 DEFAULT = "convolutions.txt"
 
@@ -29,7 +29,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Become the command. Returns only by an exception."""
+    """Replace this process by the command. An exception is the only way back."""
     become("record", arguments.command, lambda: _variables(arguments))
 
 

@@ -1,4 +1,4 @@
-"""`mucudnn report`: what was decided for a network and what memory buys, as a page to look at."""
+"""`mucudnn report`: write a page that shows the decisions for a network and the gain of more memory."""
 
 import argparse
 from datetime import date
@@ -13,10 +13,11 @@ from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 
-HELP = "write a page with plots of what was decided"
+HELP = "write a page with plots of the decisions"
 DESCRIPTION = (
-    "Measures what the cache lacks, decides, and writes one HTML page that needs no other file: time against "
-    "workspace of each kernel and of the whole network, what more memory would buy, and what was chosen."
+    "Makes the measurements that the cache lacks, decides, and writes one HTML page that needs no other "
+    "file. It shows time against workspace of each kernel and of the whole network, the gain of more memory, "
+    "and the chosen divisions."
 )
 
 
@@ -32,12 +33,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--plots", type=options.checked(options.path), metavar="DIR", help="write each plot to a file, too"
     )
     parser.add_argument(
-        "--format", choices=("svg", "png"), default="svg", help="of the files of --plots (default: svg)"
+        "--format", choices=("svg", "png"), default="svg", help="format of the plots' files (default: svg)"
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, decide, write."""
+    """Measure, decide, and write the page and the plots."""
     check_installed()
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     limits = options.limits_of(arguments)

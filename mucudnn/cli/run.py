@@ -1,4 +1,4 @@
-"""`mucudnn run`: a program under the drop-in."""
+"""`mucudnn run`: run a program under the drop-in."""
 
 import argparse
 import os
@@ -20,15 +20,15 @@ from mucudnn.sizes import parse_limit
 HELP = "run a program with mucudnn in front of its cuDNN"
 DESCRIPTION = (
     "Replaces itself by COMMAND, with mucudnn's libcudnn.so.9 preloaded: signals and exit code are the "
-    "program's own, and its children are run the same way. Convolutions are divided as the plan says or, "
-    "without one, as measuring them when the program first asks about them says; what was measured is kept. "
-    "Without a limit none takes more workspace than the program's own choice would."
+    "program's own, and its children run the same way. Convolutions are divided as the plan says. Without a "
+    "plan they are measured when the program first asks about them, and the measurements are kept. "
+    "Without a limit no convolution takes more workspace than the program's own choice would."
 )
 UNSET = object()
 
 
 class CannotRunError(MucudnnError):
-    """The command cannot be started; codes as of shells and env(1)."""
+    """The command cannot be started; the exit codes are those of shells and env(1)."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -45,18 +45,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--plan", type=options.checked(options.path), metavar="PLAN", help="follow this plan")
     parser.add_argument(
-        "--online", action="store_true", help="measure what is not in the plan (default without a plan)"
+        "--online",
+        action="store_true",
+        help="measure convolutions that are not in the plan (default without a plan)",
     )
     add_command(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Become the command. Returns only by an exception."""
+    """Replace this process by the command. An exception is the only way back."""
     become("run", arguments.command, lambda: _variables(arguments))
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """What the flags, or without them the environment, ask of the drop-in."""
+    """Return the variables that tell the drop-in what the flags, or else the environment, ask for."""
     variables = {}
     if arguments.workspace is not UNSET:
         size = arguments.workspace
@@ -69,30 +71,31 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     elif not os.environ.get(settings.MODE.variable):
         variables[settings.MODE.variable] = "plan" if settings.PLAN.read() else "online"
     cache = default_path().absolute()
-    with suppress(OSError):  # then nothing is kept, and the drop-in says so
+    with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns of it
         cache.parent.mkdir(parents=True, exist_ok=True)
     variables[settings.CACHE.variable] = str(cache)
     return variables
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
-    """The command to become."""
+    """Declare the command that replaces this process."""
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="program and its arguments"
     )
 
 
 def become(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
-    """Become the command that `mucudnn NAME` was given, with the drop-in and these variables.
+    """Replace this process by the command that `mucudnn NAME` was given, under the drop-in.
 
-    Returns only by an exception.
+    `variables` gives the environment variables to add, and is called after the checks. An exception is the
+    only way back: UsageError, NoEngineError, CannotRunError or another MucudnnError.
     """
     if command and command[0] == "--":
         command = command[1:]
     if not command:
-        raise UsageError(f"no command: write mucudnn {name} -- COMMAND...")
+        raise UsageError(f"there is no command to run: write mucudnn {name} -- COMMAND...")
     for setting in settings.SETTINGS:
-        setting.read()  # what the shim would ignore with a warning is an error here
+        setting.read()  # a value that the drop-in would ignore with a warning is an error here
     chosen = chosen_library()
     if chosen and not chosen.is_file():
         raise NoEngineError(f"MUCUDNN_LIBRARY: there is no file {chosen}")
@@ -106,7 +109,7 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
         reason = "is not a program that may be run" if exists else "there is no such command"
         raise CannotRunError(f"{command[0]}: {reason}", 126 if exists else 127)
     environment = preloading(shim, {**os.environ, **variables()})
-    # Python ignores this signal, and a program would inherit that.
+    # Python ignores SIGPIPE, and the program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execve(program, command, environment)
@@ -115,9 +118,9 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
 
 
 def refuse_unknown_functions() -> None:
-    """Raise MucudnnError where a program could miss a function of a newer cuDNN.
+    """Raise MucudnnError if a cuDNN has functions that the drop-in lacks, because a program may need them.
 
-    With MUCUDNN_LIBRARY that library is looked at, without it all that can be found.
+    With MUCUDNN_LIBRARY only that library is checked, without it every library that can be found.
     """
     libraries = find_libraries()
     if libraries and libraries[0].origin == settings.LIBRARY.variable:
@@ -126,7 +129,7 @@ def refuse_unknown_functions() -> None:
         try:
             unknown = unknown_functions(library.path)
         except (NotElfError, OSError):
-            continue  # the loader will say so, if it comes to that
+            continue  # if a program takes this library, the loader reports the error
         if unknown:
             some = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
             raise MucudnnError(

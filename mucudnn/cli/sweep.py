@@ -1,4 +1,4 @@
-"""`mucudnn sweep`: time against mini-batch size, and the sizes at which it jumps."""
+"""`mucudnn sweep`: show time against mini-batch size, and the sizes at which it jumps."""
 
 import argparse
 import json
@@ -23,8 +23,8 @@ from mucudnn.solver import Configuration
 
 HELP = "time kernels at many mini-batch sizes and find cliffs"
 DESCRIPTION = (
-    "Measures what the cache lacks of each kernel at each mini-batch size, and shows where the time of a "
-    "sample jumps, and what dividing the mini-batch makes of it."
+    "Makes the measurements that the cache lacks of each kernel at each mini-batch size. Shows the sizes at "
+    "which the time of a sample jumps (cliffs), and the time with the mini-batch divided."
 )
 SCHEMA = 1
 
@@ -38,13 +38,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     options.add_workspace_option(parser)
     parser.add_argument(
-        "--plot", type=options.checked(_plot_path), metavar="FILE", help="draw it into a .svg or .png"
+        "--plot", type=options.checked(_parse_plot_path), metavar="FILE", help="draw it into a .svg or .png"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, show, draw."""
+    """Measure, print the sweeps as tables or as JSON, and draw them."""
     if arguments.plot:
         check_installed()
     kernels = options.kernels_of(arguments)
@@ -61,25 +61,25 @@ def run(arguments: argparse.Namespace) -> None:
 
         write_sweeps(dict(zip(titles, sweeps, strict=True)), arguments.plot)
     if arguments.json:
-        print(json.dumps(_json(sweeps, machine_of(engine), limit, new), indent=1))
+        print(json.dumps(_make_json(sweeps, machine_of(engine), limit, new), indent=1))
         return
-    of = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
-    lines: list[Table | str] = [f"{arguments.network}: within {of}", f"on {machine_of(engine)}", ""]
+    allowed = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
+    lines: list[Table | str] = [f"{arguments.network}: within {allowed}", f"on {machine_of(engine)}", ""]
     for title, found in zip(titles, sweeps, strict=True):
-        lines += [title, _table(found), ""]
+        lines += [title, _make_table(found), ""]
         lines += [cliff_sentence(cliff, limit) for cliff in found.cliffs] or ["No cliff."]
         lines += [""]
     show(*lines, f"Next: {_next_command(arguments, sweeps, limit)}")
 
 
-def _plot_path(text: str) -> Path:
+def _parse_plot_path(text: str) -> Path:
     path = options.output(text)
     if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"'{text}' is neither a .svg nor a .png")
+        raise UsageError(f"'{text}' is neither a .svg nor a .png: give a name with one of these ends")
     return path
 
 
-def _table(found: Sweep) -> Table:
+def _make_table(found: Sweep) -> Table:
     rows = table()
     for name in ("mini-batch", "ms", "± ms", "ms/sample"):
         rows.add_column(name, justify="right")
@@ -93,17 +93,17 @@ def _table(found: Sweep) -> Table:
             str(point.mini_batch),
             milliseconds(point.undivided.time_ms if point.undivided else None),
             milliseconds(point.spread_ms / 2 if point.undivided else None),
-            _fine(point.per_sample),
+            _format_fine(point.per_sample),
             "cliff" if point.mini_batch in cliffs else "",
             milliseconds(point.divided.time_ms if point.divided else None),
-            _fine(point.divided_per_sample),
+            _format_fine(point.divided_per_sample),
             micro_batches(point.divided) if point.divided else "nothing fits",
         )
     return rows
 
 
 def cliff_sentence(cliff: Cliff, limit: int | None) -> str:
-    """What happens at a cliff, and what division makes of it."""
+    """Return a sentence about the jump at a cliff, and about the time that division gives there."""
     point, before = cliff.point, cliff.before
     if point.undivided is None:
         jump = f"At {point.mini_batch} nothing undivided fits {format_size(limit)} of workspace"
@@ -112,22 +112,22 @@ def cliff_sentence(cliff: Cliff, limit: int | None) -> str:
         assert before.per_sample is not None
         jump = (
             f"From {before.mini_batch} to {point.mini_batch} the time of a sample jumps "
-            f"{ratio(point.per_sample / before.per_sample)}, from {_fine(before.per_sample)} to "
-            f"{_fine(point.per_sample)} ms"
+            f"{ratio(point.per_sample / before.per_sample)}, from {_format_fine(before.per_sample)} to "
+            f"{_format_fine(point.per_sample)} ms"
         )
     if point.divided is None or point.divided == point.undivided:
         return f"{jump}; division does not help."
-    parts, per_sample = micro_batches(point.divided, " + "), _fine(point.divided_per_sample)
+    parts, per_sample = micro_batches(point.divided, " + "), _format_fine(point.divided_per_sample)
     return f"{jump}; divided into {parts} it is {per_sample} ms."
 
 
-def _fine(value: float | None) -> str:
-    """Milliseconds of one sample, which may be few."""
+def _format_fine(value: float | None) -> str:
+    """Write milliseconds of one sample with three significant digits below 1 ms; a dash for None."""
     return milliseconds(value) if value is None or value >= 1 else f"{value:.3g}"
 
 
 def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int | None) -> str:
-    """Optimize at the first cliff, or at the mini-batch where there is none."""
+    """Return the command that optimizes at the first cliff, or without a cliff at the mini-batch."""
     given = argparse.Namespace(**vars(arguments))
     cliffs = [cliff for found in sweeps for cliff in found.cliffs]
     if cliffs:
@@ -136,7 +136,7 @@ def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int
     return shlex.join([*words, "--workspace", spell_limit(limit)])
 
 
-def _json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) -> dict[str, Any]:
+def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "device": machine.device,
@@ -153,9 +153,9 @@ def _json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) ->
                 "points": [
                     {
                         "mini_batch": point.mini_batch,
-                        "undivided": _configuration_json(point.undivided),
+                        "undivided": _make_configuration_json(point.undivided),
                         "undivided_spread_ms": point.spread_ms if point.undivided else None,
-                        "divided": _configuration_json(point.divided),
+                        "divided": _make_configuration_json(point.divided),
                     }
                     for point in found.points
                 ],
@@ -166,7 +166,7 @@ def _json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) ->
     }
 
 
-def _configuration_json(configuration: Configuration | None) -> dict[str, Any] | None:
+def _make_configuration_json(configuration: Configuration | None) -> dict[str, Any] | None:
     if configuration is None:
         return None
     return {

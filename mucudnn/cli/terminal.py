@@ -1,4 +1,4 @@
-"""What the user sees: results on stdout, messages and progress on stderr."""
+"""The output to the user: results on stdout, messages and progress on stderr."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,18 +15,18 @@ from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener
 
 T = TypeVar("T")
-WIDTH = 100  # where there is no terminal to ask; what the widest table needs
+WIDTH = 100  # columns of the widest table, and of output that goes to no terminal
 
 
 class Terminal(Listener):
-    """Messages on stderr; progress only where that is a terminal."""
+    """A listener that prints messages on stderr, and progress if that is a terminal."""
 
     def message(self, text: str) -> None:
-        """One line on stderr."""
+        """Print one line on stderr."""
         print(text, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
-        """A progress bar that goes away when it is done."""
+        """Yield the items, with a progress bar that disappears at the end."""
         console = Console(stderr=True)
         if total == 0 or not items or not console.is_terminal:
             yield from items
@@ -38,7 +38,11 @@ class Terminal(Listener):
 
 @contextmanager
 def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
-    """The user's cache, as `Cache.of_user`; an interrupt inside says what was kept. Raises MucudnnError."""
+    """Open the user's cache with `Cache.of_user`.
+
+    An interrupt inside becomes an InterruptedByUserError that tells where the measurements are kept.
+    Raises MucudnnError.
+    """
     with Cache.of_user(terminal, needed=needed) as cache:
         try:
             yield cache
@@ -48,18 +52,18 @@ def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
 
 
 def table(gap: int = 2) -> Table:
-    """An empty table in the one style that all commands use, `gap` spaces between the columns."""
+    """Return an empty table in the style of all commands, with `gap` spaces between the columns."""
     return Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
 
 
 def stdout() -> Console:
-    """Where results go."""
+    """Return the console for results, WIDTH columns wide if stdout is no terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def show(*items: Table | str) -> None:
-    """Print on stdout; no wider than the terminal, or than 100 columns where there is none."""
+    """Print tables and lines on stdout; a table is no wider than the terminal, or than WIDTH without one."""
     console = stdout()
     for item in items:
         if isinstance(item, Table):

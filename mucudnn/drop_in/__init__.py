@@ -1,1 +1,1 @@
-"""What a program under `mucudnn run` gets: which libcudnn, and whether interposition works."""
+"""The drop-in as the package sees it: its file, the libraries it stands in front of, and the doctor."""

@@ -1,4 +1,4 @@
-"""Does interposition work, on this machine and for a given program? If not, why not."""
+"""The check that the drop-in works on this machine and for a given program, and why it does not."""
 
 import mmap
 import os
@@ -36,12 +36,12 @@ ctypes.CDLL(None).dladdr(ctypes.cast(library.cudnnGetVersion, ctypes.c_void_p), 
 print(info.file.decode())
 print(library.cudnnGetVersion())
 """
-_NO_MENTION = "does not mention cuDNN; what it loads may: name that package or file, such as torch"
+_NO_MENTION = "does not mention cuDNN, but a library that it loads may: name that one, such as torch"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one thing; `works` is None where nothing can be said."""
+    """The answer about one program or file; `works` is None where the doctor cannot tell."""
 
     subject: str
     works: bool | None
@@ -49,13 +49,13 @@ class Finding:
 
 
 def prove() -> Finding:
-    """Open libcudnn.so.9 in a child process under the stand-in, and look at who answers."""
+    """Open libcudnn.so.9 in a child process under the drop-in, and look which library answers."""
     subject = "a child process under mucudnn run"
     environment = preloading(shim_path(), {**os.environ, "MUCUDNN_LOG": "info"})
     try:
         answer = run_child([sys.executable, "-c", _OPEN], environment)
     except subprocess.TimeoutExpired:
-        return Finding(subject, False, f"does not answer within {TIMEOUT} s")
+        return Finding(subject, False, f"did not answer within {TIMEOUT} s")
     messages = " ".join(answer.stderr.strip().splitlines())
     if answer.returncode != 0:
         return Finding(subject, False, f"ended with {answer.returncode}: {messages}")
@@ -64,7 +64,7 @@ def prove() -> Finding:
         return Finding(subject, False, f"got {file} instead of mucudnn's library: {messages}")
     if version == "0":
         return Finding(
-            subject, False, f"got mucudnn's library, which has nothing to pass calls on to: {messages}"
+            subject, False, f"got mucudnn's library, which found no cuDNN to pass calls on to: {messages}"
         )
     real = re.search("passed on to '(.*)'", messages)
     assert real, messages
@@ -76,9 +76,9 @@ def prove() -> Finding:
 
 
 def examine(name: str) -> list[Finding]:
-    """What `mucudnn run` would do for a program, a library file or an installed Python package.
+    """Find out what `mucudnn run` would do for a program, a library file or an installed Python package.
 
-    Nothing of it is executed. Raises UsageError where there is no such thing.
+    Nothing of it is executed. Raises UsageError if there is no such file, command or package.
     """
     if Path(name).is_file():
         return [_examine_program(name, Path(name))]
@@ -100,7 +100,7 @@ def _examine_package(name: str, package: metadata.Distribution) -> list[Finding]
         path = Path(str(package.locate_file(file)))
         try:
             finding = _examine_file(f"{name}: {file.name}", path, read_elf(path), program=False)
-        except (NotElfError, OSError):  # a linker script, or listed and not there: nothing is loaded from it
+        except (NotElfError, OSError):  # a linker script, or a file that is listed but missing
             continue
         if finding.text != _NO_MENTION:
             findings.append(finding)
@@ -115,7 +115,9 @@ def _examine_program(subject: str, path: Path) -> Finding:
             return _examine_script(subject, first[2:].split())
         if not first.startswith("\x7fELF"):
             return Finding(
-                subject, None, "is neither a program nor a script with #!: name what runs it, such as python"
+                subject,
+                None,
+                "is neither a program nor a script with #!: name the program that runs it, such as python",
             )
         return _examine_file(subject, path, read_elf(path), program=".so" not in path.name)
     except NotElfError as error:
@@ -129,38 +131,41 @@ def _examine_script(subject: str, words: list[str]) -> Finding:
         words = [word for word in words[1:] if not word.startswith("-")]
     program = shutil.which(words[0]) if words else None
     if program is None:
-        return Finding(subject, None, "a script, and its interpreter was not found")
+        return Finding(subject, None, "is a script whose interpreter was not found")
     return _examine_program(f"{subject}, a script of {program}", Path(program).resolve())
 
 
 def _examine_file(subject: str, path: Path, elf: Elf, *, program: bool) -> Finding:
     if elf.soname == SONAME:
         return Finding(subject, None, "is a cuDNN itself; name a program that uses it")
-    obstacle = _obstacle(path, elf, program=program)
+    obstacle = _find_obstacle(path, elf, program=program)
     if obstacle:
         return Finding(subject, False, obstacle)
     by_path = [needed for needed in elf.needed if "/" in needed and "libcudnn" in needed]
     if by_path:
         return Finding(
-            subject, False, f"is linked against the path {by_path[0]}, which nothing can stand in for"
+            subject,
+            False,
+            f"is linked against the path {by_path[0]}: the drop-in replaces a name, not a path",
         )
     if SONAME in elf.needed:
         return _examine_linked(subject, path, elf)
     return _examine_opened(subject, path)
 
 
-def _obstacle(path: Path, elf: Elf, *, program: bool) -> str | None:
+def _find_obstacle(path: Path, elf: Elf, *, program: bool) -> str | None:
+    """Return why no drop-in can work for a file; None if nothing speaks against it."""
     ours = read_elf(shim_path()).machine
     if elf.machine != ours:
         return f"is for {elf.machine}, mucudnn's library for {ours}: the loader ignores it"
     if program and elf.interpreter is None:
-        return "is linked statically: there is no loader to preload anything"
+        return "is linked statically: no loader runs that could preload a library"
     if program and _is_privileged(path):
         return (
             "runs with privileges of its own (setuid, setgid or capabilities): the loader ignores LD_PRELOAD"
         )
     if any(name.startswith("cudnnCreate") for name in elf.exports):
-        return "holds a cuDNN of its own, linked into it: there are no calls to another library"
+        return "holds a cuDNN of its own, linked into it: it calls no other library"
     other = [
         needed for needed in elf.needed if re.fullmatch(r"libcudnn\.so(\.\d+)?", needed) and needed != SONAME
     ]
@@ -177,25 +182,26 @@ def _is_privileged(path: Path) -> bool:
 
 
 def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
-    """Ask the loader, which lists what it would load without starting anything."""
+    """Ask the loader, which lists the libraries that it would load without starting the program."""
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    without = _loader_choice(path, elf, plain)
-    under = _loader_choice(path, elf, preloading(shim_path(), dict(os.environ)))
+    without = _ask_loader(path, elf, plain)
+    under = _ask_loader(path, elf, preloading(shim_path(), dict(os.environ)))
     own = f"linked against {SONAME}; alone it gets {without or 'none: it is not found'}"
     if under is None or not os.path.samefile(under, shim_path()):
         return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
     real = chosen_library() or without
     if real is None:
-        # A library may be loaded by what has brought a cuDNN before.
+        # The program that loads this library may have loaded a cuDNN before.
         return Finding(subject, None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY")
     return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
 
 
-def _loader_choice(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
+def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
+    """Return the path of the libcudnn.so.9 that the loader takes for a file; None if it finds none."""
     loader = elf.interpreter or read_elf(Path(sys.executable)).interpreter
     if loader is None:
         return None
-    # Unlike --list, this goes on where another library is missing.
+    # Unlike --list, this variable lets the loader go on after a missing library.
     answer = run_child([loader, str(path.resolve())], {**environment, "LD_TRACE_LOADED_OBJECTS": "1"})
     listed = re.search(
         rf"^\s*(?:{re.escape(SONAME)} => )?(/.*{re.escape(SONAME)}) \(", answer.stdout, re.MULTILINE
@@ -203,23 +209,28 @@ def _loader_choice(path: Path, elf: Elf, environment: dict[str, str]) -> str | N
     return listed[1] if listed else None
 
 
-def _mentions(data: mmap.mmap | bytes) -> Iterator[str]:
-    """Names and paths of a libcudnn.so: found by their end, so that a large file is gone through once."""
+def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
+    """Yield the names and paths of a libcudnn.so in a file.
+
+    It searches for the end of a path first, so that it reads a large file only once.
+    """
     for found in re.finditer(rb"libcudnn\.so[.\d]*", data):
         before = data[max(0, found.start() - 4096) : found.start()][::-1]
         folder = re.match(rb"[\w./+-]*", before)
-        assert folder  # which may be empty
+        assert folder  # the pattern matches the empty text, too
         yield (folder[0][::-1] + found[0]).decode()
 
 
 def _examine_opened(subject: str, path: Path) -> Finding:
-    """By the names that it holds: a guess, so it says what it saw."""
+    """Guess from the names in the file whether it opens cuDNN at run time; the finding tells what it saw."""
     with mapped(path) as data:
-        names = set(_mentions(data))
+        names = set(_find_mentions(data))
         calls = data.find(b"cudnnGetVersion") >= 0 or data.find(b"cudnnCreate") >= 0
     paths = sorted(name for name in names if name.startswith("/"))
     if paths:
-        return Finding(subject, False, f"holds the path {paths[0]}: what is opened by its path escapes")
+        return Finding(
+            subject, False, f"holds the path {paths[0]}: a library opened by its path escapes the drop-in"
+        )
     if SONAME in names:
         return Finding(
             subject, True, f"opens {SONAME} by its name, and gets mucudnn's library under mucudnn run"

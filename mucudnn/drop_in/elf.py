@@ -1,4 +1,4 @@
-"""What an ELF file says about itself: what it needs, where it looks for that, and what it exports."""
+"""Reading of ELF files: the libraries that a file needs, its loader, its name, and its exported symbols."""
 
 import mmap
 import struct
@@ -21,17 +21,17 @@ class NotElfError(MucudnnError):
 
 @dataclass(frozen=True)
 class Elf:
-    """One program or library."""
+    """One program or library, as its ELF headers describe it."""
 
     machine: str
-    interpreter: str | None  # the loader that a dynamically linked program is started by
+    interpreter: str | None  # the loader that starts a dynamically linked program
     soname: str | None
     needed: tuple[str, ...]
     exports: frozenset[str]
 
 
 def read_elf(path: Path) -> Elf:
-    """Read `path`. Raises NotElfError, and OSError where the file cannot be read."""
+    """Read the headers of the ELF file at `path`. Raises NotElfError, OSError."""
     with mapped(path) as data:
         if data[:4] != b"\x7fELF":
             raise NotElfError(f"{path} is no ELF file")
@@ -45,9 +45,9 @@ def read_elf(path: Path) -> Elf:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """The bytes of a file, which may be larger than the memory. Raises OSError."""
+    """Map a file, which may be larger than the memory, and yield its bytes. Raises OSError."""
     with path.open("rb") as file:
-        if path.stat().st_size == 0:  # there is nothing to map
+        if path.stat().st_size == 0:  # mmap refuses an empty file
             yield b""
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -62,7 +62,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     for i in range(programs):
         kind, _, offset = struct.unpack_from("<IIQ", data, program_offset + i * program_size)
         if kind == _PT_INTERP:
-            interpreter = _string(data, offset)
+            interpreter = _read_string(data, offset)
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * section_size) for i in range(sections)
     ]
@@ -75,12 +75,12 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
         if kind == _SHT_DYNAMIC:
             for tag, value in struct.iter_unpack("<QQ", data[offset : offset + size]):
                 if tag in (_DT_NEEDED, _DT_SONAME):
-                    tags.append((tag, _string(data, strings + value)))
+                    tags.append((tag, _read_string(data, strings + value)))
         else:
             for name, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + size]):
                 is_symbol = info & 15 in (0, 1, 2, 10) and info >> 4 in (1, 2, 10)
-                if section not in (0, 0xFFF1) and is_symbol:  # neither undefined nor a version's name
-                    exports.add(_string(data, strings + name))
+                if section not in (0, 0xFFF1) and is_symbol:  # neither undefined nor the name of a version
+                    exports.add(_read_string(data, strings + name))
     return Elf(
         machine=_MACHINES.get(machine, f"machine {machine}"),
         interpreter=interpreter,
@@ -90,7 +90,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     )
 
 
-def _string(data: mmap.mmap | bytes, offset: int) -> str:
+def _read_string(data: mmap.mmap | bytes, offset: int) -> str:
     end = data.find(b"\0", offset)
     if end < 0:
         raise IndexError

@@ -1,4 +1,4 @@
-"""The libcudnn.so.9 files of this machine, and the stand-in for them that comes with mucudnn."""
+"""The libcudnn.so.9 files of this machine, and the drop-in of that name that comes with mucudnn."""
 
 import os
 import re
@@ -26,37 +26,40 @@ print(library.cudnnGetVersion())
 
 @dataclass(frozen=True)
 class Found:
-    """A libcudnn.so.9 and how it was found."""
+    """A libcudnn.so.9, and the variable, package or program through which it was found."""
 
     path: Path
     origin: str
 
 
 def shim_path() -> Path:
-    """The stand-in, beside the extension."""
+    """Return the path of the drop-in, which is installed beside the extension module."""
     return Path(host_library()).parent / "shim" / SONAME
 
 
 @cache
 def known_functions() -> frozenset[str]:
-    """Every function that the stand-in passes on."""
-    return _functions(read_elf(shim_path()))
+    """Return the names of all functions that the drop-in passes on."""
+    return _list_functions(read_elf(shim_path()))
 
 
 def unknown_functions(path: Path) -> list[str]:
-    """What the library at `path` exports and the stand-in does not know.
+    """Return the functions that the library at `path` exports and the drop-in does not know, sorted.
 
-    Raises NotElfError and OSError.
+    Raises NotElfError, OSError.
     """
-    return sorted(_functions(read_elf(path)) - known_functions())
+    return sorted(_list_functions(read_elf(path)) - known_functions())
 
 
-def _functions(library: Elf) -> frozenset[str]:
+def _list_functions(library: Elf) -> frozenset[str]:
     return frozenset(name for name in library.exports if name.startswith("cudnn"))
 
 
 def chosen_library() -> Path | None:
-    """What MUCUDNN_LIBRARY names, if it is set. Raises UsageError where it cannot be read."""
+    """Return the library that MUCUDNN_LIBRARY names; None if it is not set.
+
+    Raises UsageError if the variable cannot be read.
+    """
     choice: str | None = settings.LIBRARY.read()
     if choice == "host":
         return Path(host_library())
@@ -64,18 +67,21 @@ def chosen_library() -> Path | None:
 
 
 def find_libraries() -> list[Found]:
-    """Every libcudnn.so.9 that can be found, each file once. Raises UsageError as chosen_library does."""
+    """Return every libcudnn.so.9 that can be found, each file once, without the drop-in itself.
+
+    That of MUCUDNN_LIBRARY comes first. Raises UsageError if that variable cannot be read.
+    """
     chosen = chosen_library()
     named = [Found(chosen, "MUCUDNN_LIBRARY")] if chosen else []
     found: dict[Path, Found] = {}
-    for item in (*named, *_in_package(), *_in_search_path(), *_in_loader_cache()):
+    for item in (*named, *_search_packages(), *_search_path(), *_search_loader_cache()):
         if item.path.is_file() or item in named:
             found.setdefault(item.path.resolve(), item)
     found.pop(shim_path().resolve(), None)
     return list(found.values())
 
 
-def _in_package() -> Iterator[Found]:
+def _search_packages() -> Iterator[Found]:
     for package in metadata.distributions():
         name = package.metadata["Name"] or ""
         if not name.lower().startswith("nvidia-cudnn"):
@@ -86,17 +92,17 @@ def _in_package() -> Iterator[Found]:
                 yield Found(path, f"Python package {name} {package.version}")
 
 
-def _in_search_path() -> Iterator[Found]:
+def _search_path() -> Iterator[Found]:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder:
             yield Found(Path(folder).absolute() / SONAME, "LD_LIBRARY_PATH")
 
 
-def _in_loader_cache() -> Iterator[Found]:
+def _search_loader_cache() -> Iterator[Found]:
     for program in ("ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"):
         try:
             answer = run_child([program, "-p"])
-        except OSError:  # not there: it may be at the next place
+        except OSError:  # ldconfig may be at the next place
             continue
         for path in re.findall(rf"{re.escape(SONAME)} .*=> (/.*)", answer.stdout):
             yield Found(Path(path), "ldconfig")
@@ -104,11 +110,11 @@ def _in_loader_cache() -> Iterator[Found]:
 
 
 def version_of(library: Path | str) -> tuple[int | None, str]:
-    """(version, reason): what cudnnGetVersion answers in a child process, None with the reason if nothing."""
+    """Ask a library for its version in a child process. Returns (version, "") or (None, reason)."""
     try:
         answer = run_child([sys.executable, "-c", _ASK_VERSION, str(library)])
     except subprocess.TimeoutExpired:
-        return None, f"does not answer within {TIMEOUT} s"
+        return None, f"did not answer within {TIMEOUT} s"
     if answer.returncode == 0:
         return int(answer.stdout), ""
     if answer.returncode < 0:
@@ -118,15 +124,16 @@ def version_of(library: Path | str) -> tuple[int | None, str]:
 
 
 def format_version(version: int) -> str:
-    """92800 as 9.28.0."""
+    """Write cuDNN's version number: 92800 as `9.28.0`."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 def preloading(shim: Path, environment: dict[str, str]) -> dict[str, str]:
-    """`environment` with `shim` in LD_PRELOAD, behind what is there (sanitizers must come first).
+    """Return `environment` with `shim` in LD_PRELOAD.
 
-    Its folder is the first of LD_LIBRARY_PATH as well, for programs that look there themselves and open what
-    they find by its path, as cudnn-frontend's Python module does.
+    The shim comes behind the libraries that are there already, because sanitizers must be first. Its folder
+    also becomes the first of LD_LIBRARY_PATH. Some programs search that path themselves and open the library
+    that they find, as cudnn-frontend's Python module does.
     """
     there = environment.get("LD_PRELOAD", "")
     if str(shim) in re.split("[ :]+", there):
@@ -142,9 +149,10 @@ def preloading(shim: Path, environment: dict[str, str]) -> dict[str, str]:
 def run_child(
     command: list[str], environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The answer of a child process; without an `environment`, in this one but for LD_PRELOAD.
+    """Run a child process and return its answer.
 
-    Raises OSError and subprocess.TimeoutExpired.
+    The default environment is that of this process without LD_PRELOAD.
+    Raises OSError, and subprocess.TimeoutExpired after TIMEOUT seconds.
     """
     if environment is None:
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}

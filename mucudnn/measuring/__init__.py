@@ -1,1 +1,1 @@
-"""How costs are found: engines are asked, timed and compared."""
+"""The search for costs: asking engines for algorithms, timing them, comparing configurations."""

@@ -1,4 +1,4 @@
-"""The memory that measuring takes: how much it may be, and the tensors in it."""
+"""The memory that a measurement takes: the bytes it may allocate, and its tensors."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from mucudnn.sizes import format_size
 
 
 def memory_cap(engine: Engine) -> int:
-    """Half of the device's memory that is available now, in bytes."""
+    """Return the bytes that a measurement may allocate: half of the device's memory available now."""
     return engine.available_memory // 2
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Bytes of x, w, y and what the epilogue reads for a number of samples."""
+    """The bytes of x, w, y and the epilogue's operands for a number of samples."""
 
     samples: int
     x: int
@@ -25,12 +25,15 @@ class Extent:
 
     @property
     def total(self) -> int:
-        """Bytes of all together."""
+        """The bytes of all tensors together."""
         return self.x + self.w + self.y + sum(self.operands)
 
 
 def extent(problem: Problem, at_least: int = 0) -> Extent:
-    """Of the mini-batch, or of as many samples more as make `at_least` bytes of x and y."""
+    """Return the extent of the mini-batch.
+
+    With `at_least`, the extent has more samples if x and y of the mini-batch have fewer bytes than that.
+    """
     size, batch = problem.element_size, problem.mini_batch
     sample = (problem.x_elements + problem.y_elements) // batch * size
     wide = problem.replace(mini_batch=max(batch, -(-at_least // sample)))
@@ -40,21 +43,23 @@ def extent(problem: Problem, at_least: int = 0) -> Extent:
 
 
 def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Extent:
-    """Return the tensors that the slices of a problem rotate through, larger than the caches if `cap` allows.
+    """Return the extent of the tensors that a problem's slices are timed on, within `cap` bytes.
 
-    Raises MucudnnError where the mini-batch does not fit.
+    Runs rotate through these tensors. From `bytes_beyond_caches` on, the device's caches cannot hold them,
+    so that no run reads data that an earlier run left in a cache. If `cap` has no room for that, the extent
+    is the mini-batch's. Raises MucudnnError if even the mini-batch does not fit `cap`.
     """
     whole = extent(problem)
     if whole.total > cap:
         one = extent(problem.replace(mini_batch=1))
-        more = extent(problem.replace(mini_batch=2)).total - one.total  # bytes that each further sample takes
+        more = extent(problem.replace(mini_batch=2)).total - one.total  # bytes of each further sample
         samples = (cap - one.total) // more + 1
         advice = (
             f"try --batch {1 << (samples.bit_length() - 1)}" if samples >= 1 else "not even one sample fits"
         )
         raise MucudnnError(
-            f"{short_text(problem)}: its tensors take {format_size(whole.total)}, and half of the memory "
-            f"available is {format_size(cap)}: {advice}"
+            f"{short_text(problem)}: the tensors take {format_size(whole.total)}, but half of the available "
+            f"memory is {format_size(cap)}: {advice}"
         )
     wide = extent(problem, bytes_beyond_caches)
     return wide if wide.total <= cap else whole
@@ -62,7 +67,7 @@ def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Ex
 
 @dataclass(frozen=True)
 class Tensors:
-    """x, w, y and what the epilogue reads in an engine's memory."""
+    """Tensors x, w, y and the epilogue's operands in an engine's memory."""
 
     x: Memory
     w: Memory
@@ -71,7 +76,7 @@ class Tensors:
 
     @classmethod
     def random(cls, engine: Engine, problem: Problem, size: Extent) -> "Tensors":
-        """Allocated, and filled with values in [-0.5, 0.5), the same every time."""
+        """Allocate tensors and fill them with values in [-0.5, 0.5), the same in every run."""
         tensors = cls.allocated(engine, size)
         for seed, memory in enumerate(tensors.all, 1):
             memory.fill_random(problem.data_type, memory.size // problem.element_size, seed)
@@ -79,16 +84,16 @@ class Tensors:
 
     @classmethod
     def allocated(cls, engine: Engine, size: Extent) -> "Tensors":
-        """Allocated, with whatever values."""
+        """Allocate tensors without setting their values."""
         x, w, y, *operands = (engine.allocate(n) for n in (size.x, size.w, size.y, *size.operands))
         return cls(x, w, y, tuple(operands))
 
     @property
     def all(self) -> tuple[Memory, ...]:
-        """In the order of an Extent."""
+        """All tensors, in the order of an Extent: x, w, y, operands."""
         return (self.x, self.w, self.y, *self.operands)
 
 
 def allocate_workspace(engine: Engine, size: int) -> Memory | None:
-    """None for no bytes."""
+    """Allocate `size` bytes of workspace; return None if `size` is 0."""
     return engine.allocate(size) if size else None

@@ -1,4 +1,4 @@
-"""What can run a kernel: the library is asked once, and the cache keeps what it says."""
+"""The candidates of a kernel: an engine is asked for them once, and the cache keeps its answer."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,12 @@ from mucudnn.problems.kernels import Kernel
 def candidates(
     source: Engine | Planner, machine: Machine, cache: Cache, kernel: Kernel, sizes: Sequence[int]
 ) -> dict[int, list[Listed]]:
-    """What can run at each micro-batch size: as the cache has it, else as the source, of that machine, says.
+    """Return the runnable algorithms of a kernel at each micro-batch size.
 
-    That is kept, and what cannot run is kept as a failure. What failed for the moment is not, nor is then the
-    list that it is missing from: the source is asked again the next time.
+    They come from the cache. For a size that the cache lacks, `source` is asked, which must belong to
+    `machine`, and the cache keeps the answer; an algorithm that cannot run is kept as a failed measurement.
+    An algorithm that fails for a passing reason, such as a lack of memory, is not kept as failed. The list
+    is then incomplete and not kept either, so that the next call asks the source again.
     """
     known = cache.enumerations(machine, kernel.problem, kernel.pass_)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Both configurations of a kernel run whole, in turns, and their errors against fp64."""
+"""Comparisons: a kernel's divided and undivided configuration run whole, in turns; errors against fp64."""
 
 import math
 import statistics
@@ -20,9 +20,9 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
 def compare(
     engine: Engine, kernel: Kernel, undivided: Configuration | None, divided: Configuration, cap: int
 ) -> Comparison:
-    """Run both, in turns, on the whole mini-batch; `cap` bounds the bytes that are allocated.
+    """Run both configurations in turns on the whole mini-batch, and return their times and errors.
 
-    Raises MucudnnError where the tensors take more than `cap`.
+    `cap` bounds the bytes that are allocated. Raises MucudnnError if the tensors take more than `cap`.
     """
     problem, pass_ = kernel.problem, kernel.pass_
     measuring_extent(problem, cap, engine.bytes_beyond_caches)
@@ -43,14 +43,17 @@ def compare(
         divided_ms=statistics.median(times[0]),
         undivided_spread_ms=spread(times[-1]) if undivided else None,
         divided_spread_ms=spread(times[0]),
-        error=errors.of(slices(divided)),
+        error=errors.measure(slices(divided)),
         same_algorithms_error=errors.worst_undivided({part.algorithm for part in divided.parts}),
-        undivided_error=errors.of(slices(undivided)) if undivided else None,
+        undivided_error=errors.measure(slices(undivided)) if undivided else None,
     )
 
 
 def comparison_memory(kernel: Kernel, cap: int) -> int:
-    """Bytes that comparing takes beside workspaces: tensors, and the fp64 reference where there is room."""
+    """Return the bytes that a comparison takes beside workspaces.
+
+    These are the tensors and, if `cap` has room for it, the fp64 reference.
+    """
     tensors = extent(kernel.problem).total
     piece = piece_of(kernel.problem, kernel.pass_, cap - tensors)
     return tensors + (piece.memory if piece else 0)
@@ -59,9 +62,9 @@ def comparison_memory(kernel: Kernel, cap: int) -> int:
 class _Errors:
     """Normalised L2 errors of configurations on the same values, against one reference in fp64.
 
-    The errors of a large kernel are those of a piece of its results: see `mucudnn.measuring.reference`. None
-    stands for a configuration that the memory does not allow or that does not run, and for sums that are not
-    finite, as they may be in fp16.
+    The errors of a large kernel are those of a piece of its results: see `mucudnn.measuring.reference`. An
+    error is None where the configuration does not run or does not fit the memory, and where the results are
+    not finite, which may happen in fp16.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
@@ -73,16 +76,16 @@ class _Errors:
         self._reference = Reference(engine, problem, kernel.pass_, tensors, piece) if piece else None
         self._expected = self._reference.expected() if self._reference else None
 
-    def of(self, parts: Slices) -> float | None:
-        """Of one configuration, which needs no more workspace than there is room for."""
+    def measure(self, parts: Slices) -> float | None:
+        """Return the error of one configuration; each configuration runs once."""
         if parts not in self._known:
             self._known[parts] = self._run(parts)
         return self._known[parts]
 
     def worst_undivided(self, algorithms: set[str]) -> float | None:
-        """The worst of the algorithms, each on the whole mini-batch; None where one cannot run on it."""
+        """Return the largest error of the algorithms, each run undivided; None if one of them has none."""
         errors = [
-            self.of(((self._kernel.problem.mini_batch, algorithm),)) for algorithm in sorted(algorithms)
+            self.measure(((self._kernel.problem.mini_batch, algorithm),)) for algorithm in sorted(algorithms)
         ]
         known = [error for error in errors if error is not None]
         return max(known) if len(known) == len(errors) else None
@@ -105,6 +108,6 @@ class _Errors:
 
 
 def spread(times: Sequence[float]) -> float:
-    """The distance between the quartiles."""
+    """Return the distance between the quartiles of times, in their unit."""
     quartiles = statistics.quantiles(times, n=4, method="inclusive")
     return quartiles[2] - quartiles[0]

@@ -1,6 +1,7 @@
 """Planning without a GPU: cuDNN's engines and their true workspaces, for a device that is only described.
 
-The library says what each engine of its graph API needs; how long it takes is measured on the device alone.
+cuDNN reports the workspace that each engine of its graph API needs on the described device. Times cannot be
+had that way: only the device itself gives them.
 """
 
 import ctypes
@@ -21,13 +22,13 @@ from mucudnn.problems.policies import usable_sizes
 
 
 def bundled_devices() -> list[str]:
-    """Names of the devices that are described in the package."""
+    """Return the names of the devices whose description comes with the package, sorted."""
     folder = resources.files("mucudnn.measuring") / "device_properties"
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
 def read_properties(source: str) -> str:
-    """The JSON of a bundled device or of a file. Raises UsageError."""
+    """Return the JSON text that describes a bundled device, or the text of a file. Raises UsageError."""
     if source in bundled_devices():
         return (resources.files("mucudnn.measuring") / "device_properties" / f"{source}.json").read_text(
             "utf-8"
@@ -36,30 +37,33 @@ def read_properties(source: str) -> str:
     try:
         return Path(source).read_text("utf-8")
     except FileNotFoundError:
-        raise UsageError(f"'{source}' is no file and no device that is described: {names}") from None
+        raise UsageError(f"'{source}' is neither a file nor one of the described devices: {names}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source} cannot be read as a device's properties: {error}") from None
+        raise UsageError(f"{source} cannot be read as the properties of a device: {error}") from None
 
 
 def described_device(properties: str) -> str:
-    """The device's identity, which no real device has. Raises UsageError."""
+    """Return the identity of a described device, which differs from any real device's. Raises UsageError."""
     try:
         values = json.loads(properties)
         name, version = str(values["deviceName"]), int(values["deviceVer"])
         processors = int(values["multiProcessorCount"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"no device's properties: {error!r}; `mucudnn doctor` writes them") from None
+        raise UsageError(
+            f"the text does not describe a device: {error!r}; `mucudnn doctor --write-device-properties` "
+            "writes such a text"
+        ) from None
     capability = f"{version // 100}.{version // 10 % 10}"
     return f"{name}, compute capability {capability}, {processors} multiprocessors, described"
 
 
 def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:
-    """A planner for `auto`, `cudnn` or the path of a library, and what its rows are kept under.
+    """Return a planner for `auto`, `cudnn` or the path of a library, and the machine that its rows belong to.
 
-    Raises NoEngineError, and UsageError where the properties are none.
+    Raises NoEngineError if no cuDNN can plan here, and UsageError if `properties` do not describe a device.
     """
     if engine == "host":
-        raise NoEngineError("the host engine plans for this machine alone: --device-properties needs cuDNN")
+        raise NoEngineError("the host engine knows only this machine: --device-properties needs cuDNN")
     device = described_device(properties)
     for path in cudnn_paths() if engine in ("auto", "cudnn") else [engine]:
         try:
@@ -69,7 +73,7 @@ def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:
             continue
         _load_cublas(ctypes.CDLL(path))
         return planner, Machine(PLANNING, device, planner.library, 1)
-    raise NoEngineError(f"cannot plan without a GPU: {reason}{_advice(str(reason))}") from None
+    raise NoEngineError(f"cannot plan without a GPU: {reason}{_advise(str(reason))}") from None
 
 
 def plan(
@@ -80,7 +84,10 @@ def plan(
     policy: str,
     listener: Listener,
 ) -> int:
-    """Ask the planner about each kernel at each size that the cache lacks. Returns how many there were."""
+    """Ask the planner for the candidates that the cache lacks, and keep them.
+
+    Returns the number of (kernel, micro-batch size) pairs that were asked for.
+    """
     missing = []
     for kernel in kernels:
         known = cache.enumerations(machine, kernel.problem, kernel.pass_)
@@ -92,26 +99,30 @@ def plan(
 
 
 def _load_cublas(cudnn: ctypes.CDLL) -> None:
-    """What cuDNN opens by its name and cannot do without: it ends the process where that is missing."""
+    """Load the cuBLAS library that this cuDNN opens by its name.
+
+    cuDNN ends the process if it does not find that library, so a missing one must be an error before.
+    Raises NoEngineError.
+    """
     cudnn.cudnnGetCudartVersion.restype = ctypes.c_size_t
     major = cudnn.cudnnGetCudartVersion() // 1000
     name = f"libcublasLt.so.{major}"
     for path in (name, *installed(f"cu{major}/lib/{name}"), *installed(f"cublas/lib/{name}")):
         try:
             ctypes.CDLL(path)
-        except OSError:  # not there: it may be at the next place
+        except OSError:  # it may be at the next place
             continue
         return
     package = "nvidia-cublas" if major > 12 else f"nvidia-cublas-cu{major}"
     raise NoEngineError(f"planning without a GPU needs {name}: pip install {package}")
 
 
-def _advice(reason: str) -> str:
+def _advise(reason: str) -> str:
     if "cannot load" in reason:
         return "; pip install nvidia-cudnn-cu13 nvidia-cublas"
     if "SUBLIBRARY_LOADING_FAILED" in reason:
         return (
-            "; newer versions than 9.19 need libcuda.so.1 of NVIDIA's driver, which can be installed "
-            "without a GPU too, such as Debian's libcuda1"
+            "; cuDNN after 9.19 needs libcuda.so.1 of NVIDIA's driver, which can be installed without a GPU, "
+            "for example as Debian's package libcuda1"
         )
     return ""

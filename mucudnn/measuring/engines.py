@@ -1,4 +1,4 @@
-"""From `--engine` and `--threads` to an engine."""
+"""The opening of engines: host engine, cuDNN, or any library with cuDNN's functions."""
 
 import importlib.util
 import os
@@ -10,22 +10,21 @@ from mucudnn.errors import NoEngineError
 
 
 def open_engine(choice: str, threads: int) -> Engine:
-    """The engine for `auto`, `host`, `cudnn` or the path of a library. Raises NoEngineError.
+    """Open the engine for `auto`, `host`, `cudnn` or the path of a library.
 
-    `auto` is `cudnn` where that works, else `host`.
+    `auto` is `cudnn` where that works, else `host`. `threads` applies to engines on the CPU.
+    Raises NoEngineError.
     """
     if choice == "cudnn":
         return _open_cudnn()
     if choice == "auto":
         try:
             return _open_cudnn()
-        except NoEngineError:  # the host engine it is
+        except NoEngineError:  # then the host engine is opened below
             pass
     path = host_library() if choice in ("auto", "host") else os.path.abspath(choice)
     if not os.path.isfile(path):
-        raise NoEngineError(
-            f"there is no engine '{choice}': write auto, host, cudnn or the path of a library"
-        )
+        raise NoEngineError(f"there is no engine '{choice}': give auto, host, cudnn or the path of a library")
     try:
         return Engine(path, threads=threads, cudart=_installed_cudart())
     except EngineError as error:
@@ -33,7 +32,11 @@ def open_engine(choice: str, threads: int) -> Engine:
 
 
 def _open_cudnn() -> Engine:
-    """MUCUDNN_LIBRARY, else what the loader finds, else the installed package, on the current CUDA device."""
+    """Open cuDNN on the current CUDA device.
+
+    The library is MUCUDNN_LIBRARY if that is set, else the one that the loader finds, else the one of the
+    installed package. Raises NoEngineError.
+    """
     for path in cudnn_paths():
         try:
             return Engine(path, cuda=True, cudart=_installed_cudart())
@@ -43,20 +46,20 @@ def _open_cudnn() -> Engine:
 
 
 def cudnn_paths() -> list[str]:
-    """Where to look for cuDNN, in order."""
+    """Return the names and paths to try for cuDNN, in order."""
     given = settings.LIBRARY.read()
     name = "libcudnn.so.9"
     return [given] if given not in (None, "host") else [name, *installed(f"cudnn/lib/{name}")]
 
 
 def _installed_cudart() -> str:
-    """The CUDA runtime among the installed packages; empty where there is none."""
+    """Return the path of the CUDA runtime in the installed packages; empty if there is none."""
     found = [*installed("cu13/lib/libcudart.so.13"), *installed("cuda_runtime/lib/libcudart.so.12")]
     return found[0] if found else ""
 
 
 def installed(path: str) -> list[str]:
-    """Files at `path` in the packages that NVIDIA distributes its libraries in."""
+    """Return the files at `path` inside NVIDIA's installed Python packages."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations or () if spec else ()
     return [str(file) for folder in folders if (file := Path(folder) / path).is_file()]

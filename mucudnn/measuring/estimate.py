@@ -1,4 +1,4 @@
-"""How long measuring will take, from the speed of one quick run."""
+"""The forecast of the time and memory that measuring takes, from the speed of one quick run."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,14 @@ from mucudnn.measuring.measure import BUDGET_MS, LEAST_RUNS, Survey, machine_of
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
-# Whole runs of a kernel that a comparison makes: its rounds of both, and the fp64 reference.
+# The runs of the whole mini-batch that a comparison makes: its rounds of both configurations, and fp64.
 COMPARISON_RUNS = 16
 
 
 def forecast(engine: Engine, found: Survey, compared: Sequence[Kernel], cap: int) -> str:
-    """One line: what will be measured, and the time and memory that it takes."""
-    rate = _flops_per_ms(engine, max((task.kernel for task in found.tasks), key=lambda k: k.problem.flops))
+    """Return one line that tells the number of measurements, and the time and memory that they will take."""
+    largest = max((task.kernel for task in found.tasks), key=lambda kernel: kernel.problem.flops)
+    rate = _measure_flops_per_ms(engine, largest)
     total_ms = 0.0
     for task in found.tasks:
         run_ms = task.kernel.problem.replace(mini_batch=task.micro_batch).flops / rate
@@ -25,26 +26,26 @@ def forecast(engine: Engine, found: Survey, compared: Sequence[Kernel], cap: int
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
     memory = max(found.memory, *(comparison_memory(kernel, cap) for kernel in compared), 0)
     kernels = len({task.kernel for task in found.tasks})
-    what = f"{len(found.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {machine_of(engine)}"
-    return f"Measuring {what}: about {_duration(total_ms / 1000)} and {format_size(memory)} of memory"
+    times = f"{len(found.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {machine_of(engine)}"
+    return f"Measuring {times}: about {_format_duration(total_ms / 1000)} and {format_size(memory)} of memory"
 
 
-def _flops_per_ms(engine: Engine, kernel: Kernel) -> float:
+def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
     problem = kernel.problem.replace(mini_batch=1)
     runnable = [c for c in engine.enumerate(problem, kernel.pass_) if c.status == SUCCESS]
     if not runnable:
         return 1e7
-    leanest = min(runnable, key=lambda candidate: candidate.workspace)
+    smallest = min(runnable, key=lambda candidate: candidate.workspace)
     tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = allocate_workspace(engine, leanest.workspace)
+    workspace = allocate_workspace(engine, smallest.workspace)
     times = engine.measure(
-        problem, kernel.pass_, leanest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
+        problem, kernel.pass_, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
         repeats=LEAST_RUNS, budget_ms=0.0, operands=tensors.operands,
     )  # fmt: skip
     return problem.flops / max(min(times), 1e-6)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 1:
         return "a second"
     if seconds < 100:

@@ -1,4 +1,4 @@
-"""The benchmark driver: finds what is not measured yet, says what that takes, measures it into the cache."""
+"""The benchmark driver: it finds the measurements that the cache lacks, makes them, and keeps them."""
 
 import math
 import re
@@ -18,9 +18,9 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 
-BUDGET_MS = 150.0  # of one measurement; three runs are made whatever they take
+BUDGET_MS = 150.0  # the time for the runs of one measurement, once LEAST_RUNS are made
 LEAST_RUNS, RUNS = 3, 7
-HOPELESS = 2.0  # times the fastest so far of a micro-batch size
+HOPELESS = 2.0  # an algorithm this many times slower than the fastest of its size gets LEAST_RUNS at most
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,25 @@ class Task:
 
     @property
     def repeats(self) -> int:
-        """Runs wanted: as many as a division of the mini-batch makes, so that small slices are as sure."""
+        """The number of timed runs.
+
+        A division sums the times of many small slices, and their errors with them. So small sizes get as many
+        runs as a division of the mini-batch has slices.
+        """
         return max(RUNS, self.kernel.problem.mini_batch // self.micro_batch)
 
 
 @dataclass
 class Survey:
-    """What is to be measured, and what cannot be."""
+    """The measurements to make, and those that need too much memory."""
 
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
-    memory: int = 0  # the most bytes that are held at a time
+    memory: int = 0  # the most bytes that measuring allocates at once
 
 
 def machine_of(engine: Engine) -> Machine:
-    """The identity under which an engine's times are kept."""
+    """Return the machine that an engine's measurements belong to."""
     return Machine(engine.kind, engine.device, engine.library, engine.threads)
 
 
@@ -61,11 +65,11 @@ def survey(
     cap: int,
     limit: int | None = None,
 ) -> Survey:
-    """Compare what can run with what was measured; the engine is asked for what the cache does not know.
+    """Find the candidates of these kernels that the cache has no measurement of.
 
-    What needs more workspace than `limit` is left out.
-
-    Raises MucudnnError where a kernel's tensors take more than `cap` bytes.
+    The engine is asked for candidates that the cache does not know. Candidates that need more workspace than
+    `limit` bytes are left out; those that do not fit `cap` bytes with their tensors are listed apart.
+    Raises MucudnnError if a kernel's tensors alone take more than `cap` bytes.
     """
     machine, found = machine_of(engine), Survey()
     for kernel in kernels:
@@ -90,17 +94,21 @@ def survey(
 
 
 def measure(engine: Engine, cache: Cache, found: Survey, cap: int, listener: Listener) -> int:
-    """Measure the tasks, each kept as it is done. Returns how many: other processes may measure some too."""
+    """Make the measurements and keep each in the cache at once. Returns the number that this process made.
+
+    Other processes that use the cache may make some of them.
+    """
     if found.beyond_memory:
         worst = max(found.beyond_memory, key=lambda task: task.workspace)
         listener.message(
-            f"Not measured: {len(found.beyond_memory)} that need too much memory, such as {worst.algorithm} "
-            f"for {worst.kernel} at {worst.micro_batch} with {format_size(worst.workspace)} of workspace"
+            f"Not measured: {len(found.beyond_memory)} algorithms that need too much memory, such as "
+            f"{worst.algorithm} for {worst.kernel} at {worst.micro_batch} with "
+            f"{format_size(worst.workspace)} of workspace"
         )
     largest: dict[Kernel, int] = {}
     for task in found.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
-    unmeasured = _unmeasured(cache, machine_of(engine), found.tasks)
+    unmeasured = _claim_tasks(cache, machine_of(engine), found.tasks)
     progress = listener.track(unmeasured, "Measuring", total=len(found.tasks))
     made = 0
     for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
@@ -108,29 +116,29 @@ def measure(engine: Engine, cache: Cache, found: Survey, cap: int, listener: Lis
     return made
 
 
-def _unmeasured(cache: Cache, machine: Machine, tasks: Sequence[Task]) -> Iterator[Task]:
-    """The tasks of one kernel after the other, claimed for us, that no other process has done by then."""
+def _claim_tasks(cache: Cache, machine: Machine, tasks: Sequence[Task]) -> Iterator[Task]:
+    """Claim one kernel after the other, and yield its tasks that no other process has done by then."""
     kernels = [(kernel, list(group)) for kernel, group in groupby(tasks, key=lambda task: task.kernel)]
-    for kernel, group in cache.claimed(kernels, lambda item: _claim(machine, item[0])):
+    for kernel, group in cache.claimed(kernels, lambda item: _name_claim(machine, item[0])):
         known = {
             (m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel.problem, kernel.pass_)
         }
         yield from (task for task in group if (task.micro_batch, task.algorithm) not in known)
 
 
-def _claim(machine: Machine, kernel: Kernel) -> str:
+def _name_claim(machine: Machine, kernel: Kernel) -> str:
     return f"measure {machine.identity} {problem_key(kernel.problem)} {kernel.pass_}"
 
 
 def _measure_kernel(
     engine: Engine, cache: Cache, kernel: Kernel, tasks: Iterable[Task], workspace_size: int, cap: int
 ) -> int:
-    """The tasks of one kernel, on tensors that are freed afterwards. Returns how many."""
+    """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
     extent = measuring_extent(kernel.problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, kernel.problem, extent)
     workspace = allocate_workspace(engine, workspace_size)
     made, fastest = 0, dict[int, float]()
-    for made, task in enumerate(tasks, 1):  # noqa: B007 (the last number is how many)
+    for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
         problem = kernel.problem.replace(mini_batch=task.micro_batch)
         times, status = [], SUCCESS
         try:
@@ -149,16 +157,17 @@ def _measure_kernel(
             )
             fastest[task.micro_batch] = min(statistics.median(times), fastest.get(task.micro_batch, math.inf))
         except EngineError as error:
-            engine.available_memory  # noqa: B018 (raises where it was the device: nothing is known then)
-            status = _status_in(error)
-        cache.add(machine_of(engine), problem, kernel.pass_, _measurement(engine, task, status, times))
+            # A broken device raises here too. Then the failure says nothing about the algorithm.
+            engine.available_memory  # noqa: B018
+            status = _read_status(error)
+        cache.add(machine_of(engine), problem, kernel.pass_, _make_measurement(engine, task, status, times))
     return made
 
 
-def _measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
+def _make_measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
     median = statistics.median(times) if times else None
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
-    # The same for every division in more slices than are summed in place.
+    # Every division in more slices than can be summed in place needs the same accumulator.
     accumulator = engine.accumulator_size(task.kernel.problem, task.kernel.pass_, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,
@@ -172,6 +181,6 @@ def _measurement(engine: Engine, task: Task, status: str, times: list[float]) ->
     )
 
 
-def _status_in(error: EngineError) -> str:
+def _read_status(error: EngineError) -> str:
     named = re.search(r"CUDNN_STATUS_\w+", str(error))
     return named[0] if named else str(error)

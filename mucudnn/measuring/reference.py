@@ -1,8 +1,8 @@
-"""Results of a kernel in fp64: of all of it, or of as much as is quickly done.
+"""The fp64 reference of a kernel's results: of all of them, or of a piece where that would take too long.
 
-What is left out of a large mini-batch are samples of the results of forward and backward_data. Each value of
-backward_filter sums over all samples, so there it is output channels, and the samples come share after share.
-Computed in NCHW, the layout that fp64 algorithms are for, whatever the kernel's is.
+A piece of forward and backward_data has some of the samples. Each value of backward_filter sums over all
+samples, so a piece of it has some of the output channels, and reads the samples share after share.
+The reference is computed in NCHW, the layout of fp64 algorithms, also for kernels in NHWC.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,17 @@ from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 
 Array = npt.NDArray[np.float64]
-MOST = 2**30  # bytes; one sample may take more
+MOST = 2**30  # bytes of a piece; a piece of one sample may exceed it
 FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What of a kernel is computed: a problem in fp64, whose samples are these, a share of them at a time."""
+    """The part of a kernel that the reference computes.
+
+    `problem` is that part in fp64. Its mini-batch is one share of `samples`, which are the numbers of the
+    samples in the kernel's mini-batch; `in_channels` and `out_channels` are ranges of the kernel's channels.
+    """
 
     problem: Problem
     samples: tuple[int, ...]
@@ -32,29 +36,34 @@ class Piece:
 
     @property
     def memory(self) -> int:
-        """Bytes of its tensors, and as many for the arrays that their values pass through."""
+        """The bytes of the tensors, and as many again for the NumPy arrays that fill them."""
         return 2 * extent(self.problem).total
 
     @property
     def shares(self) -> list[tuple[int, ...]]:
-        """The samples of one run after the other."""
+        """The samples of each run, in the order of the runs."""
         size = self.problem.mini_batch
         return [self.samples[first : first + size] for first in range(0, len(self.samples), size)]
 
 
 def piece_of(problem: Problem, pass_: str, room: int) -> Piece | None:
-    """All, or samples that are evenly spread, or few output channels; None where `room` is too small."""
+    """Return the piece of a kernel to compute within `room` bytes; None if `room` is too small.
+
+    The piece is the whole kernel, evenly spread samples of it, or a few of its output channels.
+    """
     outputs = problem.out_channels // problem.groups
-    piece = _within(_in_fp64(problem, problem.groups, outputs), problem, room)
+    piece = _choose_samples(_make_fp64_problem(problem, problem.groups, outputs), problem, room)
     if piece is None or piece.problem.mini_batch == problem.mini_batch or pass_ != "backward_filter":
         return piece
-    # As many groups as have few output channels together, or few of one group.
+    # A few output channels: those of several small groups, or some of one large group.
     groups = min(problem.groups, max(1, FEW_CHANNELS // outputs))
-    few = _in_fp64(problem, groups, min(outputs, FEW_CHANNELS))
-    return _within(few, problem, room, every_sample=True)
+    few = _make_fp64_problem(problem, groups, min(outputs, FEW_CHANNELS))
+    return _choose_samples(few, problem, room, every_sample=True)
 
 
-def _within(problem: Problem, whole: Problem, room: int, *, every_sample: bool = False) -> Piece | None:
+def _choose_samples(
+    problem: Problem, whole: Problem, room: int, *, every_sample: bool = False
+) -> Piece | None:
     one, two = (2 * extent(problem.replace(mini_batch=samples)).total for samples in (1, 2))
     if one > room:
         return None
@@ -69,8 +78,11 @@ def _within(problem: Problem, whole: Problem, room: int, *, every_sample: bool =
     )
 
 
-def _in_fp64(problem: Problem, groups: int, outputs: int) -> Problem:
-    """Of so many groups with so many output channels each; without an epilogue, which few engines have."""
+def _make_fp64_problem(problem: Problem, groups: int, outputs: int) -> Problem:
+    """Return the problem in fp64 with `groups` groups of `outputs` output channels each.
+
+    It has no epilogue, because few engines fuse one in fp64.
+    """
     return Problem(
         mini_batch=problem.mini_batch,
         in_channels=groups * (problem.in_channels // problem.groups),
@@ -93,11 +105,11 @@ class Reference:
         self._tensors, self._piece = tensors, piece
 
     def expected(self) -> Array | None:
-        """In fp64; None where nothing runs in it."""
+        """Return the results in fp64, flattened; None if no algorithm runs in fp64."""
         shares = self._piece.shares
         t = Tensors.allocated(self._engine, extent(self._piece.problem))
         for number, samples in enumerate(shares):
-            for memory, values in self._values(t, samples):
+            for memory, values in self._read_operands(t, samples):
                 memory.write("f64", values.ravel())
             if not self._run(t, len(samples), beta=float(number > 0)):
                 return None
@@ -107,16 +119,16 @@ class Reference:
             "backward_filter": (t.w, self._piece.problem.w_elements),
         }[self._pass]
         result = output.read("f64", count)
-        return self._finished(result) if self._whole.epilogue else result
+        return self._apply_epilogue(result) if self._whole.epilogue else result
 
     def found(self) -> Array:
-        """The same values of the kernel's own result, which is in its tensors."""
+        """Return the same values as the kernel itself computed them, flattened, from its tensors."""
         samples = self._piece.samples
         read = {"forward": self._read_y, "backward_data": self._read_x, "backward_filter": self._read_w}
         return read[self._pass](samples).ravel()
 
-    def _values(self, into: Tensors, samples: Sequence[int]) -> list[tuple[Memory, Array]]:
-        """What a share of the samples reads."""
+    def _read_operands(self, into: Tensors, samples: Sequence[int]) -> list[tuple[Memory, Array]]:
+        """Return the input tensors of one share of the samples, each with the values to write into it."""
         read = [(into.w, self._read_w(samples))] if self._pass != "backward_filter" else []
         if self._pass != "backward_data":
             read.append((into.x, self._read_x(samples)))
@@ -124,8 +136,8 @@ class Reference:
             read.append((into.y, self._read_y(samples)))
         return read
 
-    def _finished(self, result: Array) -> Array:
-        """With what follows a fused forward convolution."""
+    def _apply_epilogue(self, result: Array) -> Array:
+        """Return the result after the epilogue of a fused forward convolution."""
         values, operands = result.reshape(len(self._piece.samples), -1), iter(self._tensors.operands)
         for operation in self._whole.epilogue.split("+")[1:]:
             if operation == "relu":
@@ -154,7 +166,7 @@ class Reference:
     def _read(
         self, memory: Memory, channels: int, spatial: Sequence[int], samples: Sequence[int], wanted: range
     ) -> Array:
-        """Samples and channels of a tensor, in NCHW."""
+        """Return some samples and channels of a tensor, in NCHW, of shape (samples, channels, plane)."""
         plane, data_type = prod(spatial), self._whole.data_type
         values = np.empty((len(samples), len(wanted), plane))
         for place, sample in enumerate(samples):
@@ -168,7 +180,10 @@ class Reference:
         return values
 
     def _run(self, t: Tensors, samples: int, beta: float) -> bool:
-        """Whether an algorithm did; one that says that it runs may not."""
+        """Run the first algorithm that works, and return whether one did.
+
+        An algorithm may fail although the engine lists it as runnable; then the next one is tried.
+        """
         engine, problem = self._engine, self._piece.problem.replace(mini_batch=samples)
         candidates = [c for c in engine.enumerate(problem, self._pass) if c.status == SUCCESS]
         for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
@@ -176,7 +191,7 @@ class Reference:
             parts = [(samples, candidate.algorithm)]
             try:
                 engine.execute(problem, self._pass, parts, t.x, t.w, t.y, workspace, beta=beta)
-            except EngineError:  # the next may
+            except EngineError:
                 continue
             return True
         return False

@@ -1,1 +1,1 @@
-"""What is decided: how each kernel is divided, and the text that keeps it."""
+"""The decisions: a configuration for each kernel, and the plan files that keep them."""

@@ -1,4 +1,4 @@
-"""From measurements to choices: no engine, no cache, only numbers."""
+"""The step from measurements to choices. It needs no engine and no cache."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,11 @@ from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_divis
 
 @dataclass(frozen=True)
 class Limits:
-    """The memory allowed: WD divides a total among the kernels, WR keeps each below `workspace`."""
+    """The workspace allowed, in bytes; None for no limit.
+
+    With `workspace` each kernel has that limit (workspace reuse, WR). With `total` all kernels share it
+    (workspace division, WD); `exact` then asks for the optimum, however long the solver takes.
+    """
 
     workspace: int | None = None
     total: int | None = None
@@ -24,13 +28,18 @@ class Limits:
 
     @property
     def mode(self) -> str:
-        """`wr` or `wd`."""
+        """The mode: `wd` with a total, else `wr`."""
         return "wr" if self.total is None else "wd"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A kernel's best undivided algorithm and the division that was chosen, both within the same bytes."""
+    """A kernel's best undivided algorithm and its best configuration, both within the same workspace.
+
+    `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending. Where
+    the solver's choice is not to divide, `divided` equals `undivided`. `undivided` is None where no algorithm
+    can run the whole mini-batch within the workspace.
+    """
 
     kernel: Kernel
     desirable: tuple[Configuration, ...]
@@ -40,13 +49,13 @@ class Decision:
 
     @property
     def dropped(self) -> bool:
-        """Whether the division, run whole, was slower than running undivided."""
+        """True if the division, run whole, was slower than the undivided algorithm."""
         speedup = self.comparison.speedup if self.comparison else None
         return self.divided != self.undivided and speedup is not None and speedup < 1
 
     @property
     def chosen(self) -> Configuration:
-        """What to run."""
+        """The configuration to run."""
         return self.undivided if self.dropped and self.undivided is not None else self.divided
 
 
@@ -56,24 +65,26 @@ def decide(
     limits: Limits,
     listener: Listener | None = None,
 ) -> list[Decision]:
-    """Choose for every kernel; the listener is told where a solver ran out of time.
+    """Choose a configuration for every kernel from its measurements at the policy's sizes.
 
-    Raises NothingFitsError naming the kernel and the least workspace; MucudnnError where a size of the
-    policy was never measured.
+    The listener gets a message if the solver runs out of time. Raises NothingFitsError if no configuration
+    of a kernel fits, with the kernel and the least workspace; MucudnnError if a size was never measured.
     """
-    wanted = {kernel: _of_policy(kernel, rows, policy) for kernel, rows in measured.items()}
+    wanted = {kernel: _select_rows(kernel, rows, policy) for kernel, rows in measured.items()}
     desirable = {kernel: desirable_configurations(rows, kernel) for kernel, rows in wanted.items()}
     for kernel, configurations in desirable.items():
         if not configurations:
-            raise NothingFitsError(f"{kernel}: no algorithm runs at any size that was measured")
+            raise NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
     chosen = (
-        _divide(desirable, limits, listener) if limits.mode == "wd" else _reuse(desirable, limits.workspace)
+        _divide_total(desirable, limits, listener)
+        if limits.mode == "wd"
+        else _choose_fastest(desirable, limits.workspace)
     )
     return [
         Decision(
             kernel,
             tuple(desirable[kernel]),
-            _best_undivided(
+            _find_best_undivided(
                 kernel, wanted[kernel], choice.workspace if limits.mode == "wd" else limits.workspace
             ),
             choice,
@@ -83,11 +94,11 @@ def decide(
 
 
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
-    """Return the Pareto-optimal configurations, workspace ascending.
+    """Return the desirable set of a kernel: its Pareto-optimal configurations, workspace ascending.
 
-    Where slices cannot all be summed in place, those of a division count the accumulator with their
-    workspace, where there is one; slices that are large enough are too few to need one. A kernel that is not
-    divided has none but the whole mini-batch, whatever was measured.
+    A filter gradient in 16 bits sums only a few slices in place. A division in more slices needs an
+    accumulator, whose bytes count as workspace of its parts. A kernel whose slices cannot be summed at all
+    has undivided configurations alone, whatever was measured.
     """
     mini_batch = kernel.problem.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
@@ -96,6 +107,7 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
     if not any(accumulator for _, accumulator in parts):
         return desirable_set([part for part, _ in parts], mini_batch)
     most = most_slices_in_place(kernel.problem, kernel.pass_)
+    # Slices of these sizes are so few that they need no accumulator.
     in_place = [part for part, _ in parts if part.micro_batch * most >= mini_batch]
     accumulated = [
         part if part.micro_batch == mini_batch else replace(part, workspace=part.workspace + accumulator)
@@ -110,7 +122,8 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
     return front
 
 
-def _of_policy(kernel: Kernel, rows: Sequence[Measurement], policy: str) -> list[Measurement]:
+def _select_rows(kernel: Kernel, rows: Sequence[Measurement], policy: str) -> list[Measurement]:
+    """Return the measurements at the policy's sizes. Raises MucudnnError if a size has none."""
     sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
     missing = sorted(set(sizes) - {row.micro_batch for row in rows})
     if missing:
@@ -118,10 +131,13 @@ def _of_policy(kernel: Kernel, rows: Sequence[Measurement], policy: str) -> list
     return [row for row in rows if row.micro_batch in sizes]
 
 
-def _reuse(
+def _choose_fastest(
     desirable: Mapping[Kernel, Sequence[Configuration]], limit: int | None
 ) -> dict[Kernel, Configuration]:
-    """WR: the fastest within the limit, which is the last of a desirable set that stays within it."""
+    """Choose by workspace reuse (WR): the fastest configuration within each kernel's limit.
+
+    Time descends along a desirable set, so that is the last configuration that fits.
+    """
     chosen = {}
     for kernel, configurations in desirable.items():
         fitting = [c for c in configurations if limit is None or c.workspace <= limit]
@@ -134,10 +150,10 @@ def _reuse(
     return chosen
 
 
-def _divide(
+def _divide_total(
     desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, listener: Listener | None
 ) -> dict[Kernel, Configuration]:
-    """WD."""
+    """Choose by workspace division (WD): the configurations that are fastest together within the total."""
     assert limits.total is not None
     counts = {kernel: kernel.count for kernel in desirable}
     try:
@@ -151,13 +167,13 @@ def _divide(
         ) from None
     if not division.reached and listener is not None:
         listener.message(
-            f"The division of the total was stopped after {division.seconds:.0f} s at a gap of "
-            f"{division.gap:.2%}: no other saves more than that much of the time"
+            f"The solver was stopped after {division.seconds:.0f} s at a gap of {division.gap:.2%}: "
+            "another division of the total saves at most that much of the time"
         )
     return division.choice
 
 
-def _best_undivided(
+def _find_best_undivided(
     kernel: Kernel, measured: Sequence[Measurement], limit: int | None
 ) -> Configuration | None:
     whole = [part for m in measured if m.micro_batch == kernel.problem.mini_batch and (part := m.part())]

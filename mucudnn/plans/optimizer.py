@@ -1,4 +1,4 @@
-"""The main job: measure what is missing, decide, run both whole, keep what holds up."""
+"""The main job: make the missing measurements, decide, compare the choices with undivided runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from mucudnn.problems.kernels import Kernel
 
 @dataclass(frozen=True)
 class Result:
-    """What was decided, and on what."""
+    """The decisions for a network, with the machine, policy and limits that they were made for."""
 
     machine: Machine
     policy: str
@@ -37,9 +37,10 @@ def benchmark(
     comparing: bool,
     limit: int | None = None,
 ) -> int:
-    """Measure what the cache lacks, after saying what it takes. Returns how many measurements were made.
+    """Make the measurements that the cache lacks. Returns the number of measurements made.
 
-    Algorithms that need more workspace than `limit` are left out.
+    The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
+    Algorithms that need more workspace than `limit` bytes are left out.
     """
     cap = memory_cap(engine)
     found = survey(engine, cache, kernels, policy, cap, limit)
@@ -58,20 +59,25 @@ def optimize(
     *,
     run: bool = True,
 ) -> Result:
-    """Measure, decide, and, with `run`, compare undivided and divided as they will be executed."""
+    """Make the missing measurements and choose a configuration for each kernel.
+
+    With `run`, each chosen division is also run whole in turns with the best undivided algorithm; a division
+    that is slower is dropped. Raises MucudnnError, NothingFitsError.
+    """
     machine = machine_of(engine)
     measurements = benchmark(engine, cache, kernels, policy, listener, comparing=run)
     measured = {k: cache.measurements(machine, k.problem, k.pass_) for k in kernels}
     decisions = decide(measured, policy, limits, listener)
     if run:
-        before = [_compared(cache, machine, decision) for decision in decisions]
+        before = [_add_comparison(cache, machine, decision) for decision in decisions]
         missing = [decision for decision in before if decision.comparison is None]
-        claimed = cache.claimed(missing, lambda decision: _claim(machine, decision))
+        claimed = cache.claimed(missing, lambda decision: _name_claim(machine, decision))
         for decision in listener.track(claimed, "Running whole", total=len(missing)):
-            if _compared(cache, machine, decision).comparison is None:  # no other process did it meanwhile
+            # Another process may have made this comparison in the meantime.
+            if _add_comparison(cache, machine, decision).comparison is None:
                 _run_whole(engine, cache, decision)
                 measurements += 1
-        decisions = [_compared(cache, machine, decision) for decision in before]
+        decisions = [_add_comparison(cache, machine, decision) for decision in before]
     return Result(machine, policy, limits, measurements, tuple(decisions))
 
 
@@ -84,8 +90,12 @@ def replay(
     *,
     threads: int | None = None,
 ) -> Result:
-    """Decide from recorded measurements alone. Raises MucudnnError naming what is missing."""
-    machine = _only_machine(cache, threads)
+    """Choose a configuration for each kernel from recorded measurements alone, without any engine.
+
+    Raises MucudnnError that names the kernels without measurements, and UsageError if the cache has
+    measurements of several machines with that many threads.
+    """
+    machine = _find_only_machine(cache, threads)
     measured = {k: cache.measurements(machine, k.problem, k.pass_) for k in kernels}
     missing = [str(kernel) for kernel, rows in measured.items() if not rows]
     if missing:
@@ -94,7 +104,7 @@ def replay(
     return Result(machine, policy, limits, 0, tuple(decide(measured, policy, limits, listener)))
 
 
-def _only_machine(cache: Cache, threads: int | None) -> Machine:
+def _find_only_machine(cache: Cache, threads: int | None) -> Machine:
     machines = [
         m for m in cache.machines() if m.engine != PLANNING and (threads is None or m.threads == threads)
     ]
@@ -104,26 +114,30 @@ def _only_machine(cache: Cache, threads: int | None) -> Machine:
     if len(machines) > 1:
         names = "; ".join(map(str, machines))
         raise UsageError(
-            f"{cache.path} has measurements of several machines, give --threads or another file: {names}"
+            f"{cache.path} has measurements of several machines: give --threads or another file ({names})"
         )
     return machines[0]
 
 
-def _texts(decision: Decision) -> tuple[str, str]:
+def _describe_both(decision: Decision) -> tuple[str, str]:
     return describe(decision.undivided) if decision.undivided else "", describe(decision.divided)
 
 
-def _claim(machine: Machine, decision: Decision) -> str:
-    return f"compare {machine.identity} {decision.kernel.problem} {decision.kernel.pass_} {_texts(decision)}"
-
-
-def _compared(cache: Cache, machine: Machine, decision: Decision) -> Decision:
+def _name_claim(machine: Machine, decision: Decision) -> str:
     kernel = decision.kernel
-    found = cache.comparison(machine, kernel.problem, kernel.pass_, *_texts(decision))
+    return f"compare {machine.identity} {kernel.problem} {kernel.pass_} {_describe_both(decision)}"
+
+
+def _add_comparison(cache: Cache, machine: Machine, decision: Decision) -> Decision:
+    """Return the decision with the comparison that the cache has of it, or None."""
+    kernel = decision.kernel
+    found = cache.comparison(machine, kernel.problem, kernel.pass_, *_describe_both(decision))
     return replace(decision, comparison=found)
 
 
 def _run_whole(engine: Engine, cache: Cache, decision: Decision) -> None:
     kernel = decision.kernel
     compared = compare(engine, kernel, decision.undivided, decision.divided, memory_cap(engine))
-    cache.add_comparison(machine_of(engine), kernel.problem, kernel.pass_, *_texts(decision), compared)
+    cache.add_comparison(
+        machine_of(engine), kernel.problem, kernel.pass_, *_describe_both(decision), compared
+    )

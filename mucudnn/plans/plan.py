@@ -1,4 +1,4 @@
-"""Plan files: what was decided for each kernel, in the text form that the C++ side reads and writes too."""
+"""Plans: the choice for each kernel, and the text form, which the C++ code reads and writes too."""
 
 import hashlib
 import os
@@ -15,11 +15,14 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class PlanKernel:
-    """One kernel's choice, and the desirable set that it was chosen from.
+    """One kernel's chosen configuration, and the desirable set that it was chosen from.
 
-    `tiles` divide each sample along its height or depth, where that is faster within the limit; then the
-    functions for Python run them instead; `mucudnn run` follows the choice, and `mucudnn optimize`, which
-    decides for it, plans none. Their `micro_batch` are steps, the times those of one sample.
+    The desirable set holds the configurations of which no other is both faster and smaller in workspace.
+
+    `tiles` divide each sample along its height or depth; None where tiles are not faster within the limit.
+    A part's `micro_batch` is then its length along that axis in steps, and the times are those of one
+    sample. The Python functions run the tiles instead of the choice. `mucudnn run` runs the choice, and
+    `mucudnn optimize`, which plans for it, plans no tiles.
     """
 
     problem: Problem
@@ -32,19 +35,19 @@ class PlanKernel:
 
 @dataclass(frozen=True)
 class Plan:
-    """The choices for a network, with the identity of the machine they were measured on in the header."""
+    """The choices for a network. The header names the machine that they were measured on."""
 
     header: dict[str, str] = field(default_factory=dict)
     kernels: tuple[PlanKernel, ...] = ()
 
     def find(self, problem: Problem, pass_: str) -> PlanKernel | None:
-        """The kernel, or None where the plan does not have it."""
+        """Return the plan's choice for a kernel; None if the plan does not have the kernel."""
         return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
 
     @property
     def digest(self) -> str:
-        """The same for equal plans alone."""
-        # A cached_property has a lock before Python 3.12, which a child of fork() may find held.
+        """A short text that is equal for equal plans, and for them alone."""
+        # No cached_property: before Python 3.12 it has a lock, which a child of fork() may find held.
         found: str | None = self.__dict__.get("_digest")
         if found is None:
             found = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
@@ -58,9 +61,9 @@ class Plan:
                     k.problem,
                     k.pass_,
                     k.count,
-                    _parts(k.chosen),
-                    [_parts(option) for option in k.desirable],
-                    [] if k.tiles is None else _parts(k.tiles),
+                    _list_parts(k.chosen),
+                    [_list_parts(option) for option in k.desirable],
+                    [] if k.tiles is None else _list_parts(k.tiles),
                 )
                 for k in self.kernels
             ],
@@ -68,7 +71,7 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
-        """The plan of a text. Raises ValueError naming the line."""
+        """Return the plan that a text describes. Raises ValueError with the number of the wrong line."""
         header, kernels = parse_plan(text)
         return cls(
             header,
@@ -77,20 +80,21 @@ class Plan:
                     problem,
                     pass_,
                     count,
-                    _configuration(chosen),
-                    tuple(map(_configuration, desirable)),
-                    _configuration(tiles) if tiles else None,
+                    _make_configuration(chosen),
+                    tuple(map(_make_configuration, desirable)),
+                    _make_configuration(tiles) if tiles else None,
                 )
                 for problem, pass_, count, chosen, desirable, tiles in kernels
-                if chosen  # a journal's may have candidates alone
+                if chosen  # a kernel in a journal may have candidates and no choice
             ),
         )
 
 
 def write_plan(plan: Plan, path: AnyPath) -> None:
-    """Write the file whole or not at all.
+    """Write a plan to a file, whole or not at all.
 
-    Raises MucudnnError; ArgumentTypeError for what is no plan or no path.
+    Raises MucudnnError if the file cannot be written, and ArgumentTypeError if `plan` is no Plan or `path` is
+    no path.
     """
     if not isinstance(plan, Plan):
         raise ArgumentTypeError(f"plan is {shown(plan)}, not a Plan")
@@ -98,10 +102,10 @@ def write_plan(plan: Plan, path: AnyPath) -> None:
 
 
 def read_plan(path: AnyPath) -> Plan:
-    """Read the plan that a file holds.
+    """Read a plan from a file.
 
-    Raises MucudnnError naming the file and line; NewerFileError for a newer version's plan; ArgumentTypeError
-    for what is no path.
+    Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
+    version, and ArgumentTypeError if `path` is no path.
     """
     path = path_of(path)
     try:
@@ -117,16 +121,16 @@ def read_plan(path: AnyPath) -> Plan:
 
 
 def path_of(path: AnyPath) -> Path:
-    """Return the Path of what may be text or a path of any library. Raises ArgumentTypeError."""
+    """Return a text, or a path object of any library, as a Path. Raises ArgumentTypeError."""
     try:
         return Path(path)
-    except Exception:  # the error of another library's __fspath__ as well
+    except Exception:  # another library's __fspath__ may raise any error
         raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
 
 
-def _parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
+def _list_parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
     return [(p.micro_batch, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
 
 
-def _configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
+def _make_configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
     return Configuration(tuple(MicroConfiguration(*part) for part in parts))

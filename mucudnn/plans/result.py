@@ -1,4 +1,4 @@
-"""What a result is as numbers, as JSON and as a plan."""
+"""The forms of a result: numbers, JSON and a plan."""
 
 import math
 from collections.abc import Callable
@@ -14,26 +14,26 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of one kernel, or of all: measured whole where that was done, else predicted."""
+    """Milliseconds of one kernel or of all kernels, by the best undivided algorithms and as chosen."""
 
     undivided_ms: float | None
     divided_ms: float
 
     @property
     def speedup(self) -> float | None:
-        """Of divided over undivided."""
+        """The undivided time over the divided time; None if either is missing or 0."""
         if self.undivided_ms is None or self.divided_ms == 0:
             return None
         return self.undivided_ms / self.divided_ms
 
 
 def predicted(decision: Decision) -> Times:
-    """Sums of the micro-configurations' times, of what was chosen in the end."""
+    """Return the predicted times of a decision: sums of the times of its micro-configurations."""
     return Times(decision.undivided.time_ms if decision.undivided else None, decision.chosen.time_ms)
 
 
 def measured(decision: Decision) -> Times | None:
-    """Of what was chosen in the end; None where nothing was run whole."""
+    """Return the times of the comparison's whole runs; None if there was no comparison."""
     comparison = decision.comparison
     if comparison is None:
         return None
@@ -43,12 +43,15 @@ def measured(decision: Decision) -> Times | None:
 
 
 def final(decision: Decision) -> Times:
-    """As measured, or as predicted where nothing was run whole."""
+    """Return the measured times; without a comparison, the predicted times."""
     return measured(decision) or predicted(decision)
 
 
 def total(result: Result, times_of: Callable[[Decision], Times] = final) -> Times:
-    """Over the kernels, weighted by count; undivided is None where it is None for any."""
+    """Return the sum of the kernels' times, weighted by count.
+
+    The undivided time is None if any kernel has no undivided time.
+    """
     divided, undivided = [], []
     for decision in result.decisions:
         times, count = times_of(decision), decision.kernel.count
@@ -59,14 +62,17 @@ def total(result: Result, times_of: Callable[[Decision], Times] = final) -> Time
 
 
 def total_workspace(result: Result) -> int:
-    """Bytes: the most of any kernel where one workspace is reused, the sum where it is divided."""
+    """Return the bytes of workspace that the choices use together.
+
+    With workspace reuse that is the largest of all kernels, with workspace division their sum.
+    """
     if result.limits.mode == "wr":
         return max(decision.chosen.workspace for decision in result.decisions)
     return sum(decision.kernel.count * decision.chosen.workspace for decision in result.decisions)
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """The object that `optimize --json` prints."""
+    """Return the object that `optimize --json` prints."""
     limits, machine, times = result.limits, result.machine, total(result)
     return {
         "schema": SCHEMA,
@@ -79,7 +85,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "workspace_limit": limits.workspace,
         "total_workspace": limits.total,
         "new_measurements": result.new_measurements,
-        "kernels": [_kernel_json(decision) for decision in result.decisions],
+        "kernels": [_make_kernel_json(decision) for decision in result.decisions],
         "total": {
             "undivided_ms": times.undivided_ms,
             "divided_ms": times.divided_ms,
@@ -90,7 +96,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def to_plan(result: Result) -> Plan:
-    """The choices with their desirable sets."""
+    """Return the plan with the result's choices and their desirable sets."""
     machine, limits = result.machine, result.limits
     header = {
         "device": machine.device,
@@ -99,19 +105,19 @@ def to_plan(result: Result) -> Plan:
         "threads": str(machine.threads),
         "policy": result.policy,
         "mode": limits.mode,
-        "workspace_limit": _limit(limits.workspace),
-        "total_workspace": _limit(limits.total),
+        "workspace_limit": _format_limit(limits.workspace),
+        "total_workspace": _format_limit(limits.total),
     }
     kernels = [PlanKernel(d.kernel.problem, d.kernel.pass_, d.kernel.count, d.chosen, d.desirable)
                for d in result.decisions]  # fmt: skip
     return Plan(header, tuple(kernels))
 
 
-def _limit(size: int | None) -> str:
+def _format_limit(size: int | None) -> str:
     return "none" if size is None else str(size)
 
 
-def _kernel_json(decision: Decision) -> dict[str, Any]:
+def _make_kernel_json(decision: Decision) -> dict[str, Any]:
     kernel, undivided, chosen = decision.kernel, decision.undivided, decision.chosen
     best = undivided.parts[0] if undivided else None
     return {
@@ -133,11 +139,11 @@ def _kernel_json(decision: Decision) -> dict[str, Any]:
             "time_ms": chosen.time_ms,
             "workspace": chosen.workspace,
         },
-        "measured": _measured_json(decision),
+        "measured": _make_measured_json(decision),
     }
 
 
-def _measured_json(decision: Decision) -> dict[str, Any] | None:
+def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
     times, comparison = measured(decision), decision.comparison
     if times is None or comparison is None:
         return None

@@ -1,4 +1,4 @@
-"""Time of a kernel against its mini-batch size, undivided and divided, and where it jumps."""
+"""Sweeps: a kernel's time at many mini-batch sizes, undivided and divided, and the cliffs where it jumps."""
 
 import statistics
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ _LARGEST = 2**16
 class Point:
     """A mini-batch size with the best undivided algorithm and the best division within the limit.
 
-    Either is None where nothing fits. `spread_ms` is the distance between the quartiles of the runs of the
-    undivided algorithm.
+    Either is None where nothing fits the limit. `spread_ms` is the distance between the quartiles of the
+    undivided algorithm's times.
     """
 
     mini_batch: int
@@ -41,7 +41,7 @@ class Point:
 
     @property
     def least_per_sample(self) -> float | None:
-        """`per_sample` at the lower quartile of the runs, or about that."""
+        """Milliseconds of one sample, undivided, at about the lower quartile of the runs."""
         if self.undivided is None:
             return None
         return (self.undivided.time_ms - self.spread_ms / 2) / self.mini_batch
@@ -70,12 +70,15 @@ class Sweep:
 
     @property
     def cliffs(self) -> list[Cliff]:
-        """Of the undivided times: see `find_cliffs`."""
+        """The cliffs of the undivided times: see `find_cliffs`."""
         return find_cliffs(self.points)
 
 
 def parse_sizes(text: str) -> tuple[int, ...] | None:
-    """Mini-batch sizes, ascending, of `1-64`, `8,16,32`, `1-8,16`; None for `powers`. Raises UsageError."""
+    """Return the mini-batch sizes that a text such as `1-64`, `8,16,32` or `1-8,16` gives, ascending.
+
+    Return None for `powers`. Raises UsageError.
+    """
     if text == "powers":
         return None
     sizes: set[int] = set()
@@ -83,10 +86,10 @@ def parse_sizes(text: str) -> tuple[int, ...] | None:
         first, dash, last = item.strip().partition("-")
         ends = (first, last if dash else first)
         if not all(end.isascii() and end.isdigit() for end in ends):
-            raise UsageError(f"'{text}' is no list of sizes: write 1-64, 8,16,32 or powers")
+            raise UsageError(f"'{text}' is no list of sizes: give for example 1-64 or 8,16,32, or powers")
         low, high = map(int, ends)
         if not 1 <= low <= high <= _LARGEST:
-            raise UsageError(f"the sizes '{item}' must ascend, from 1 to {_LARGEST}")
+            raise UsageError(f"the sizes '{item}' must ascend and lie between 1 and {_LARGEST}")
         sizes.update(range(low, high + 1))
     return tuple(sorted(sizes))
 
@@ -100,34 +103,35 @@ def sweep(
     limit: int | None,
     listener: Listener,
 ) -> tuple[list[Sweep], int]:
-    """Measure each kernel at these sizes, or at those of the policy; returns how many measurements were new.
+    """Measure each kernel at these mini-batch sizes, or at those of the policy if `sizes` is None.
 
-    A division is made of the sizes swept, and of the powers of two below the largest, measured for that.
+    A division has parts of the swept sizes and of powers of two, which are measured too.
+    Returns the sweeps and the number of new measurements.
     """
     swept = {kernel: sizes or micro_batch_sizes(policy, kernel.problem.mini_batch) for kernel in kernels}
     slices = {}
     for kernel, found in swept.items():
         largest = kernel.problem.replace(mini_batch=max(found))
         slices[kernel] = sorted({*found, *usable_sizes("power_of_two", largest, kernel.pass_)})
-    measured = [_at(kernel, size) for kernel, found in slices.items() for size in found]
+    measured = [_resize(kernel, size) for kernel, found in slices.items() for size in found]
     new = benchmark(engine, cache, measured, "undivided", listener, comparing=False)
     machine = machine_of(engine)
     results = []
     for kernel in kernels:
         rows = cache.measurements(machine, kernel.problem, kernel.pass_)
         wanted = [row for row in rows if row.micro_batch in slices[kernel]]
-        points = [_point(_at(kernel, size), wanted, limit) for size in swept[kernel]]
+        points = [_make_point(_resize(kernel, size), wanted, limit) for size in swept[kernel]]
         results.append(Sweep(kernel, limit, tuple(points)))
     return results, new
 
 
 def find_cliffs(points: Sequence[Point]) -> list[Cliff]:
-    """The sizes at which the time per sample jumps, of points with sizes ascending.
+    """Return the sizes at which the time per sample jumps; `points` come with sizes ascending.
 
-    It jumps where even its lower quartile is more than JUMP times that of the size swept before, and more
-    than JUMP times the median of up to NEIGHBOURS sizes before: the first keeps what follows a cliff from
-    being one too, the second keeps a single fast size from making one of the next. Where nothing undivided
-    fits any more, the time is infinite.
+    A size is a cliff if the lower quartile of its time per sample is above JUMP times two times: that of the
+    size before, and the median of up to NEIGHBOURS sizes before. The first condition keeps the size after a
+    cliff from being a cliff too. The second keeps one unusually fast size from making the next a cliff.
+    A size at which no undivided algorithm fits counts as infinitely slow.
     """
     cliffs = []
     for index in range(1, len(points)):
@@ -139,22 +143,22 @@ def find_cliffs(points: Sequence[Point]) -> list[Cliff]:
     return cliffs
 
 
-def _at(kernel: Kernel, mini_batch: int) -> Kernel:
+def _resize(kernel: Kernel, mini_batch: int) -> Kernel:
     return replace(kernel, problem=kernel.problem.replace(mini_batch=mini_batch))
 
 
-def _point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> Point:
+def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> Point:
     size = kernel.problem.mini_batch
     whole = {row.algorithm: row for row in rows if row.micro_batch == size}
-    undivided = _fastest(list(whole.values()), kernel, limit)
+    undivided = _find_fastest(list(whole.values()), kernel, limit)
     return Point(
         size,
         undivided,
-        _fastest([row for row in rows if row.micro_batch <= size], kernel, limit),
+        _find_fastest([row for row in rows if row.micro_batch <= size], kernel, limit),
         (whole[undivided.parts[0].algorithm].spread_ms or 0.0) if undivided else 0.0,
     )
 
 
-def _fastest(rows: Sequence[Measurement], kernel: Kernel, limit: int | None) -> Configuration | None:
+def _find_fastest(rows: Sequence[Measurement], kernel: Kernel, limit: int | None) -> Configuration | None:
     fitting = [c for c in desirable_configurations(rows, kernel) if limit is None or c.workspace <= limit]
     return fitting[-1] if fitting else None

@@ -1,7 +1,8 @@
-"""Tiles: each sample divided along depth or height, where an algorithm does not fit even one whole sample.
+"""Tiles: parts of one sample along its depth or height, for algorithms that do not fit a whole sample.
 
-A tile is an ordinary problem, so it is measured and kept like a micro-batch, and tiles add to the rows of a
-sample as micro-batches add to the mini-batch: the same dynamic programming chooses them.
+A tile is an ordinary problem, so it is measured and kept like a micro-batch. The tiles of a sample add to its
+length along the axis as micro-batches add to the mini-batch, so the same dynamic programming chooses them.
+A tile's length counts in steps, which in a tile's configuration take the place of `micro_batch`.
 """
 
 import statistics
@@ -31,7 +32,10 @@ _ROUNDS = 5
 
 
 def are_worth_a_try(engine: Engine, cache: Cache, problem: Problem, pass_: str, limit: int) -> bool:
-    """Whether there is an algorithm that needs more than `limit` bytes for one sample."""
+    """Return whether some algorithm needs more than `limit` bytes of workspace for one sample.
+
+    Only such an algorithm can gain from tiles.
+    """
     found = candidates(engine, machine_of(engine), cache, Kernel(problem, pass_), [1])
     return any(candidate.workspace > limit for candidate in found[1])
 
@@ -39,9 +43,9 @@ def are_worth_a_try(engine: Engine, cache: Cache, problem: Problem, pass_: str, 
 def fastest_tiles(
     engine: Engine, cache: Cache, problem: Problem, pass_: str, policy: str, limit: int, listener: Listener
 ) -> Configuration | None:
-    """The fastest tiles within `limit` bytes, their `micro_batch` being steps; None where none fit.
+    """Return the fastest tiles of one sample within `limit` bytes of workspace; None if none fit.
 
-    What the cache lacks is measured. The time is that of one sample.
+    Their `micro_batch` is a length in steps, their time that of one sample. Missing measurements are made.
     """
     total = tile_steps(problem, pass_)
     accumulator = engine.accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
@@ -81,9 +85,12 @@ def better_tiles(
     rival: Configuration | None,
     listener: Listener,
 ) -> Configuration | None:
-    """The fastest tiles within `limit` bytes, where they beat a division of the mini-batch, if any."""
+    """Return the fastest tiles within `limit` bytes of workspace, if they beat `rival`, else None.
+
+    `rival` is a division of the mini-batch; None stands for no division that fits.
+    """
     problem, pass_ = kernel.problem, kernel.pass_
-    if most_slices(problem, pass_) == 1:  # tiles of a sample are summed like samples
+    if most_slices(problem, pass_) == 1:  # tiles' filter gradients would need the same sum as slices'
         return None
     if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
         return None
@@ -96,7 +103,11 @@ def better_tiles(
 def are_faster(
     engine: Engine, cache: Cache, problem: Problem, pass_: str, tiles: Configuration, rival: Configuration
 ) -> bool:
-    """Whether tiles, run whole with all their copies, beat a division of the mini-batch. It is kept."""
+    """Return whether tiles are faster than a division of the mini-batch.
+
+    Both are run whole, the tiles with their copies, unless the prediction or the cache answers already. The
+    cache keeps the comparison.
+    """
     if tiles.time_ms * problem.mini_batch >= rival.time_ms:
         return False
     machine, texts = machine_of(engine), (describe(rival), f"tiles {describe(tiles)}")

@@ -1,4 +1,4 @@
-"""Whether a plan still holds on this machine: its identity, its algorithms, their workspaces, its times."""
+"""The check that a plan still holds on this machine: machine, algorithms, workspaces and times."""
 
 import statistics
 from collections.abc import Iterator
@@ -19,7 +19,10 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """What one kernel of a plan is like now; `complaints` is empty where its choice can run as planned."""
+    """The present state of one kernel of a plan.
+
+    `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run.
+    """
 
     kernel: PlanKernel
     time_ms: float | None
@@ -27,13 +30,13 @@ class Finding:
 
     @property
     def slower(self) -> float | None:
-        """How many times as long it takes, where that is worth a word. A busy machine is no broken plan."""
+        """The present time over the planned one; None up to a factor that a busy machine explains."""
         factor = 0 if self.time_ms is None else self.time_ms / self.kernel.chosen.time_ms
         return factor if factor > _SLOWER else None
 
 
 def foreign(plan: Plan, engine: Engine) -> list[str]:
-    """In what the machine differs from the one that the plan was measured on."""
+    """Return a sentence for each difference between this machine and the plan's."""
     machine = machine_of(engine)
     now = {"device": machine.device, "library": machine.library, "threads": str(machine.threads)}
     return [
@@ -44,67 +47,71 @@ def foreign(plan: Plan, engine: Engine) -> list[str]:
 
 
 def verify(plan: Plan, engine: Engine, cap: int, listener: Listener, *, run: bool) -> list[Finding]:
-    """Look each kernel's choice and tiles up in the library, and where all is there, `run` the choice whole.
+    """Look up the choice and the tiles of each kernel in the library; with `run`, time the choices whole.
 
-    `cap` bounds the bytes that are allocated; MucudnnError where a kernel's tensors take more.
+    Only choices without complaints are run. `cap` bounds the bytes that are allocated.
+    Raises MucudnnError if a kernel's tensors take more than `cap`.
     """
     findings = []
     for kernel in listener.track(plan.kernels, "Verifying"):
-        complaints = tuple(_differences(kernel, engine))
-        time = _time(kernel, engine, cap) if run and not complaints else None
+        complaints = tuple(_find_complaints(kernel, engine))
+        time = _time_choice(kernel, engine, cap) if run and not complaints else None
         findings.append(Finding(kernel, time, complaints))
     return findings
 
 
-def _differences(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
+def _find_complaints(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
     problem, pass_, parts = kernel.problem, kernel.pass_, kernel.chosen.parts
     accumulator = engine.accumulator_size(problem, pass_, len(parts))
     if accumulator is None:
-        yield _why_not_summed(problem, pass_, len(parts), f"{len(parts)} micro-batches")
+        yield _explain_refusal(problem, pass_, len(parts), f"{len(parts)} micro-batches")
     else:
         for part in dict.fromkeys(parts):
             one = problem.replace(mini_batch=part.micro_batch)
-            yield from _changes(engine, one, pass_, part, accumulator, kernel.chosen.workspace)
+            yield from _check_part(engine, one, pass_, part, accumulator, kernel.chosen.workspace)
     if kernel.tiles is None:
         return
     parts = kernel.tiles.parts
     count = len(parts) * problem.mini_batch
     accumulator = engine.accumulator_size(problem, pass_, count)
     if accumulator is None:
-        yield _why_not_summed(problem, pass_, count, f"{count} tiles")
+        yield _explain_refusal(problem, pass_, count, f"{count} tiles")
         return
     for part in dict.fromkeys(parts):
         tile = tile_problem(problem, pass_, part.micro_batch)
-        beside = accumulator + tile_copies(problem, pass_, part.micro_batch)
-        for change in _changes(engine, tile, pass_, part, beside, kernel.tiles.workspace):
+        extra = accumulator + tile_copies(problem, pass_, part.micro_batch)
+        for change in _check_part(engine, tile, pass_, part, extra, kernel.tiles.workspace):
             yield f"tiles: {change}"
 
 
-def _why_not_summed(problem: Problem, pass_: str, count: int, slices: str) -> str:
+def _explain_refusal(problem: Problem, pass_: str, count: int, slices: str) -> str:
     return (
         refusal_of_slices(problem, pass_, count)
         or f"{slices} of {problem.data_type} cannot be summed on this device"
     )
 
 
-def _changes(
-    engine: Engine, problem: Problem, pass_: str, part: MicroConfiguration, beside: int, allowed: int
+def _check_part(
+    engine: Engine, problem: Problem, pass_: str, part: MicroConfiguration, extra: int, allowed: int
 ) -> Iterator[str]:
-    """What is not as planned of one part, which needs `beside` bytes beside its algorithm's workspace."""
+    """Yield what keeps one part from running as planned.
+
+    The part needs `extra` bytes beside its algorithm's workspace; the plan allows `allowed` bytes in all.
+    """
     found = engine.enumerate(problem, pass_)
     now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
     if now is None:
-        yield f"{part.algorithm} is not there any more"
+        yield f"the library has no algorithm {part.algorithm} any more"
     elif now.status != SUCCESS:
-        yield f"{part.algorithm} at {part.micro_batch} answers {now.status}"
-    elif now.workspace + beside > allowed:
+        yield f"{part.algorithm} at {part.micro_batch} fails with {now.status}"
+    elif now.workspace + extra > allowed:
         yield (
-            f"{part.algorithm} at {part.micro_batch} needs {format_size(now.workspace + beside)} of "
-            f"workspace, the plan allows {format_size(allowed)}"
+            f"{part.algorithm} at {part.micro_batch} needs {format_size(now.workspace + extra)} of "
+            f"workspace, but the plan allows {format_size(allowed)}"
         )
 
 
-def _time(kernel: PlanKernel, engine: Engine, cap: int) -> float:
+def _time_choice(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     problem = kernel.problem
     measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))

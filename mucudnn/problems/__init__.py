@@ -1,1 +1,1 @@
-"""What is to be computed: kernels, their descriptors and networks of them."""
+"""The work: kernels, their descriptors, and the networks that they make."""

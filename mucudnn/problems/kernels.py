@@ -1,4 +1,4 @@
-"""The kernels of a network: from a bundled name, a file of descriptors, or one descriptor."""
+"""Kernels, and reading them from a bundled network, a file of descriptors, or one descriptor."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ DEFAULT_BATCH = 64
 
 @dataclass(frozen=True)
 class Kernel:
-    """One (problem, pass), with its name and how often it occurs in the network."""
+    """A problem in one pass, with its name and the number of times that it occurs in the network."""
 
     problem: Problem
     pass_: str
@@ -26,7 +26,7 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """The name, or the descriptor where it has none."""
+        """The name, or the short descriptor if the kernel has no name."""
         return self.name or short_text(self.problem)
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line gave; None where it gave nothing."""
+    """The values of the command line's flags; None for a flag that was not given."""
 
     batch: int | None = None
     dtype: str | None = None
@@ -44,17 +44,17 @@ class Flags:
 
 
 def bundled_networks() -> list[str]:
-    """Names of the networks in the package."""
+    """Return the names of the networks that come with the package, sorted."""
     folder = resources.files("mucudnn.problems") / "networks"
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".txt"))
 
 
 def read_network(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
-    """The kernels of a bundled network, a file or a descriptor; identical ones are counted, not repeated.
+    """Return the kernels of a bundled network, a file or a descriptor, in these passes.
 
-    What a descriptor says stands unless a flag was given; what neither says takes the default. A fused
-    convolution has the pass forward only: of the others there is no kernel.
-    Raises UsageError, which for a file names the line.
+    Identical kernels become one with their count. A flag overrides the descriptor; the default applies where
+    neither gives a value. A fused convolution has a kernel in the pass forward only.
+    Raises UsageError if the source cannot be read or has no kernel; for a file the error names the line.
     """
     merged: dict[tuple[Problem, str], Kernel] = {}
     for problem, name, count in _read_lines(source, flags):
@@ -64,7 +64,7 @@ def read_network(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
             first = merged.setdefault((problem, pass_), Kernel(problem, pass_, name, 0))
             merged[problem, pass_] = replace(first, count=first.count + count)
     if not merged:
-        raise UsageError(f"{source}: there is no descriptor in it for the pass {', '.join(passes)}")
+        raise UsageError(f"{source} has no descriptor with a kernel in the pass {', '.join(passes)}")
     return list(merged.values())
 
 
@@ -82,7 +82,7 @@ def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]
             return [_read_descriptor(source, flags)]
         except ValueError as error:
             raise UsageError(f"'{source}': {error}") from None
-    raise UsageError(_unknown(source))
+    raise UsageError(_explain_unknown(source))
 
 
 def _read_text(text: str, source: str, flags: Flags) -> list[tuple[Problem, str, int]]:
@@ -112,9 +112,9 @@ def _read_descriptor(text: str, flags: Flags) -> tuple[Problem, str, int]:
     return given, name, count
 
 
-def _unknown(source: str) -> str:
+def _explain_unknown(source: str) -> str:
     if source and Path(source).is_dir():
-        return f"'{source}' is a folder: write a network, a file or a descriptor"
+        return f"'{source}' is a folder: give a network, a file or a descriptor"
     if Path(source).suffix or Path(source).name != source:
         return f"there is no file '{source}'"
     names = bundled_networks()

@@ -1,4 +1,4 @@
-"""Which micro-batch sizes are measured for a mini-batch."""
+"""The micro-batch sizes that each policy measures for a mini-batch."""
 
 from mucudnn._native import Problem, most_slices
 from mucudnn.errors import UsageError
@@ -7,14 +7,14 @@ POLICIES = ("power_of_two", "all", "undivided")
 
 
 def parse_policy(text: str) -> str:
-    """The policy's name. Raises UsageError."""
+    """Return `text` if it names a policy. Raises UsageError."""
     if text not in POLICIES:
-        raise UsageError(f"'{text}' is not a batch-size policy: there are {', '.join(POLICIES)}")
+        raise UsageError(f"'{text}' is not a batch-size policy: the policies are {', '.join(POLICIES)}")
     return text
 
 
 def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
-    """The sizes of a policy, ascending; the mini-batch itself is always one of them."""
+    """Return the micro-batch sizes of a policy, ascending; the mini-batch itself is always one of them."""
     if policy == "undivided":
         return [mini_batch]
     if policy == "all":
@@ -24,6 +24,9 @@ def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
 
 
 def usable_sizes(policy: str, problem: Problem, pass_: str) -> list[int]:
-    """Return a policy's sizes for a kernel: the mini-batch alone where slices cannot be summed."""
+    """Return a policy's micro-batch sizes for a kernel, ascending.
+
+    The mini-batch alone is usable where the filter gradients of slices cannot be summed.
+    """
     divided = most_slices(problem, pass_) > 1
     return micro_batch_sizes(policy if divided else "undivided", problem.mini_batch)

@@ -1,4 +1,4 @@
-"""From the shapes of arrays to a problem, and back."""
+"""Conversions between the shapes of arrays and a problem, with the checks of a caller's arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -23,24 +23,27 @@ def problem_of(
     groups: int,
     math: str = "default",
 ) -> Problem:
-    """The problem of an input x and a filter w; one spatial dimension becomes a height of 1 and a width.
+    """Return the problem that convolves an input of shape `x` with a filter of shape `w`.
 
-    Raises UsageError, naming the argument; ArgumentTypeError where a size is no integer.
+    A problem has two spatial dimensions at least: a single one becomes the width, with a height of 1.
+    Raises UsageError for arguments that make no convolution, and ArgumentTypeError for a size that is no
+    integer; both name the argument.
     """
     x, w, layout = exact_shape("x", x), exact_shape("w", w), exact_layout(layout)
     dims = len(x) - 2
     if dims not in (1, 2, 3) or len(w) != len(x):
         raise UsageError(
-            f"x has {len(x)} axes and w {len(w)}: both need 2 and 1, 2 or 3 spatial ones, "
+            f"x has {len(x)} axes and w {len(w)}: give both the same number, 3 to 5, "
             f"in the order of layout {layout!r}"
         )
-    (batch, channels, *input_), (filters, filter_channels, *kernel) = _first(x, layout), _first(w, layout)
+    batch, channels, *input_ = _channels_second(x, layout)
+    filters, filter_channels, *kernel = _channels_second(w, layout)
     flat = (1,) if dims == 1 else ()
     groups = exact_size("groups", groups)
     if filter_channels * groups != channels:
         raise UsageError(
-            f"x has {channels} channels, w takes {filter_channels} for each of {groups} groups: "
-            "the channels of x must be those of w times groups"
+            f"x has {channels} channels, but w takes {filter_channels} in each of {groups} groups: "
+            "x must have the channels of w times groups"
         )
     try:
         return Problem(
@@ -49,9 +52,9 @@ def problem_of(
             out_channels=filters,
             input=(*flat, *input_),
             kernel=(*flat, *kernel),
-            stride=(*flat, *_spatial("stride", stride, dims)),
-            padding=(*(0 for _ in flat), *_spatial("padding", padding, dims)),
-            dilation=(*flat, *_spatial("dilation", dilation, dims)),
+            stride=(*flat, *_read_spatial("stride", stride, dims)),
+            padding=(*(0 for _ in flat), *_read_spatial("padding", padding, dims)),
+            dilation=(*flat, *_read_spatial("dilation", dilation, dims)),
             groups=groups,
             data_type=data_type,
             layout=layout,
@@ -62,7 +65,7 @@ def problem_of(
 
 
 def shapes_of(problem: Problem, dims: int) -> dict[str, Shape]:
-    """The shapes of x, w and y in the problem's layout, with `dims` spatial dimensions."""
+    """Return the shapes of x, w and y in the problem's layout, with `dims` spatial dimensions."""
     axes = slice(problem.dims - dims, None)
     whole = {
         "x": (problem.mini_batch, problem.in_channels, *problem.input[axes]),
@@ -77,14 +80,14 @@ def shapes_of(problem: Problem, dims: int) -> dict[str, Shape]:
 def exact_layout(layout: object) -> str:
     """Return the layout as a str. Raises ArgumentTypeError, UsageError."""
     if isinstance(layout, str) and layout in ("nchw", "nhwc"):
-        return str.__str__(layout)  # of an Enum, too
+        return str.__str__(layout)  # a str even if the caller gave a member of an Enum
     error = UsageError if isinstance(layout, str) else ArgumentTypeError
-    raise error(f"layout is {shown(layout)}: there are 'nchw' and 'nhwc'")
+    raise error(f"layout is {shown(layout)}: it must be 'nchw' or 'nhwc'")
 
 
 def exact_shape(name: str, shape: object) -> Shape:
     """Return a shape as a tuple of ints. Raises ArgumentTypeError, UsageError."""
-    sizes = _listed(shape)
+    sizes = _list_elements(shape)
     if sizes is None:
         raise ArgumentTypeError(f"the shape of {name} is {shown(shape)}, not a size for each axis")
     return tuple(exact_size(f"the shape of {name}", size) for size in sizes)
@@ -92,12 +95,15 @@ def exact_shape(name: str, shape: object) -> Shape:
 
 def exact_sizes(name: str, value: object) -> int | Shape:
     """Return a size as an int, or several as a tuple of ints. Raises ArgumentTypeError, UsageError."""
-    sizes = _listed(value)
+    sizes = _list_elements(value)
     return exact_size(name, value) if sizes is None else tuple(exact_size(name, size) for size in sizes)
 
 
 def exact_size(name: str, value: object) -> int:
-    """Return a whole number as an int. Raises ArgumentTypeError for all others, and bools; UsageError."""
+    """Return a whole number as an int.
+
+    Raises ArgumentTypeError for any other value, bools included; UsageError for a size that no int32 holds.
+    """
     size = whole_number(value)
     if size is None:
         raise ArgumentTypeError(f"{name} is {shown(value)}, not a whole number")
@@ -107,7 +113,7 @@ def exact_size(name: str, value: object) -> int:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number of any type as an int; None for all else, and for bools."""
+    """Return a whole number of any type as an int; None for any other value, bools included."""
     if type(value) is int:
         return value
     plain = scalar(value)
@@ -118,32 +124,35 @@ def whole_number(value: object) -> int | None:
 
 
 def scalar(value: Any) -> Any:
-    """Return the number in an array without axes as Python's, None for another element, all else as it is."""
+    """Return the number in an array without axes as a Python number.
+
+    Return None if the array's element is no number, and any value that is no such array unchanged.
+    """
     try:
         if value.ndim != 0:
             return value
         return value.item() if getattr(value.dtype, "kind", "f") in "biufc" else None
-    except Exception:  # it is no array, or has no number to give
+    except Exception:  # it is no array, or its library refuses to give the number
         return value
 
 
-def _listed(value: Any) -> Sequence[object] | None:
-    """The elements of a sequence or of an array with axes; None for all else."""
+def _list_elements(value: Any) -> Sequence[object] | None:
+    """Return the elements of a sequence or of an array with axes; None for any other value."""
     if isinstance(value, Sequence):
         return None if isinstance(value, str | bytes | bytearray | memoryview) else value
     try:
         listed = value.tolist()
-    except Exception:  # it is no array, or not on this device
+    except Exception:  # it is no array, or its values are not in the CPU's memory
         return None
     return listed if isinstance(listed, list) else None
 
 
-def _first(shape: Shape, layout: str) -> Shape:
-    """With the channels behind the samples."""
+def _channels_second(shape: Shape, layout: str) -> Shape:
+    """Return the shape in the order of nchw: the channels directly after the samples."""
     return shape if layout == "nchw" else (shape[0], shape[-1], *shape[1:-1])
 
 
-def _spatial(name: str, value: Sizes, dims: int) -> Shape:
+def _read_spatial(name: str, value: Sizes, dims: int) -> Shape:
     sizes = exact_sizes(name, value)
     if isinstance(sizes, int):
         return (sizes,) * dims

@@ -1,6 +1,6 @@
 """The report: the numbers (`gather`), the plots (matplotlib) and the page (jinja2).
 
-`gather` and `curves` need neither matplotlib nor jinja2; `plots` and `page` do, and are imported late.
+`plots` and `page` need matplotlib and jinja2, which may not be installed: import them where they are used.
 """
 
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from mucudnn.errors import MucudnnError
 
 
 def check_installed() -> None:
-    """Raises MucudnnError where what plots and page are made with is not installed."""
+    """Raise MucudnnError if jinja2 or matplotlib, which page and plots need, is not installed."""
     missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if missing:
         raise MucudnnError(f"{' and '.join(missing)} not installed: pip install 'mucudnn[report]'")

@@ -1,4 +1,4 @@
-"""Sentences: what more memory would buy, and how much less would do."""
+"""Advice in sentences: the time that more memory would save, and the memory that would be enough."""
 
 from collections.abc import Iterator
 
@@ -7,24 +7,32 @@ from mucudnn.plans.text import milliseconds
 from mucudnn.report.curves import Curve, Point
 from mucudnn.sizes import format_size
 
-# Relative to the network's time, or to the limit; less is not worth a sentence.
+# The least gain that gets a sentence, relative to the network's time or to the limit.
 _WORTH = 0.01
 
 
 def advise(limits: Limits, kernels: int, even: Curve, divided: Curve) -> Iterator[str]:
-    """For a total of the whole network (WD), or for a limit that each of so many kernels has (WR)."""
+    """Yield the sentences of advice on a limit.
+
+    With a total (WD) they are about that total; with a limit for each kernel (WR) about that limit, which
+    `kernels` kernels have. `even` and `divided` are the network's curves with the total split evenly and
+    divided by need.
+    """
     if limits.total is not None:
-        yield from _about(divided, limits.total, "", 1)
+        yield from _advise_on(divided, limits.total, "", 1)
     elif limits.workspace is not None:
-        yield from _about(even, kernels * limits.workspace, " for each kernel", kernels)
-        yield from _division(even, divided, kernels * limits.workspace, kernels)
+        yield from _advise_on(even, kernels * limits.workspace, " for each kernel", kernels)
+        yield from _advise_division(even, divided, kernels * limits.workspace, kernels)
     else:
         enough = even.points[-1].workspace // kernels
         yield f"There is no limit: {format_size(enough)} for each kernel is all that would be used."
 
 
 def next_step(curve: Curve, present: int) -> Point | None:
-    """The point beyond `present` bytes that saves most for each byte more; None where none saves 1 %."""
+    """Return the point beyond `present` bytes that saves most time per additional byte.
+
+    Return None if no point saves 1 % of the time.
+    """
     now = curve.at(present)
     if now is None:
         return None
@@ -32,10 +40,13 @@ def next_step(curve: Curve, present: int) -> Point | None:
     return max(worth, key=lambda p: (now - p.time_ms) / (p.workspace - present), default=None)
 
 
-def _about(curve: Curve, present: int, each: str, copies: int) -> Iterator[str]:
-    """`copies` is how often a limit counts in the curve's workspace."""
+def _advise_on(curve: Curve, present: int, each: str, copies: int) -> Iterator[str]:
+    """Yield sentences about more and about less workspace than `present` bytes.
+
+    The sentences give sizes per limit: the curve's workspace counts each limit `copies` times.
+    """
     now = curve.at(present)
-    assert now is not None  # the choices were made within it
+    assert now is not None  # the decisions fit `present` bytes, so the curve has a time there
     step = next_step(curve, present)
     if step is None:
         yield "More workspace would save less than 1 % of the time."
@@ -54,8 +65,11 @@ def _about(curve: Curve, present: int, each: str, copies: int) -> Iterator[str]:
         )
 
 
-def _division(even: Curve, divided: Curve, present: int, kernels: int) -> Iterator[str]:
-    """What dividing the total (WD) would make of it, where every kernel keeps a workspace of its own."""
+def _advise_division(even: Curve, divided: Curve, present: int, kernels: int) -> Iterator[str]:
+    """Yield a sentence about the memory that workspace division (WD) would save.
+
+    It applies to programs in which every kernel keeps a workspace of its own.
+    """
     now = even.at(present)
     enough = None if now is None else divided.least_workspace(now)
     if kernels > 1 and enough is not None and enough < present:

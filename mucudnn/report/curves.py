@@ -11,12 +11,12 @@ from mucudnn.solver import Configuration, divide_workspace
 from mucudnn.solver.configuration import pareto_front
 
 Fronts = Mapping[Kernel, Sequence[Configuration]]
-_SOLVED = 40  # totals that are divided, evenly spaced by their logarithms
+_SOLVED = 40  # the number of totals at which WD is solved, evenly spaced on a logarithmic scale
 
 
 @dataclass(frozen=True)
 class Point:
-    """All kernels together: bytes and milliseconds."""
+    """The workspace in bytes and the time in milliseconds of all kernels together."""
 
     workspace: int
     time_ms: float
@@ -24,39 +24,42 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A step curve: points with workspace ascending and time descending, each holding up to the next."""
+    """A step curve: points with workspace ascending and time descending.
+
+    The time of a point holds up to the workspace of the next point.
+    """
 
     points: tuple[Point, ...]
 
     def at(self, workspace: int) -> float | None:
-        """Milliseconds within so many bytes; None where nothing fits."""
+        """Return the milliseconds within so many bytes of workspace; None if nothing fits."""
         after = bisect.bisect_right(self.points, workspace, key=lambda point: point.workspace)
         return self.points[after - 1].time_ms if after else None
 
     def least_workspace(self, time_ms: float) -> int | None:
-        """Bytes within which it takes no longer, but for rounding; None where it always does."""
+        """Return the least bytes for a time (within rounding); None if the curve never is that fast."""
         enough = (p.workspace for p in self.points if p.time_ms <= time_ms * (1 + 1e-9))
         return next(enough, None)
 
 
 def even_curve(fronts: Fronts) -> Curve:
-    """The total split evenly: every kernel is the fastest within the same bytes.
+    """Return the curve with the total split evenly: each kernel may use the same bytes.
 
     `fronts` holds the Pareto-optimal configurations of each kernel, workspace ascending. The curve is empty
-    where a kernel has none.
+    if a kernel has none.
     """
     kernels = sum(kernel.count for kernel in fronts)
-    points = [Point(kernels * limit, _total(choice).time_ms) for limit, choice in _even_choices(fronts)]
+    points = [Point(kernels * limit, _sum_costs(choice).time_ms) for limit, choice in _choose_evenly(fronts)]
     return Curve(tuple(pareto_front(points)))
 
 
 def divided_curve(fronts: Fronts, totals: Sequence[int] = ()) -> Curve:
-    """The total divided among the kernels (WD).
+    """Return the curve with the total divided among the kernels (WD).
 
-    Solved at totals of all magnitudes, and at those given; an even split is a division too, so that the
-    curve is never above `even_curve`.
+    WD is solved at totals of all magnitudes, and at `totals`. Even splits are among the divisions, so that
+    the curve is never above `even_curve`.
     """
-    divisions = [choice for _, choice in _even_choices(fronts)]
+    divisions = [choice for _, choice in _choose_evenly(fronts)]
     least = sum(kernel.count * front[0].workspace for kernel, front in fronts.items())
     most = sum(kernel.count * front[-1].workspace for kernel, front in fronts.items())
     if most > least:
@@ -65,24 +68,24 @@ def divided_curve(fronts: Fronts, totals: Sequence[int] = ()) -> Curve:
         counts = {kernel: kernel.count for kernel in fronts}
         for total in {least, *spaced, *(total for total in totals if total >= least)}:
             divisions.append(divide_workspace(fronts, total, counts=counts))
-    points = sorted(map(_total, divisions), key=lambda point: (point.workspace, point.time_ms))
+    points = sorted(map(_sum_costs, divisions), key=lambda point: (point.workspace, point.time_ms))
     return Curve(tuple(pareto_front(points)))
 
 
-def _even_choices(fronts: Fronts) -> list[tuple[int, dict[Kernel, Configuration]]]:
-    """(bytes for each kernel, choice) at every limit that changes the choice."""
+def _choose_evenly(fronts: Fronts) -> list[tuple[int, dict[Kernel, Configuration]]]:
+    """Return (bytes for each kernel, choice) at every limit that changes the choice."""
     if not all(fronts.values()):
         return []
     least = max(front[0].workspace for front in fronts.values())
     limits = sorted({c.workspace for front in fronts.values() for c in front if c.workspace >= least})
-    return [(limit, {k: _fastest(front, limit) for k, front in fronts.items()}) for limit in limits]
+    return [(limit, {k: _find_fastest(front, limit) for k, front in fronts.items()}) for limit in limits]
 
 
-def _fastest(front: Sequence[Configuration], limit: int) -> Configuration:
+def _find_fastest(front: Sequence[Configuration], limit: int) -> Configuration:
     return front[bisect.bisect_right(front, limit, key=lambda c: c.workspace) - 1]
 
 
-def _total(choice: Mapping[Kernel, Configuration]) -> Point:
+def _sum_costs(choice: Mapping[Kernel, Configuration]) -> Point:
     return Point(
         sum(kernel.count * c.workspace for kernel, c in choice.items()),
         sum(kernel.count * c.time_ms for kernel, c in choice.items()),

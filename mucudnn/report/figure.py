@@ -1,4 +1,4 @@
-"""The one style of all plots: colours by role, axes of bytes, SVG to be put into a page, files."""
+"""The style of all plots: colours by role, axes of bytes, SVG for a page, and files."""
 
 import io
 import math
@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from mucudnn.errors import MucudnnError
 from mucudnn.sizes import format_size
 
-# Colours on white, which files use, and on a dark page. In a page both come from CSS variables.
+# The colours of each role on white, which files use, and on a dark page. A page sets both as CSS variables.
 PALETTE = {
     "ink": ("#1f2429", "#e8eaed"),
     "muted": ("#59636e", "#a3adb8"),
@@ -31,10 +31,10 @@ PALETTE = {
 LIGHT = {role: light for role, (light, _) in PALETTE.items()}
 
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.fonttype": "none",  # text stays text, and takes the page's font
     "font.family": "sans-serif",
     "font.size": 10,
-    "text.parse_math": False,  # a $ in a name is a $
+    "text.parse_math": False,  # a $ in a name is no formula
     "text.color": LIGHT["ink"],
     "axes.labelcolor": LIGHT["muted"],
     "axes.edgecolor": LIGHT["muted"],
@@ -57,14 +57,14 @@ _STYLE: dict[Any, Any] = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Figures are made and written inside of it."""
+    """Return the context in which all figures are made and written."""
     return matplotlib.rc_context(_STYLE)
 
 
 def new_axes(
     width: float, height: float, left: float, right: float = 12, bottom: float = 38, top: float = 10
 ) -> tuple[Figure, Axes]:
-    """A figure with axes; sizes and margins in CSS pixels."""
+    """Return a figure with one pair of axes; sizes and margins are in CSS pixels."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
     return figure, figure.add_axes(box)
@@ -73,17 +73,17 @@ def new_axes(
 class SizeScale:
     """An axis of bytes: logarithmic, but for a linear stretch at its left end that holds 0."""
 
-    _MAGNITUDES = 2**10  # from the largest down to where the linear stretch begins
+    _MAGNITUDES = 2**10  # the largest size over the size at which the linear stretch ends, at most
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        """For an axis that shows all of these."""
+        """Make a scale that shows all these sizes, in bytes."""
         positive = [size for size in sizes if size > 0] or [1]
         self._largest = max(positive)
         least = max(min(positive), self._largest // self._MAGNITUDES, 1)
         self._linear = 2 ** int(math.log2(least))
 
     def apply(self, axes: Axes, ticks: int) -> None:
-        """Make it the axes' x, with 0 and up to as many ticks."""
+        """Make this the x axis, with at most `ticks` ticks, one of them at 0."""
         axes.set_xscale("symlog", base=2, linthresh=self._linear, linscale=1)
         first, last = int(math.log2(self._linear)), int(math.log2(self._largest))
         stride = next(s for s in count(1) if (last - first) // s + 2 <= ticks)
@@ -95,14 +95,14 @@ class SizeScale:
 
     @property
     def end(self) -> float:
-        """Where the axis ends, somewhat beyond the largest size."""
+        """The end of the axis in bytes, somewhat beyond the largest size."""
         return 1.25 * self._largest
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> str:
-    """An `<svg>` element that takes its colours from the page; `name` keeps its ids apart from others in it.
+    """Return the figure as an `<svg>` element that takes its colours from the page.
 
-    `label` is what a screen reader says instead.
+    `name` makes its ids unique in the page. A screen reader reads `label` instead of the figure.
     """
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -120,7 +120,10 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
-    """Write one plot, with what the page says around it. Raises MucudnnError."""
+    """Write one plot to a file, with the title and legend that the page shows beside it.
+
+    Raises MucudnnError.
+    """
     axes = figure.axes[0]
     axes.set_title(title, loc="left", fontsize=10)
     if axes.get_legend_handles_labels()[0]:
@@ -129,7 +132,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a PNG or an SVG, by the path's suffix. Raises MucudnnError."""
+    """Write a figure as PNG or SVG; the path's suffix says which. Raises MucudnnError."""
     try:
         figure.savefig(path, facecolor="white", bbox_inches="tight", dpi=144)
     except OSError as error:

@@ -13,20 +13,23 @@ from mucudnn.report.gather import Report
 
 
 def write_plots(report: Report, folder: Path, suffix: str) -> int:
-    """One file for each plot, `suffix` being `svg` or `png`. Returns how many. Raises MucudnnError."""
+    """Write each plot of a report to a file. Returns the number of files. Raises MucudnnError.
+
+    `suffix` is `svg` or `png`. The folder is made if it does not exist.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MucudnnError(f"the folder {folder} cannot be made: {error.strerror}") from None
     number = 0
     with style():
-        for number, (title, figure) in enumerate(_figures(report), 1):
+        for number, (title, figure) in enumerate(_draw_figures(report), 1):
             name = re.sub(r"[^\w.-]+", "-", title.replace("×", "x"))[:100]
             save(figure, folder / f"{number:03}-{name}.{suffix}", title)
     return number
 
 
-def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
+def _draw_figures(report: Report) -> Iterator[tuple[str, Figure]]:
     yield report.network, plots.network_plot(report, wide=True)
     for pass_, kernels in report.by_pass.items():
         yield f"workspace {pass_}", plots.workspace_plot(report, kernels)

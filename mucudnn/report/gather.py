@@ -1,4 +1,4 @@
-"""All that the page says, as numbers and sentences; no plots yet."""
+"""The content of the page as numbers and sentences, without plots."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from mucudnn.solver.configuration import pareto_front
 
 @dataclass(frozen=True)
 class KernelReport:
-    """A kernel's decision, and the Pareto-optimal of its undivided algorithms, workspace ascending."""
+    """A kernel's decision, and its Pareto-optimal undivided algorithms, workspace ascending."""
 
     name: str
     decision: Decision
@@ -25,33 +25,33 @@ class KernelReport:
 
     @property
     def kernel(self) -> Kernel:
-        """What was decided on."""
+        """The kernel that the decision is about."""
         return self.decision.kernel
 
     @property
     def title(self) -> str:
-        """The name, the pass, and how often the kernel occurs where that is more than once."""
+        """The name, the pass, and the kernel's count if it occurs more than once."""
         count = f" ×{self.kernel.count}" if self.kernel.count > 1 else ""
         return f"{self.name} {self.kernel.pass_}{count}"
 
     @property
     def predicted(self) -> Times:
-        """Sums of what was measured of the parts."""
+        """The predicted times: sums of the measured times of the parts."""
         return predicted(self.decision)
 
     @property
     def measured(self) -> Times | None:
-        """Of whole runs; None where there were none."""
+        """The measured times of whole runs; None if there were none."""
         return measured(self.decision)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A network's decisions and what they cost and gain.
+    """A network's decisions, with its curves of time against workspace.
 
     `even`, `divided` and `undivided` are curves of the network's time against its total workspace: the
     total split evenly (WR), divided among the kernels (WD), and split evenly but without division of
-    mini-batches. `present` is the total that the limits amount to, None without limit.
+    mini-batches. `present` is the sum of the limits in bytes, None without a limit. `advice` are sentences.
     """
 
     network: str
@@ -65,26 +65,26 @@ class Report:
 
     @property
     def by_pass(self) -> dict[str, list[KernelReport]]:
-        """The kernels of each pass that there is."""
+        """The kernels of each pass that has any."""
         passes = {name: [k for k in self.kernels if k.kernel.pass_ == name] for name in PASSES}
         return {name: kernels for name, kernels in passes.items() if kernels}
 
     @property
     def workspace(self) -> int:
-        """Bytes that the choices use: the sum (WD), or the most of any kernel (WR)."""
+        """The bytes that the choices use: the sum over all kernels (WD), or the largest (WR)."""
         return total_workspace(self.result)
 
     def held(self, kernel: KernelReport) -> int:
-        """Bytes of the kernel's choice, and of all identical ones where each has its own (WD)."""
+        """Return the bytes of a kernel's choice; with WD, those of all identical kernels together."""
         copies = kernel.kernel.count if self.result.limits.mode == "wd" else 1
         return copies * kernel.decision.chosen.workspace
 
 
 def gather(network: str, result: Result, measurements: Mapping[Kernel, Sequence[Measurement]]) -> Report:
-    """Of a result and of all measurements that it was decided from."""
+    """Return the report of a result; `measurements` are those that the decisions were made from."""
     names = short_names([decision.kernel.label for decision in result.decisions])
     kernels = tuple(
-        KernelReport(name, decision, _undivided(decision.kernel, measurements[decision.kernel]))
+        KernelReport(name, decision, _find_undivided(decision.kernel, measurements[decision.kernel]))
         for name, decision in zip(names, result.decisions, strict=True)
     )
     desirable = {k.kernel: k.decision.desirable for k in kernels}
@@ -105,7 +105,7 @@ def gather(network: str, result: Result, measurements: Mapping[Kernel, Sequence[
     )
 
 
-def _undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tuple[Configuration, ...]:
+def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tuple[Configuration, ...]:
     whole = [
         Configuration((part,))
         for m in measurements

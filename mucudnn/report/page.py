@@ -1,4 +1,4 @@
-"""The page: numbers and plots put into a template, which loads nothing from anywhere."""
+"""The page: a template filled with numbers and plots. It loads no other file."""
 
 from datetime import date
 from importlib import resources
@@ -16,7 +16,7 @@ from mucudnn.solver import Configuration
 
 
 def render(report: Report, written: date) -> str:
-    """The HTML text: one file, without scripts, that needs no other."""
+    """Return the page as HTML text, without scripts and references to other files."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_read),
         autoescape=True,
@@ -33,13 +33,13 @@ def render(report: Report, written: date) -> str:
             sums=total(report.result),
             ran=any(k.measured for k in report.kernels),
             final=final,
-            problems=_problems(report),
+            problems=_describe_problems(report),
             written=f"{written.day} {written:%B %Y}",
             version=__version__,
             palette=PALETTE,
-            network_plots=_network_plots(report),
-            workspace_plots={name: _workspace_plot(report, name) for name in report.by_pass},
-            kernel_plots=_kernel_plots(report),
+            network_plots=_draw_network(report),
+            workspace_plots={name: _draw_workspace(report, name) for name in report.by_pass},
+            kernel_plots=_draw_kernels(report),
         )
 
 
@@ -47,20 +47,20 @@ def _read(name: str) -> str:
     return (resources.files("mucudnn.report") / name).read_text("utf-8")
 
 
-def _problems(report: Report) -> str:
-    """What the kernels' mini-batches, data types, layouts and arithmetic are: `mini-batch 64, f32, nchw`."""
+def _describe_problems(report: Report) -> str:
+    """Describe the kernels' mini-batches, data types, layouts and arithmetic: `mini-batch 64, f32, nchw`."""
     problems = [k.kernel.problem for k in report.kernels]
-    said = [
+    properties = [
         [str(p.mini_batch) for p in problems],
         [p.data_type for p in problems],
         [p.layout for p in problems],
         [f"{p.math} arithmetic" for p in problems if p.math != "default"],
     ]
-    return "mini-batch " + ", ".join(" and ".join(dict.fromkeys(words)) for words in said if words)
+    return "mini-batch " + ", ".join(" and ".join(dict.fromkeys(words)) for words in properties if words)
 
 
-def _network_plots(report: Report) -> dict[str, str]:
-    """For wide and for narrow screens; only one of them is shown."""
+def _draw_network(report: Report) -> dict[str, str]:
+    """Draw the network's plot for wide and for narrow screens; the page shows one of them."""
     label = "Time of all kernels against their total workspace, undivided, split evenly and split by need. "
     label += " ".join(report.advice)
     return {
@@ -69,7 +69,7 @@ def _network_plots(report: Report) -> dict[str, str]:
     }
 
 
-def _workspace_plot(report: Report, pass_: str) -> str:
+def _draw_workspace(report: Report, pass_: str) -> str:
     kernels = report.by_pass[pass_]
     largest = max(kernels, key=report.held)
     most = format_size(report.held(largest))
@@ -77,7 +77,7 @@ def _workspace_plot(report: Report, pass_: str) -> str:
     return inline_svg(plots.workspace_plot(report, kernels), f"workspace-{pass_}", label)
 
 
-def _kernel_plots(report: Report) -> dict[KernelReport, str]:
+def _draw_kernels(report: Report) -> dict[KernelReport, str]:
     scale = plots.kernel_scale(report)
     return {
         kernel: inline_svg(plots.kernel_plot(kernel, scale), f"kernel-{number}", _describe(kernel))
@@ -89,10 +89,10 @@ def _describe(kernel: KernelReport) -> str:
     desirable, chosen = kernel.decision.desirable, kernel.decision.chosen
     first, last = desirable[0], desirable[-1]
     return (
-        f"{kernel.title}: {len(desirable)} configurations, from {_cost(first)} to {_cost(last)}; "
-        f"chosen {micro_batches(chosen, ' + ')}, {_cost(chosen)}"
+        f"{kernel.title}: {len(desirable)} configurations, from {_format_cost(first)} to "
+        f"{_format_cost(last)}; chosen {micro_batches(chosen, ' + ')}, {_format_cost(chosen)}"
     )
 
 
-def _cost(configuration: Configuration) -> str:
+def _format_cost(configuration: Configuration) -> str:
     return f"{milliseconds(configuration.time_ms)} ms with {format_size(configuration.workspace)}"

@@ -5,27 +5,28 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mucudnn.report.curves import Curve
+from mucudnn.report.curves import Point
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration
 
-_BAR = 17  # height of a bar with the space to the next
+_BAR = 17  # pixels of a bar's height with the space to the next bar
 
 
 def kernel_scale(report: Report) -> SizeScale:
-    """One axis of bytes for the plots of all kernels, so that they compare."""
+    """Return one axis of bytes for the plots of all kernels, which makes them comparable."""
     return SizeScale(c.workspace for k in report.kernels for c in (*k.decision.desirable, *k.undivided))
 
 
 def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
-    """The desirable set of one kernel as steps, the choice marked, the undivided algorithms beside them."""
+    """Draw the desirable set of one kernel as steps, its choice, and its undivided algorithms."""
     figure, axes = new_axes(300, 190, left=44)
     scale.apply(axes, ticks=4)
     chosen = kernel.decision.chosen
-    _steps(axes, _points(kernel.undivided), scale, "undivided", "best undivided", marker="s", dashed=True)
-    _steps(axes, _points(kernel.decision.desirable), scale, "divided", "desirable set", marker="o")
+    undivided, desirable = _costs_of(kernel.undivided), _costs_of(kernel.decision.desirable)
+    _draw_steps(axes, undivided, scale, "undivided", "best undivided", marker="s", dashed=True)
+    _draw_steps(axes, desirable, scale, "divided", "desirable set", marker="o")
     axes.plot(
         [chosen.workspace], [chosen.time_ms], "D", color=LIGHT["chosen"], markersize=8,
         label="chosen", zorder=4, clip_on=False,
@@ -37,7 +38,7 @@ def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
 
 
 def network_plot(report: Report, *, wide: bool) -> Figure:
-    """The network's time against its total workspace: three curves, and where the limit is."""
+    """Draw the network's time against its total workspace: three curves, and a line at the limit."""
     figure, axes = new_axes(*(720, 330) if wide else (340, 300), left=58, top=20)
     curves = (report.undivided, report.even, report.divided)
     points = [point for curve in curves for point in curve.points]
@@ -49,7 +50,7 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
         (report.even, "even", "divided, split evenly (WR)", (0, (5, 2))),
         (report.divided, "divided", "divided, split by need (WD)", "solid"),
     ):
-        x, y = _outline(_points_of(curve), scale)
+        x, y = _trace_steps(_costs_of(curve.points), scale)
         axes.plot(x, y, color=LIGHT[role], linestyle=line, linewidth=2, label=label)
     for total in present:
         axes.axvline(total, color=LIGHT["chosen"], linewidth=1.2)
@@ -65,8 +66,8 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
 
 
 def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
-    """Bars of the bytes that the choices of some kernels use, on one scale for all of the report."""
-    names = [_shortened(k.name + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")) for k in kernels]
+    """Draw bars of the bytes that the choices of some kernels use; all plots of a report share the scale."""
+    names = [_shorten(k.name + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")) for k in kernels]
     left = 14 + 6 * max(map(len, names))
     figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)
     held = [report.held(kernel) for kernel in kernels]
@@ -82,16 +83,12 @@ def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
     return figure
 
 
-def _points(front: Iterable[Configuration]) -> list[tuple[int, float]]:
-    return [(c.workspace, c.time_ms) for c in front]
+def _costs_of(points: Iterable[Configuration | Point]) -> list[tuple[int, float]]:
+    return [(point.workspace, point.time_ms) for point in points]
 
 
-def _points_of(curve: Curve) -> list[tuple[int, float]]:
-    return [(point.workspace, point.time_ms) for point in curve.points]
-
-
-def _outline(points: Sequence[tuple[int, float]], scale: SizeScale) -> tuple[list[float], list[float]]:
-    """The corners of the steps, the last one up to the end of the axis."""
+def _trace_steps(points: Sequence[tuple[int, float]], scale: SizeScale) -> tuple[list[float], list[float]]:
+    """Return the x and y of the steps' corners; the last step reaches the end of the axis."""
     x: list[float] = []
     y: list[float] = []
     for index, (workspace, time_ms) in enumerate(points):
@@ -100,7 +97,7 @@ def _outline(points: Sequence[tuple[int, float]], scale: SizeScale) -> tuple[lis
     return x, y
 
 
-def _steps(
+def _draw_steps(
     axes: Axes,
     points: Sequence[tuple[int, float]],
     scale: SizeScale,
@@ -110,7 +107,7 @@ def _steps(
     marker: str,
     dashed: bool = False,
 ) -> None:
-    x, y = _outline(points, scale)
+    x, y = _trace_steps(points, scale)
     axes.plot(x, y, color=LIGHT[role], linewidth=1.5, linestyle=(0, (4, 2)) if dashed else "solid")
     axes.plot(
         [workspace for workspace, _ in points], [time_ms for _, time_ms in points], marker,
@@ -119,5 +116,5 @@ def _steps(
     )  # fmt: skip
 
 
-def _shortened(name: str, longest: int = 26) -> str:
+def _shorten(name: str, longest: int = 26) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"

@@ -1,6 +1,6 @@
 """The plot of a sweep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from mucudnn.plans.sweep import Sweep
 from mucudnn.report.figure import LIGHT, save_figure, style
 
-_WIDTH, _HEIGHT, _COLUMNS = 420, 260, 3  # pixels of one kernel's plot, and how many stand side by side
+_WIDTH, _HEIGHT, _COLUMNS = 420, 260, 3  # pixels of one kernel's plot, and the most plots side by side
 
 
 def write_sweeps(sweeps: Mapping[str, Sweep], path: Path) -> None:
-    """One plot for each title, all in a file. Raises MucudnnError."""
+    """Draw the sweeps, keyed by their titles, side by side into one file. Raises MucudnnError."""
     columns = min(_COLUMNS, len(sweeps))
     rows = -(-len(sweeps) // columns)
     with style():
@@ -24,12 +24,14 @@ def write_sweeps(sweeps: Mapping[str, Sweep], path: Path) -> None:
 
 
 def _draw(axes: Axes, title: str, sweep: Sweep) -> None:
-    """Time of a sample against the mini-batch; where nothing fits, a line ends."""
+    """Draw the time of a sample against the mini-batch; a line has a gap where nothing fits."""
     sizes = [point.mini_batch for point in sweep.points]
     undivided = [point.per_sample for point in sweep.points]
     divided = [point.divided_per_sample for point in sweep.points]
-    axes.plot(sizes, _drawn(undivided), "s--", color=LIGHT["undivided"], markersize=3, label="undivided")
-    axes.plot(sizes, _drawn(divided), "o-", color=LIGHT["divided"], markersize=3, label="divided")
+    gaps = float("nan")  # matplotlib draws nothing at these points
+    for times, line, role in ((undivided, "s--", "undivided"), (divided, "o-", "divided")):
+        drawn = [gaps if time is None else time for time in times]
+        axes.plot(sizes, drawn, line, color=LIGHT[role], markersize=3, label=role)
     cliffs = {cliff.point.mini_batch: cliff.point.per_sample for cliff in sweep.cliffs}
     for number, (size, per_sample) in enumerate(cliffs.items()):
         axes.axvline(size, color=LIGHT["chosen"], linewidth=1, label="" if number else "cliff")
@@ -40,7 +42,3 @@ def _draw(axes: Axes, title: str, sweep: Sweep) -> None:
     axes.set_ylabel("ms per sample")
     axes.set_title(title, loc="left", fontsize=10)
     axes.legend(fontsize=8)
-
-
-def _drawn(times: Sequence[float | None]) -> list[float]:
-    return [float("nan") if time is None else time for time in times]

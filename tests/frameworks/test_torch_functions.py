@@ -258,7 +258,7 @@ X, W, BIAS = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
         ((X, W, BIAS.double()), {}, TypeError, "x and bias are of f32 and f64"),
         ((X, W, BIAS[:2]), {}, ValueError, r"bias has the shape \(2,\)"),
         ((X[:0], W), {}, ValueError, "the mini-batch .* is 0"),
-        ((X[:, :2], W), {}, ValueError, "x has 2 channels, w takes 3"),
+        ((X[:, :2], W), {}, ValueError, "x has 2 channels, but w takes 3"),
         ((X[0, 0], W), {}, ValueError, "conv2d takes an input of 4 axes, or 3 without the batch"),
         ((X, W), {"padding": "full"}, ValueError, "padding is 'full'"),
         ((X, W), {"padding": "same", "stride": 2}, ValueError, "needs a stride of 1"),

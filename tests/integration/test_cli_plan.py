@@ -46,9 +46,9 @@ def test_a_plan_of_another_machine_does_not_hold(plan_path: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
-        (MicroConfiguration(4, "GUESSING", 1.0, 0), "GUESSING is not there any more"),
-        (MicroConfiguration(4, "DIRECT", 1.0, 0), "DIRECT at 4 answers CUDNN_STATUS_NOT_SUPPORTED"),
-        (MicroConfiguration(4, "WINOGRAD_NONFUSED", 1.0, 10), "of workspace, the plan allows 10 B"),
+        (MicroConfiguration(4, "GUESSING", 1.0, 0), "the library has no algorithm GUESSING any more"),
+        (MicroConfiguration(4, "DIRECT", 1.0, 0), "DIRECT at 4 fails with CUDNN_STATUS_NOT_SUPPORTED"),
+        (MicroConfiguration(4, "WINOGRAD_NONFUSED", 1.0, 10), "of workspace, but the plan allows 10 B"),
     ],
 )
 def test_a_choice_that_cannot_run_as_planned_does_not_hold(
@@ -118,7 +118,10 @@ def test_tiles_of_a_plan_are_shown_held_against_the_machine_and_compared(
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
-        (MicroConfiguration(14, "GUESSING", 1.0, 2**20), "tiles: GUESSING is not there any more"),
+        (
+            MicroConfiguration(14, "GUESSING", 1.0, 2**20),
+            "tiles: the library has no algorithm GUESSING any more",
+        ),
         (MicroConfiguration(14, "IMPLICIT_GEMM", 1.0, 10), "tiles: IMPLICIT_GEMM at 14 needs"),
     ],
 )

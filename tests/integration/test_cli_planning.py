@@ -114,14 +114,14 @@ def test_a_file_that_describes_no_device_is_one_line(text: str, tmp_path: Path) 
     ran = mucudnn("benchmark", KERNEL, "--device-properties", str(file))
     assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
-    assert line.startswith("mucudnn: no device's properties: ")
+    assert line.startswith("mucudnn: the text does not describe a device: ")
 
 
 @pytest.mark.parametrize(
     ("properties", "more", "code", "text"),
     [
-        ("h300", (), 2, "'h300' is no file and no device that is described: a100, h100, h200"),
-        ("h200", ("--engine", "host"), 4, "the host engine plans for this machine alone"),
+        ("h300", (), 2, "'h300' is neither a file nor one of the described devices: a100, h100, h200"),
+        ("h200", ("--engine", "host"), 4, "the host engine knows only this machine"),
         ("h200", ("--engine", "/nowhere.so"), 4, "cannot load '/nowhere.so'"),
         ("h200", ("--devices", "0"), 2, "not allowed with argument"),
     ],

@@ -222,9 +222,9 @@ with ThreadPoolExecutor(8) as pool:
         done.result()
 
 for given, says in (
-    (dict(x=Gpu(x), w=Gpu(w)), "Gpu cannot be made here: give out="),
+    (dict(x=Gpu(x), w=Gpu(w)), "a result of the type Gpu cannot be made here: give out="),
     (dict(x=Gpu(x), w=w), "x and w are on cuda:0 and cpu"),
-    (dict(x=Gpu(x, number=1), w=Gpu(w, number=1), out=Gpu(dy, number=1)), "the current CUDA device is 0"),
+    (dict(x=Gpu(x, number=1), w=Gpu(w, number=1), out=Gpu(dy, number=1)), "current CUDA device is cuda:0"),
 ):
     try:
         mucudnn.convolution_forward(given.pop("x"), given.pop("w"), padding=1, **given)

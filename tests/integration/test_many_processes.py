@@ -174,4 +174,4 @@ def test_a_devices_process_that_is_killed_is_one_line(
     monkeypatch.setattr(devices, "_start", killed)
     assert main(["benchmark", "ic4ih8_oc4_kh3", "--devices", "0"]) == 1
     (line,) = capfd.readouterr().err.splitlines()
-    assert line == "mucudnn: a process that measured was killed; what it had measured is kept"
+    assert line == "mucudnn: a measuring process was killed; the cache keeps what it had measured"

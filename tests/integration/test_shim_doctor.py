@@ -89,7 +89,11 @@ def test_another_library_that_is_missing_does_not_matter(
     ("name", "works", "text"),
     [
         ("libcudnn.so.9", True, "opens libcudnn.so.9 by its name, and gets mucudnn's library"),
-        ("/opt/cudnn/libcudnn.so.9", False, "holds the path /opt/cudnn/libcudnn.so.9: what is opened by its"),
+        (
+            "/opt/cudnn/libcudnn.so.9",
+            False,
+            "holds the path /opt/cudnn/libcudnn.so.9: a library opened by its path",
+        ),
         ("libcudnn.so.8", False, "holds the name libcudnn.so.8: mucudnn stands in for libcudnn.so.9 only"),
         ("cudnnCreate", None, "names functions of cuDNN, but no library: if it opens libcudnn.so.9"),
         ("libother.so.1", None, "does not mention cuDNN"),
@@ -173,12 +177,12 @@ def test_a_script_is_judged_by_its_interpreter(first_line: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "is neither a program nor a script with #!: name what runs it"),
-        (b"words", "is neither a program nor a script with #!: name what runs it"),
+        (b"", "is neither a program nor a script with #!: name the program that runs it"),
+        (b"words", "is neither a program nor a script with #!: name the program that runs it"),
         (b"\x7fELF\x01\x01" + bytes(60), "is not a 64-bit little-endian ELF file"),
         (b"\x7fELF\x02\x01", "is cut short or damaged"),
-        (b"#!\n", "a script, and its interpreter was not found"),
-        (b"#!/no/such/interpreter\n", "a script, and its interpreter was not found"),
+        (b"#!\n", "is a script whose interpreter was not found"),
+        (b"#!/no/such/interpreter\n", "is a script whose interpreter was not found"),
     ],
 )
 def test_nothing_can_be_said_of_a_file_that_is_no_program(content: bytes, text: str, tmp_path: Path) -> None:
@@ -245,7 +249,7 @@ def test_without_anything_to_pass_calls_on_to_the_doctor_says_what_to_do(tmp_pat
     assert f"{wrong}\n    " in result.stdout
     assert "file too short" in result.stdout
     assert (
-        "does not work: a child process under mucudnn run\n    got mucudnn's library, which has nothing"
+        "does not work: a child process under mucudnn run\n    got mucudnn's library, which found no cuDNN"
         in (result.stdout)
     )
     assert result.stderr == "mucudnn: mucudnn run does not work everywhere it was asked about: see above\n"

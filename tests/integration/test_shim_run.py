@@ -122,7 +122,7 @@ def test_a_script_is_run_by_its_interpreter_under_the_shim(answer: str, tmp_path
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        ((), 2, "no command: write mucudnn run -- COMMAND..."),
+        ((), 2, "there is no command to run: write mucudnn run -- COMMAND..."),
         (("no-such-command",), 127, "no-such-command: there is no such command"),
         (("/no/such/file",), 127, "/no/such/file: there is no such command"),
         ((__file__,), 126, f"{__file__}: is not a program that may be run"),

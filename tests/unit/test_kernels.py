@@ -190,7 +190,7 @@ def test_a_fused_convolution_has_a_forward_pass_only(tmp_path: Path) -> None:
         ("+bias+relu", "forward"),
     ]
     assert kernels[2].label.endswith("_kh3+bias+relu")
-    with pytest.raises(UsageError, match="no descriptor in it for the pass backward_filter"):
+    with pytest.raises(UsageError, match="has no descriptor with a kernel in the pass backward_filter"):
         read_network("ic4ih5_oc4_kh3+bias+relu", Flags(), ("backward_filter",))
 
 

@@ -172,7 +172,7 @@ def test_wrong_counts_are_refused(counts: dict[str, int], message: str) -> None:
 
 
 def test_an_unknown_solver_is_refused() -> None:
-    with pytest.raises(ValueError, match="no solver 'cbc', there are auto, highs, exact"):
+    with pytest.raises(ValueError, match="there is no solver 'cbc': give auto, highs, exact"):
         divide_workspace({"a": [configuration(1.0, 0)]}, 1, solver="cbc")  # type: ignore[arg-type]  # its name is the point
 
 
