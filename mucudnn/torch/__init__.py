@@ -12,6 +12,7 @@ try:
 except ImportError:
     raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
 
+from mucudnn.torch import flops as _flops  # noqa: F401 (registers its formulas)
 from mucudnn.torch.functional import conv1d, conv2d, conv3d
 from mucudnn.torch.modules import convert, restore
 from mucudnn.torch.planning import plan

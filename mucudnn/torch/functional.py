@@ -1,7 +1,7 @@
 """`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional`, and a limit."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,23 @@ from mucudnn.torch.options import Options, handle_of
 Sizes = int | Sequence[int]
 
 
+Function = TypeVar("Function", bound=Callable[..., Tensor])
+
+
+def _unscriptable(function: Function) -> Function:
+    """Let `torch.jit.script` say what to do where a function is called; it asks for this attribute."""
+
+    def refuse() -> NoReturn:
+        name = function.__name__
+        raise UsageError(
+            f"torch.jit.script cannot compile mucudnn.torch.{name}: use torch.nn.functional.{name} there, "
+            "or torch.jit.trace"
+        )
+
+    function.__prepare_scriptable__ = refuse  # type: ignore[attr-defined]
+    return function
+
+
 class Operands(NamedTuple):
     """Arguments of the operator: batched, of the types that autocast wants, padded alike on both sides."""
 
@@ -27,6 +44,7 @@ class Operands(NamedTuple):
     batched: bool
 
 
+@_unscriptable
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -44,6 +62,7 @@ def conv1d(
     return run(operands(1, input, weight, bias, *given, fallback=False))
 
 
+@_unscriptable
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -81,6 +100,7 @@ def conv2d(
     return run(operands(2, input, weight, bias, *given, fallback=False))
 
 
+@_unscriptable
 def conv3d(
     input: Tensor,
     weight: Tensor,

@@ -40,6 +40,15 @@ class _Divided:
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # of the module
         return result
 
+    def __prepare_scriptable__(self: Any) -> Any:
+        """Say what to do where `torch.jit.script`, which asks for this method, meets a converted module."""
+        if self._mucudnn is None:
+            return self
+        raise UsageError(
+            "torch.jit.script cannot compile a converted model: call mucudnn.torch.restore(model) first, "
+            "or use torch.jit.trace"
+        )
+
 
 class Conv1d(_Divided, nn.Conv1d):
     """`torch.nn.Conv1d`, divided."""
@@ -66,7 +75,9 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     is smaller, runs within `workspace`. Parameters, state_dict, hooks, DistributedDataParallel, pickling
     and copies stay as they were; a pickled model needs mucudnn where it is loaded. Subclasses of these
     modules are left alone; parametrised ones are such, so convert first, and lazy ones until they have run.
-    What looks for these very classes, such as `torch.jit.script` and quantization, is for the model restored.
+    What looks for these very classes, such as quantization and `torch.jit.script`, is for the model restored.
+    `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but its plan is known to this
+    process alone; `torch.export` without it and ONNX get PyTorch's own convolutions.
 
     On the CPU convolutions run on as many threads as PyTorch's own (`torch.set_num_threads`), or on
     MUCUDNN_THREADS where that is set. What was measured on one number of threads says nothing about another:
@@ -114,6 +125,8 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
     One that a CUDA graph captures cannot, as its memory is not ours to hold; nor one that is compiled in a
     transform of `torch.func`, which compilers follow through PyTorch's own operators alone.
     """
+    if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
+        return False
     unknown_sizes = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return (
         all(

@@ -47,6 +47,6 @@ def plan_of(handle: str | None) -> PlanOrPath | None:
     if found is None and handle.startswith(_HANDLE):
         raise UsageError(
             f"this process does not know the plan with the digest {handle.removeprefix(_HANDLE)}, for which "
-            "the function was traced or exported: write the plan to a file and trace again with its path"
+            "a function was traced or exported: do that again without a plan, or with the path of one"
         )
     return handle if found is None else found
