@@ -1,4 +1,4 @@
-"""What the C++ extension offers to the Python package. Nothing else in the package is public API of it."""
+"""The C++ extension, for the Python package alone: none of its names is public."""
 
 from collections.abc import Iterator, Sequence
 
@@ -69,7 +69,7 @@ class Problem:
     def epilogue(self) -> str: ...
     @property
     def operand_elements(self) -> list[int]:
-        """Of each tensor that the epilogue reads, in its order."""
+        """The sizes of each tensor that the epilogue reads, in its order."""
     @property
     def element_size(self) -> int: ...
     @property
@@ -94,7 +94,7 @@ def parse_descriptor(
     layout: str = "nchw",
     math: str = "default",
 ) -> tuple[Problem, str, int]:
-    """(problem, name, count) of one descriptor; the keywords fill in what the text leaves out.
+    """Return (problem, name, count) of one descriptor. The keywords fill in missing parts.
 
     Raises ValueError naming the part of the text that is wrong.
     """
@@ -109,7 +109,7 @@ class NewerVersionError(ValueError):
 
 def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: ...
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
-    """(header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError for a newer one."""
+    """Return (header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError."""
 
 # problem at the micro-batch size, pass, algorithm, time in ms, workspace in bytes, notes
 _Measured = tuple[Problem, str, str, float, int, str]
@@ -117,19 +117,19 @@ _Measured = tuple[Problem, str, str, float, int, str]
 _Candidates = tuple[Problem, str, str, str]
 
 def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured], list[_Candidates]]]:
-    """(header, what was measured, what can run) of each document of a drop-in's journal that can be read."""
+    """Return (header, measurements, candidates) of each readable document of a drop-in's journal."""
 
 def format_candidates(candidates: Sequence[tuple[str, int, str]]) -> str:
-    """As a journal has them, of (algorithm, workspace, notes). Raises ValueError."""
+    """Return the text of a journal for (algorithm, workspace, notes) each. Raises ValueError."""
 
 def parse_candidates(text: str) -> list[tuple[str, int, str]]:
-    """(algorithm, workspace, notes) of each. Raises ValueError."""
+    """Return (algorithm, workspace, notes) of each candidate in a text. Raises ValueError."""
 
 def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
-    """As the drop-in finds it: the fastest configuration of all that is given; empty where there is none."""
+    """Return the fastest configuration, as the drop-in finds it; empty if there is none."""
 
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
-    """As the drop-in finds it: what `mucudnn.solver.desirable_set` is, in C++."""
+    """Return the desirable set as the drop-in finds it: `mucudnn.solver.desirable_set` in C++."""
 
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
@@ -149,19 +149,19 @@ class Candidate:
         """Space-separated: `deterministic`, `tensor_op`, and what else an engine says of itself."""
     @property
     def is_lasting(self) -> bool:
-        """Of the status: False where the library failed, and may answer otherwise another time."""
+        """False if the library failed for the moment, and may give another status next time."""
 
 class Enumeration:
     """Every algorithm of a kernel at one mini-batch size, in a fixed order, runnable or not."""
 
     @property
     def is_complete(self) -> bool:
-        """False where a call of the library failed for the moment: asked again, there may be more."""
+        """False if a call of the library failed for the moment: there may be more next time."""
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Candidate]: ...
 
 NOT_ALLOWED: str
-"""Status of an engine whose arithmetic the problem does not allow, such as TF32 where nobody asked for it."""
+"""The status of an engine whose arithmetic the problem does not allow, such as TF32 unasked."""
 
 MOST_SLICES_IN_PLACE: int
 """Slices of a bf16 backward_filter that may be summed in the output: each rounds it once more."""
@@ -188,7 +188,7 @@ class Engine:
     def threads(self) -> int: ...
     @property
     def device_number(self) -> int:
-        """Of the CUDA device that was the current one when the engine was made; else 0."""
+        """The number of the CUDA device that was current when the engine was made; else 0."""
     @property
     def available_memory(self) -> int:
         """Bytes of the device's memory that can be allocated now."""
@@ -196,17 +196,17 @@ class Engine:
     def bytes_beyond_caches(self) -> int:
         """A number of bytes that exceeds the caches, so that tensors of this size are read from memory."""
     def is_capturing(self, stream: int) -> bool:
-        """Whether work on a CUDA stream becomes part of a CUDA graph instead of being done."""
+        """Return whether work on a CUDA stream becomes part of a CUDA graph instead of being done."""
     def device_properties(self) -> str:
-        """The JSON that a Planner takes, of this device. Raises EngineError."""
+        """Return the JSON of this device that a Planner takes. Raises EngineError."""
     def allocate(self, size: int) -> Memory:
-        """`size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
+        """Allocate `size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def borrow(self, address: int, size: int) -> Memory:
-        """Memory of the device that somebody else has allocated, and keeps."""
+        """Return a view of device memory that somebody else has allocated, and keeps."""
     def enumerate(self, problem: Problem, pass_: str) -> Enumeration:
-        """The algorithms of the pass at the problem's mini-batch."""
+        """Return the algorithms of the pass at the problem's mini-batch."""
     def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
-        """Bytes beyond the algorithms' own workspace that a division into `parts` slices needs.
+        """Return the bytes that a division into `parts` slices needs beyond the algorithms' own workspace.
 
         Only backward_filter in bf16 in more than MOST_SLICES_IN_PLACE slices needs any: its slices are summed
         in fp32. None where there is no such division: where the device cannot do that, and of more slices
@@ -227,7 +227,7 @@ class Engine:
         operands: Sequence[Memory] = (),
         hopeless_ms: float = ...,
     ) -> list[float]:
-        """Times in ms of runs over slices of x and y, which rotate through the memory given.
+        """Return times in ms of runs over slices of x and y, which rotate through the memory given.
 
         `operands` are the tensors that the problem's epilogue reads, in its order.
 
@@ -257,7 +257,7 @@ class Engine:
     def prepare(
         self, problem: Problem, pass_: str, parts: Sequence[tuple[int, str]], *, tiles: bool = False
     ) -> Division:
-        """One configuration made ready. Raises EngineError, ValueError where the parts do not add up."""
+        """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
     def compare(
         self,
         divisions: Sequence[Division],
@@ -269,20 +269,20 @@ class Engine:
         rounds: int,
         operands: Sequence[Memory] = (),
     ) -> list[list[float]]:
-        """Times in ms of each, all of one problem, run whole, `rounds` times, interleaved."""
+        """Return the times in ms of configurations of one problem, run whole, `rounds` times, interleaved."""
 
 class Planner:
     """A library that plans for a device which need not be there, with its graph API alone."""
 
     def __init__(self, library: str, device_properties: str) -> None:
-        """`device_properties` is JSON. Raises EngineError."""
+        """Plan for the device that `device_properties`, JSON, describes. Raises EngineError."""
     @property
     def library(self) -> str:
         """Name and version."""
     def enumerate(self, problem: Problem, pass_: str) -> Enumeration:
-        """Every engine that the library has for the problem and the device, as it can be configured."""
+        """Return every engine of the library for the problem and the device, with its configurations."""
     def workspace(self, problem: Problem, pass_: str, algorithm: str) -> int:
-        """Bytes that an engine needs, planned anew from its name. Raises EngineError."""
+        """Return the bytes that an engine needs, planned anew from its name. Raises EngineError."""
 
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""
@@ -312,10 +312,10 @@ class Memory:
     @property
     def size(self) -> int: ...
     def fill_random(self, data_type: str, count: int, seed: int) -> None:
-        """`count` values, uniform in [-0.5, 0.5), the same for the same seed."""
+        """Write `count` values, uniform in [-0.5, 0.5), the same for the same seed."""
     def fill(self, data_type: str, count: int, value: float) -> None: ...
     def read(self, data_type: str, count: int, first: int = 0) -> npt.NDArray[np.float64]:
-        """`count` values from the `first` on. Raises ValueError where there are fewer."""
+        """Return `count` values from the `first` on. Raises ValueError where there are fewer."""
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
 
 def accumulator_size(problem: Problem, pass_: str, parts: int) -> int | None:
@@ -334,25 +334,25 @@ def refusal_of_slices(problem: Problem, pass_: str, slices: int) -> str:
     """Return why there is no division into so many slices; empty where there is one."""
 
 def tile_steps(problem: Problem, pass_: str) -> int:
-    """What tiles add to: rows of y; in backward_data groups of as many rows of x as the stride."""
+    """Return the steps that tiles add to: rows of y; in backward_data groups of `stride` rows of x."""
 
 def tile_copies(problem: Problem, pass_: str, steps: int) -> int:
-    """Bytes that a tile needs beyond its algorithm's workspace: copies of its x and y."""
+    """Return the bytes that a tile needs beyond its algorithm's workspace: copies of its x and y."""
 
 def tile_problem(problem: Problem, pass_: str, steps: int) -> Problem:
-    """The problem, of one sample and without padding along the first spatial axis, that a tile is."""
+    """Return the problem of a tile: one sample, without padding along the first spatial axis."""
 
 def host_library() -> str:
-    """Path of the host engine's library."""
+    """Return the path of the host engine's library."""
 
 def cudart_library() -> str:
-    """Path of the CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
+    """Return the path of the CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
 
     For programs that are to run on the host engine: put the folder into their LD_LIBRARY_PATH.
     """
 
 def read_dlpack(capsule: object) -> tuple[int, tuple[int, ...], str, bool, bool]:
-    """(address, shape, `code:bits:lanes` of the type, whether packed, whether read-only) of a DLPack capsule.
+    """Return (address, shape, type as `code:bits:lanes`, whether packed, whether read-only) of a capsule.
 
     The capsule keeps the tensor alive. Raises ValueError where it is of a newer major version.
     """
