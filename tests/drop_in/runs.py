@@ -80,25 +80,38 @@ class Runs:
     engine: Engine
     programs: list[tuple[Client, int]] = field(default_factory=list)
     scripts: list[list[Step]] = field(default_factory=list)
-    traces: dict[str, list[Trace]] = field(default_factory=dict)
+    alone: list[Trace] = field(default_factory=list)
+    found: dict[str, list[tuple[Client, int, Finding]]] = field(default_factory=dict)  # by the mode's name
 
     def add(self, client: Client) -> None:
         for seed in client.seeds():
             self.programs.append((client, seed))
             self.scripts.append(client.write(seed))
 
-    def play(self, mode: Mode | None = None) -> list[Trace]:
-        name = "alone" if mode is None else mode.name
-        if name not in self.traces:
-            folder = self.folder / name
-            self.traces[name] = play(self.scripts, folder, mode and self._prepared(mode), folder / "cache")
-        return self.traces[name]
+    def play_alone(self) -> list[Trace]:
+        """Play the programs without the drop-in, once."""
+        if not self.alone:
+            self.alone = play(self.scripts, self.folder / "alone", None, None)
+        return self.alone
+
+    def findings(self, mode: Mode) -> list[tuple[Client, int, Finding]]:
+        """Return what programs did wrong in a mode, with their seeds. The mode's traces are not kept."""
+        if mode.name not in self.found:
+            folder = self.folder / mode.name
+            under = play(self.scripts, folder, self._prepared(mode), folder / "cache")
+            runs = zip(self.programs, self.scripts, self.play_alone(), under, strict=True)
+            self.found[mode.name] = [
+                (client, seed, finding)
+                for (client, seed), steps, one, other in runs
+                for finding in compare(steps, one, other, mode)
+            ]
+        return self.found[mode.name]
 
     def _prepared(self, mode: Mode) -> Mode:
         folder, settings = self.folder / mode.name, dict(mode.settings)
         folder.mkdir(exist_ok=True)
         if mode.name.startswith("online"):
-            self.play(MODES[0])
+            self.findings(MODES[0])
             shuffle_times(self.folder / MODES[0].name / "cache.journal", folder / "cache.journal")
         if mode.name.startswith("plan"):
             settings["MUCUDNN_PLAN"] = str(
@@ -108,19 +121,9 @@ class Runs:
             settings["MUCUDNN_RECORD"] = str(folder / "record")
         return Mode(mode.name, mode.limit, settings)
 
-    def findings(self, client: str, mode: Mode) -> list[tuple[int, Finding]]:
-        """What the client's programs did wrong, with their seeds."""
-        alone, under = self.play(), self.play(mode)
-        return [
-            (seed, finding)
-            for (its, seed), steps, one, other in zip(self.programs, self.scripts, alone, under, strict=True)
-            if its.name == client
-            for finding in compare(steps, one, other, mode)
-        ]
-
     def report(self, client: str, mode: Mode) -> str:
         """Name each kind of finding once, with the command that runs its program alone."""
-        findings = self.findings(client, mode)
+        findings = [(seed, finding) for its, seed, finding in self.findings(mode) if its.name == client]
         kinds = Counter(finding.kind for _, finding in findings)
         lines = []
         for kind, count in kinds.most_common(MOST_SHOWN):
@@ -140,16 +143,16 @@ class Runs:
             statuses: Counter[int] = Counter()
             for number in numbers:
                 made += calls(self.scripts[number])
-                trace = self.play()[number]
+                trace = self.play_alone()[number]
                 if not isinstance(trace, Crash):
                     pairs = zip(self.scripts[number], trace, strict=True)
                     statuses.update(e.status for s, e in pairs if isinstance(s, Call) and s.outputs)
             lines.append(
                 f"{client.name}: {len(numbers)} programs of {made.total()} calls in each of "
-                f"{len(self.traces)} runs; executions by status: {dict(sorted(statuses.items()))}"
+                f"{len(self.found) + 1} runs; executions by status: {dict(sorted(statuses.items()))}"
             )
             lines += [f"  {function} {count}" for function, count in sorted(made.items())]
-        for name in self.traces.keys() - {"alone", "record"}:
+        for name in self.found.keys() - {"record"}:
             some, all_ = divided(self.folder / name)
             lines.append(f"{name}: {some} of {all_} convolutions divided")
         return lines
