@@ -261,7 +261,7 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
 def _aligned(view: View, name: str) -> View:
     """Return the view. Raises UsageError if its elements cannot lie at its address."""
     if view.address % ITEM_SIZES[view.data_type]:
-        raise UsageError(f"{name} does not lie at a multiple of its element's size: copy it")
+        raise UsageError(f"the address of {name} is no multiple of its element's size: copy it")
     return view
 
 

@@ -184,7 +184,7 @@ def test_an_error_under_a_transform_is_that_without_it(transform: Function) -> N
     def convolution(x: torch.Tensor) -> torch.Tensor:
         return mt.conv2d(x, W).sum()
 
-    with pytest.raises(ValueError, match="x has 2 channels, w takes 3") as caught:
+    with pytest.raises(ValueError, match="x has 2 channels, but w takes 3") as caught:
         transform(convolution)(X[:, :2].unsqueeze(0) if transform is func.vmap else X[:, :2])
     assert isinstance(caught.value, MucudnnError)
 
