@@ -1,0 +1,86 @@
+"""Bits: what is the same in every process, and what a plan or a warm cache makes the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needs_torch import mt, torch
+from programs import environment
+
+import mucudnn
+from mucudnn.cache import Cache
+from mucudnn.plan import Plan, PlanKernel
+from mucudnn.shapes import problem_of
+from mucudnn.solver import Configuration, MicroConfiguration
+
+# One step of a model on one thread, converted by the plan of an argument; prints the bits of all results.
+STEP = """
+import sys
+import torch
+import mucudnn.torch
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = torch.nn.Conv2d(16, 24, 3, padding=1)
+x = torch.randn(16, 16, 28, 28, requires_grad=True)
+mucudnn.torch.convert(model, plan=(sys.argv[1:] or [None])[0], workspace="256KiB")
+y = model(x)
+for result in (y, *torch.autograd.grad(y.sin().sum(), (x, model.weight, model.bias))):
+    print(result.detach().numpy().tobytes().hex())
+"""
+
+
+def bits(cache: Path, *plan: Path) -> list[str]:
+    """Return those of y, dx, dw and db in a process of its own."""
+    command = [sys.executable, "-c", STEP, *map(str, plan)]
+    variables = environment(MUCUDNN_CACHE=str(cache))
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout.split()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    module, x = torch.nn.Conv2d(16, 24, 3, padding=1), torch.randn(16, 16, 28, 28, requires_grad=True)
+    mucudnn.write_plan(mt.plan(module, x, workspace="256KiB"), tmp_path / "a.plan")
+    torch.set_num_threads(threads)
+    return tmp_path / "a.plan"
+
+
+def test_with_a_plan_two_cold_processes_give_the_same_bits(plan: Path, tmp_path: Path) -> None:
+    one, two = bits(tmp_path / "one.sqlite", plan), bits(tmp_path / "two.sqlite", plan)
+    assert len(one) == 4
+    assert one == two
+    assert not (tmp_path / "one.sqlite").exists()  # nothing is measured
+
+
+def test_with_a_warm_cache_later_processes_give_the_same_bits(tmp_path: Path) -> None:
+    first = bits(tmp_path / "cache.sqlite")
+    with Cache.read_only(tmp_path / "cache.sqlite") as cache:
+        assert cache.machines()
+    assert bits(tmp_path / "cache.sqlite") == first
+    assert bits(tmp_path / "cache.sqlite") == first
+
+
+@pytest.mark.parametrize("parts", [(16,), (8, 8)])
+def test_another_choice_may_give_other_bits_of_the_filters_gradient(parts: tuple[int, ...]) -> None:
+    x, w = torch.randn(16, 16, 28, 28), torch.randn(24, 16, 3, 3, requires_grad=True)
+    problem = problem_of("f32", "nchw", tuple(x.shape), tuple(w.shape), 1, 1, 1, 1)
+
+    def gradient(algorithm: str) -> torch.Tensor:
+        kernels = []
+        for pass_, name in (("forward", "IMPLICIT_GEMM"), ("backward_filter", algorithm)):
+            chosen = Configuration(tuple(MicroConfiguration(size, name, 1.0, 2**24) for size in parts))
+            kernels.append(PlanKernel(problem, pass_, 1, chosen, (chosen,)))
+        y = mt.conv2d(x, w, padding=1, plan=Plan({}, tuple(kernels)))
+        return torch.autograd.grad(y.sum(), w)[0]
+
+    one, two = gradient("ALGO_1"), gradient("WINOGRAD_NONFUSED")
+    assert torch.equal(one, gradient("ALGO_1"))
+    assert torch.equal(two, gradient("WINOGRAD_NONFUSED"))
+    assert not torch.equal(one, two)
+    torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-2)
