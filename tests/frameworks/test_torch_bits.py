@@ -11,9 +11,9 @@ from needs_torch import mt, torch
 from programs import environment
 
 import mucudnn
-from mucudnn.cache import Cache
-from mucudnn.plan import Plan, PlanKernel
-from mucudnn.shapes import problem_of
+from mucudnn.costs.cache import Cache
+from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
 
 # One step of a model on one thread, converted by the plan of an argument; prints the bits of all results.
