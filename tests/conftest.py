@@ -10,6 +10,9 @@ from mucudnn import _native
 from mucudnn.arrays import dispatch
 from mucudnn.settings import SETTINGS
 
+# A failed check in these helpers shows its values, as one in a test does.
+pytest.register_assert_rewrite("client_problems", "cudnn_stand_in", "host_forward", "reference", "shim_cases")
+
 # How long an example takes depends on the machine, not on whether the property holds.
 settings.register_profile("mucudnn", deadline=None)
 settings.load_profile("mucudnn")

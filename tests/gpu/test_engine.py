@@ -11,26 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gpu_engine import HAS_CUDA, GpuBench, engine_environment
+from gpu_problems import COLUMNS, POINTWISE, SQUARE, STRIDED, VOLUME, problem
 from programs import environment
 from reference import EPSILON, PASSES, Array
 
-from mucudnn._native import Engine, EngineError, Problem, parse_descriptor
+from mucudnn._native import Engine, EngineError
 
 pytestmark = pytest.mark.gpu
 
-SQUARE, VOLUME = "mb8_ic16ih14_oc32_kh3_ph1", "mb4_ic16id6ih6_oc16_kd3kh3_pd1ph1"
-STRIDED, POINTWISE = "mb8_ic32ih15_oc16_kh3_sh2_ph1", "mb8_ic32ih14_oc16_kh1"
-COLUMNS = {  # data type, math
-    "strict": ("f32", "strict"), "tf32": ("f32", "tf32"),
-    "f16": ("f16", "default"), "bf16": ("bf16", "default"),
-}  # fmt: skip
 Record = Callable[[str, object], None]
 TF32 = 2.0**-10  # what its inputs are rounded to
-
-
-def problem(text: str, column: str, layout: str = "nchw") -> Problem:
-    data_type, math = COLUMNS[column]
-    return parse_descriptor(text, data_type=data_type, layout=layout, math=math)[0]
 
 
 def tolerance(bench: GpuBench, notes: str, algorithm: str) -> float:
@@ -162,7 +152,7 @@ def test_memory_that_is_given_back_is_available_again(only_on_gpu: None, engine:
 DIGESTS = """
 import hashlib, json, sys
 from gpu_engine import GpuBench, open_gpu_engine
-from test_engine import SQUARE, problem
+from gpu_problems import SQUARE, problem
 found, engine = {}, open_gpu_engine()
 for pass_ in ("forward", "backward_data", "backward_filter"):
     bench = GpuBench(engine, problem(SQUARE, sys.argv[1]), pass_)

@@ -1,4 +1,5 @@
 from clients import host_engine, programs
 from desk import desk
+from nvidia_library import cudnn, stubs
 
-__all__ = ["desk", "host_engine", "programs"]  # fixtures for every test of this folder
+__all__ = ["cudnn", "desk", "host_engine", "programs", "stubs"]  # fixtures for every test of this folder

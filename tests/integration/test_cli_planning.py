@@ -12,12 +12,9 @@ from subprocess import CompletedProcess
 
 import pytest
 from programs import run
-from test_shim_nvidia import cudnn, stubs
 
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.described_device import bundled_devices, read_properties
-
-__all__ = ["cudnn", "stubs"]  # fixtures
 
 KERNEL = "f16:mb16_ic64ih56_oc64_kh3_ph1"
 Mucudnn = Callable[..., CompletedProcess[str]]

@@ -7,37 +7,9 @@ from pathlib import Path
 import numpy as np
 import nvidia_headers
 import pytest
+from client_problems import PROBLEMS, check_output, problem
 from clients import HABITS, Case, Programs, client_sources, compile_client, decoded
-from reference import OUTPUT, PASSES
-
-from mucudnn._native import Problem, parse_descriptor
-
-PROBLEMS = {
-    "odd mini-batch": "mb7_ic4ih9iw8_oc6_kh3_ph1",
-    "groups": "g2mb5_ic4ih9iw8_oc6_kh3_ph1",
-    "depthwise": "g4mb3_ic4ih9_oc8_kh3_ph1",
-    "stride": "mb5_ic4ih9iw8_oc6oh5ow4_kh3_sh2_ph1",
-    "dilation": "mb3_ic4ih9iw8_oc6_kh3_ph2_dh1",
-    "1x1": "mb9_ic5ih4_oc3_kh1",
-    "3-D": "mb3_ic4id5ih6iw7_oc6_kd3_pd1",
-    "channels last": "nhwc:mb7_ic4ih9iw8_oc6_kh3_ph1",
-    "3-D, channels last": "nhwc:mb3_ic4id5ih6iw7_oc6_kd3_pd1",
-    "fp64": "f64:mb5_ic4ih9iw8_oc6_kh3_ph1",
-    "fp16": "f16:mb5_ic4ih9iw8_oc6_kh3_ph1",
-    "bf16, channels last": "bf16:nhwc:mb5_ic4ih9iw8_oc6_kh3_ph1",
-}
-"""Every habit runs all of these."""
-
-
-def check(case: Case, output: bytes, *, times: float = 1.0) -> None:
-    """The output is `times` the exact one."""
-    name = OUTPUT[case.pass_]
-    result = decoded(output, case.shapes()[name], case.problem)
-    assert np.linalg.norm(result - times * case.exact()) <= times * case.tolerance()
-
-
-def problem(descriptor: str) -> Problem:
-    return parse_descriptor(descriptor)[0]
+from reference import PASSES
 
 
 @pytest.mark.parametrize("source", client_sources(), ids=lambda source: source.stem)
@@ -53,7 +25,7 @@ def test_a_client_of_each_habit_computes_every_kind_of_problem(
     habit: str, kind: str, pass_: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=0.5)
-    check(case, programs.run(habit, case, tmp_path, host_engine).output)
+    check_output(case, programs.run(habit, case, tmp_path, host_engine).output)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -61,7 +33,7 @@ def test_with_beta_0_the_old_output_is_not_read(
     pass_: str, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(problem(PROBLEMS["odd mini-batch"]), pass_)
-    check(case, programs.run("caffe", case, tmp_path, host_engine).output)
+    check_output(case, programs.run("caffe", case, tmp_path, host_engine).output)
 
 
 def test_a_limit_decides_which_algorithm_a_client_gets(
@@ -72,7 +44,7 @@ def test_a_limit_decides_which_algorithm_a_client_gets(
     for limit in (0, 2**30):
         case = Case(kernel, limit=limit)
         ran = programs.run("caffe", case, tmp_path, host_engine)
-        check(case, ran.output)
+        check_output(case, ran.output)
         workspaces.append(ran.choice[1])
     assert workspaces[0] == 0 < workspaces[1]
 
@@ -109,7 +81,7 @@ def test_eight_threads_with_handles_of_their_own_do_not_disturb_each_other(
     assert len(output) % 8 == 0
     size = len(output) // 8
     for thread in range(8):
-        check(case, output[thread * size : (thread + 1) * size], times=thread + 1)
+        check_output(case, output[thread * size : (thread + 1) * size], times=thread + 1)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -118,5 +90,5 @@ def test_a_client_may_fork_after_its_first_convolution(
 ) -> None:
     case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, beta=0.5)
     ran = programs.run("forks", case, tmp_path, host_engine)
-    check(case, ran.output)
+    check_output(case, ran.output)
     assert ran.files[".child"] == ran.output

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import shim_cases
+from client_problems import PROBLEMS, problem
 from clients import HABITS, Case
 from desk import PART, Desk, measurements, points, summary, workspace_at, write_journal, write_plan
 from reference import PASSES
 from shim_cases import ENUMERATORS, ROOMY, algorithms
-from test_clients import PROBLEMS, problem
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.problems.kernels import Flags, read_network

@@ -7,56 +7,16 @@ GPU. It runs in processes of their own, because which CUDA runtime a process use
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cudnn_stand_in import check_script, environment, mucudnn, on_stand_in
 
 from mucudnn import _native
 
 PROBLEM = "mb12_ic8ih14_oc8_kh3_ph1"
-ON_CUDA = """
-import numpy as np
-from mucudnn._native import Engine, EngineError, Problem, cudart_library, host_library
-cuda = Engine(host_library(), cuda=True)
-host = Engine(host_library())
-
-def run(engine, problem, pass_, execute):
-    sizes = (problem.x_elements, problem.w_elements, problem.y_elements)
-    memories = [engine.allocate(size * problem.element_size) for size in sizes]
-    for seed, (memory, size) in enumerate(zip(memories, sizes)):
-        memory.fill_random(problem.data_type, size, seed)
-    execute(engine, problem, pass_, *memories, engine.allocate(2**20))
-    return [memory.read(problem.data_type, size) for memory, size in zip(memories, sizes)]
-"""
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
-    return {**kept, **more}
-
-
-def on_stand_in(**more: str) -> dict[str, str]:
-    """The environment in which the loader finds our CUDA runtime before any other."""
-    folder = str(Path(_native.cudart_library()).parent)
-    path = os.environ.get("LD_LIBRARY_PATH", "")
-    return environment(LD_LIBRARY_PATH=f"{folder}:{path}".rstrip(":"), **more)
-
-
-def mucudnn(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mucudnn", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
-
-
-def check(script: str) -> None:
-    """Run a script after ON_CUDA, whose assertions must hold."""
-    command = [sys.executable, "-c", ON_CUDA + script]
-    result = subprocess.run(
-        command, env=on_stand_in(), capture_output=True, text=True, check=False, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_it_measures_decides_runs_and_measures_nothing_the_second_time(tmp_path: Path) -> None:
@@ -80,7 +40,7 @@ def test_it_measures_decides_runs_and_measures_nothing_the_second_time(tmp_path:
 
 @pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
 def test_divisions_and_tiles_give_what_they_give_in_the_machines_memory(pass_: str) -> None:
-    check(f"""
+    check_script(f"""
 problem = Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
 algorithm = "IMPLICIT_GEMM" if {pass_!r} == "forward" else "ALGO_1"
 divided = lambda e, p, pass_, *m: e.execute(p, pass_, [(4, algorithm), (3, algorithm)], *m, beta=0.5)
@@ -94,7 +54,7 @@ for execute in (divided, tiled):
 
 
 def test_a_division_runs_in_memory_that_somebody_else_has_allocated_and_keeps() -> None:
-    check("""
+    check_script("""
 problem = Problem(mini_batch=4, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
 x, w, y, expected = (np.ones(n, np.float32) for n in (864, 135, 1440, 1440))
 division = cuda.prepare(problem, "forward", [(2, "GEMM"), (2, "GEMM")])
@@ -109,7 +69,7 @@ assert np.array_equal(y, expected)
 
 
 def test_bf16_filter_gradients_are_not_divided_into_more_slices_than_are_summed_in_place() -> None:
-    check("""
+    check_script("""
 problem = Problem(
     mini_batch=10, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1, data_type="bf16"
 )
@@ -151,7 +111,7 @@ def test_such_gradients_are_optimized_within_that_bound(dtype: str, most: int, t
 
 
 def test_memory_that_the_device_does_not_have_is_a_memory_error() -> None:
-    check("""
+    check_script("""
 try:
     cuda.allocate(2**60)
 except MemoryError:

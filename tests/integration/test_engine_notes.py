@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cudnn_stand_in import check_script
 from graph_abi import CONSTANTS
-from test_cudnn_engine import check
 from wrapped_library import build_wrapper
 
 NOT_ALLOWED = "MUCUDNN_STATUS_NOT_ALLOWED"
@@ -26,7 +26,7 @@ def wrapper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_noted(wrapper: Path, notes: tuple[str, ...], script: str) -> None:
     """Run a script in which `noted` is the library, engine 0 with these numerical notes."""
     text = " ".join(f"0={CONSTANTS['NUMERICAL_NOTE_' + note]}" for note in notes)
-    check(f"""
+    check_script(f"""
 import os
 os.environ.update(HOST_ENGINE=host_library(), ENGINE_NOTES={text!r})
 noted = Engine({str(wrapper)!r}, cuda=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cudnn_engine import mucudnn, on_stand_in
+from cudnn_stand_in import mucudnn, on_stand_in
 from wrapped_library import build_wrapper, calls_in
 
 from mucudnn._native import Engine, Enumeration, host_library, parse_descriptor

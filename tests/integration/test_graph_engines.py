@@ -11,8 +11,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from cudnn_stand_in import check_script, mucudnn, on_stand_in
 from programs import host_engine_folders
-from test_cudnn_engine import check, mucudnn, on_stand_in
 
 PROBLEM = "mb12_ic8ih14_oc8_kh3_ph1"
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -35,7 +35,7 @@ ENGINES = {
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_both_are_in_one_list_with_the_same_workspaces(pass_: str) -> None:
-    check(f"""
+    check_script(f"""
 problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(15, 14), kernel=(3, 3), padding=1)
 found = {{c.algorithm: c for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"}}
 tiled = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in (0, 4)]
@@ -52,7 +52,7 @@ assert not [c for c in host.enumerate(problem, "{pass_}") if c.algorithm.startsw
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_each_part_of_a_division_may_have_knobs_of_its_own(pass_: str) -> None:
-    check(f"""
+    check_script(f"""
 problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
 def divided(parts):
     def execute(engine, problem, pass_, x, w, y, workspace):
@@ -89,7 +89,7 @@ def test_divided_or_not_they_give_what_legacy_algorithms_give(
     pass_: str, factors: tuple[float, float]
 ) -> None:
     alpha, beta = factors
-    check(f"""
+    check_script(f"""
 problems = [
     Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1),
     Problem(mini_batch=7, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), stride=2, groups=2),
@@ -115,7 +115,7 @@ for problem in problems:
 
 def test_slices_may_begin_at_addresses_that_no_vector_begins_at() -> None:
     """Seven samples of 30 bytes: slices begin at bytes 0, 90, 150 and 180."""
-    check("""
+    check_script("""
 problem = Problem(mini_batch=7, in_channels=3, out_channels=3, input=(5, 1), kernel=(1, 1), data_type="bf16")
 def divided(name, pass_, beta):
     def execute(engine, problem, pass_, x, w, y, workspace):
@@ -135,7 +135,7 @@ for pass_, legacy, engine in (
 
 
 def test_a_division_may_mix_both_and_overwrites_what_is_no_number() -> None:
-    check("""
+    check_script("""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
 def mixed(parts):
     def execute(engine, problem, pass_, x, w, y, workspace):
@@ -149,7 +149,7 @@ assert np.array_equal(both, legacy)
 
 
 def test_many_threads_run_one_prepared_engine() -> None:
-    check("""
+    check_script("""
 from concurrent.futures import ThreadPoolExecutor
 import ctypes
 problem = Problem(mini_batch=8, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
@@ -169,7 +169,7 @@ assert all(np.array_equal(a, b) for a, b in zip(alone, together))
 
 
 def test_a_fused_convolution_has_engines_alone_and_is_divided_by_them() -> None:
-    check("""
+    check_script("""
 problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1,
                   epilogue="+add+bias+relu")
 able = [c.algorithm for c in cuda.enumerate(problem, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
@@ -206,7 +206,7 @@ for sizes in ([7], [3, 3, 1], [1] * 7):
     ],
 )
 def test_a_name_that_no_engine_has_is_refused(name: str) -> None:
-    check(f"""
+    check_script(f"""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
 try:
     cuda.prepare(problem, "forward", [(5, "{name}")])
@@ -218,7 +218,7 @@ else:
 
 
 def test_a_device_that_the_library_does_not_describe_is_an_error() -> None:
-    check("""
+    check_script("""
 try:
     cuda.device_properties()
 except EngineError as error:

@@ -9,9 +9,6 @@ import graph_abi
 import pytest
 from programs import host_engine_folders, run
 from shim_clients import HERE
-from test_shim_nvidia import cudnn, stubs
-
-__all__ = ["cudnn", "stubs"]  # fixtures
 
 
 @pytest.mark.parametrize(("calls", "at_least"), [("describing", 280), ("planning", 165)])

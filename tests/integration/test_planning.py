@@ -14,15 +14,12 @@ from pathlib import Path
 import pytest
 from programs import run
 from shim_clients import HERE
-from test_shim_nvidia import cudnn, stubs
 
 from mucudnn._native import NOT_ALLOWED, Problem, parse_descriptor
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_network
 from mucudnn.solver import MicroConfiguration, desirable_set
-
-__all__ = ["cudnn", "stubs"]  # fixtures
 
 MIB = 2**20
 LIMIT = 64 * MIB

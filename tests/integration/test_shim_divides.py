@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from client_problems import PROBLEMS, check_output
 from clients import HABITS, Case, Programs, Ran, decoded
 from programs import SHIM, preload
 from reference import OUTPUT, PASSES
-from test_clients import PROBLEMS, check
 
 from mucudnn._native import Engine, format_plan, parse_descriptor, tile_steps
 
@@ -55,7 +55,7 @@ def test_a_client_of_each_habit_is_divided(
 ) -> None:  # fmt: skip
     case = Case(parse_descriptor(PROBLEMS[kind])[0], pass_, alpha=0.75, beta=0.5)
     ran = programs.run(habit, case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
-    check(case, ran.output)
+    check_output(case, ran.output)
     assert len(all_divided(ran)) == 1
 
 
@@ -67,7 +67,7 @@ def test_where_a_plan_has_tiles_beside_its_choice_the_choice_is_followed(
     ran = programs.run(
         "caffe", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path, tiles=True)}
     )
-    check(case, ran.output)
+    check_output(case, ran.output)
     assert all_divided(ran) == [1]
 
 
@@ -91,7 +91,7 @@ def test_eight_threads_are_divided_and_do_not_disturb_each_other(
     ran = programs.run("threads", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
     size = len(ran.output) // 8
     for thread in range(8):
-        check(case, ran.output[thread * size : (thread + 1) * size], times=thread + 1)
+        check_output(case, ran.output[thread * size : (thread + 1) * size], times=thread + 1)
     assert all_divided(ran) == [80]
 
 
@@ -101,7 +101,7 @@ def test_a_client_that_forks_is_divided_on_both_sides_and_each_counts_its_own(
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_, beta=0.5)
     ran = programs.run("forks", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
-    check(case, ran.output)
+    check_output(case, ran.output)
     assert ran.files[".child"] == ran.output
     assert all_divided(ran) == [1, 2]
 

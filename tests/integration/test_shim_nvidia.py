@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import os
 import sys
 from pathlib import Path
 
 import pytest
-from programs import SHIM, compile_c, is_missing, run, run_under_mucudnn
+from nvidia_library import FOLDERS_VARIABLE, cudnn_folders, package_folder
+from programs import SHIM, is_missing, run, run_under_mucudnn
 from shim_clients import HABITS, HERE, Habit, build_answers, build_symbols
 
 from mucudnn.drop_in.elf import read_elf
 from mucudnn.drop_in.libraries import known_functions, unknown_functions
 
 DATA = HERE.parent / "data"
-STUBS = HERE.parent / "native" / "cuda_stubs.c"
-FOLDERS_VARIABLE = "TEST_CUDNN_FOLDERS"
 
 habits = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
-
-
-def package_folder(name: str) -> Path | None:
-    """Where a package is installed, found without importing it."""
-    spec = importlib.util.find_spec(name)
-    folders = spec.submodule_search_locations if spec else None
-    return Path(next(iter(folders))) if folders else None
-
-
-def cudnn_folders() -> list[Path | None]:
-    """Those that the variable names, colons between, else the installed package's, else none."""
-    named = [Path(folder) for folder in os.environ.get(FOLDERS_VARIABLE, "").split(":") if folder]
-    packages = package_folder("nvidia")
-    installed = packages / "cudnn" / "lib" if packages else None
-    return [*named] or [installed if installed and installed.is_dir() else None]
-
-
-@pytest.fixture(scope="module", params=cudnn_folders(), ids=str)
-def cudnn(request: pytest.FixtureRequest) -> Path:
-    """A folder with NVIDIA's libraries."""
-    folder: Path | None = request.param
-    if folder is None or not (folder / "libcudnn.so.9").is_file():
-        is_missing(
-            "needs NVIDIA's libraries: pip install --no-deps nvidia-cudnn-cu13, or name their folders "
-            f"in {FOLDERS_VARIABLE}"
-        )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with stand-ins for the two libraries of CUDA that planning looks for."""
-    folder = tmp_path_factory.mktemp("stubs")
-    for name in ("libcuda.so.1", "libcublasLt.so.13"):
-        compile_c("-shared", "-fPIC", f"-Wl,-soname,{name}", STUBS, "-o", folder / name)
-    return folder
 
 
 def lay_out_package(packages: Path, cudnn: Path) -> None:

@@ -9,11 +9,11 @@ import re
 
 import numpy as np
 import pytest
+from client_problems import PROBLEMS, problem
 from clients import Case, Ran, decoded
 from desk import Desk, measurements, summary, workspace_at, write_journal, write_plan
 from reference import OUTPUT, PASSES
 from shim_cases import ENUMERATORS, ROOMY
-from test_clients import PROBLEMS, problem
 
 from mucudnn._native import Engine, parse_plan
 

@@ -13,6 +13,7 @@ from mucudnn._native import Engine, Problem, tile_copies, tile_problem
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
+ALL_TYPES = tuple(EPSILON)
 
 # Rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them by
 # about ten (Lavin and Gray 2016, section 5.2).
@@ -267,3 +268,11 @@ def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list
         sizes.append(draw(st.integers(1, mini_batch)))
         mini_batch -= sizes[-1]
     return sizes
+
+
+def assert_each_algorithm_is_right(bench: Bench, alpha: float, beta: float) -> None:
+    """Hold every algorithm's result on the whole mini-batch against the definition."""
+    exact = bench.exact(alpha=alpha, beta=beta)
+    for algorithm in bench.runnable(bench.problem.mini_batch):
+        result = bench.run([(bench.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
+        assert np.linalg.norm(result - exact) <= bench.tolerance(algorithm, alpha=alpha, beta=beta), algorithm

@@ -135,3 +135,12 @@ def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]]
         worst = max(float(np.linalg.norm(next(alone) - y64)) for _ in algorithms_used)
         rounding = EPSILON[problem_of(one).data_type] * float(np.linalg.norm(exact(one, absolute=True)))
         assert float(np.linalg.norm(output - y64)) <= 2 * worst + 2 * rounding, one
+
+
+def check_same(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
+    """Check that the program gets the workspaces, statuses and bits that it gets without the shim."""
+    alone = run_alone(cases, folder)
+    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
+    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
+    for one, other in zip(found.outputs, alone.outputs, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -6,22 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, PASSES, Bench, divisions, problems
+from reference import ALL_TYPES, EPSILON, PASSES, Bench, assert_each_algorithm_is_right, divisions, problems
 
 from mucudnn._native import Engine, EngineError, Problem, host_library, most_slices
-
-ALL_TYPES = ("f32", "f64", "f16", "bf16")
 
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
 betas = st.sampled_from([0.0, 1.0, 0.5])
-
-
-def assert_each_algorithm_is_right(bench: Bench, alpha: float, beta: float) -> None:
-    exact = bench.exact(alpha=alpha, beta=beta)
-    for algorithm in bench.runnable(bench.problem.mini_batch):
-        result = bench.run([(bench.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
-        assert np.linalg.norm(result - exact) <= bench.tolerance(algorithm, alpha=alpha, beta=beta), algorithm
 
 
 @settings(max_examples=150)

@@ -11,9 +11,10 @@ import pytest
 import shim_cases
 from frontend_programs import Case, Ran, kernel, run_program, under_shim
 from graph_abi import CONSTANTS
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
 from programs import cuda_program_folders
 from reference import PASSES
-from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
+from shim_modes import following, online_in
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library
@@ -72,11 +73,10 @@ class Program:
         texts = [str(problem.replace(math=math)) + EPILOGUE.get(pass_, "") for math in ("strict", "tf32")]
         kernels = {(text, Case(pass_, problem).pass_): [parts] for text in texts}
         plan = shim_cases.write_plan(engine, self.folder / "client.plan", kernels)
-        return {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+        return following(plan)
 
     def online(self, limit: str) -> dict[str, str]:
-        cache = str(self.folder / "cache.sqlite")
-        return {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": cache, "MUCUDNN_WORKSPACE_LIMIT": limit}
+        return online_in(self.folder, limit)
 
     def workspaces(self, pass_: str) -> dict[str, int]:
         """What each engine that XLA lists needs."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import shim_cases
 from frontend_programs import Case, kernel, run_program
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
 from programs import is_missing
 from reference import PASSES
-from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
 
 from mucudnn._native import Engine
 

@@ -6,22 +6,15 @@ import numpy as np
 import pytest
 from graph_abi import Library
 from graph_client import Client
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import OUTPUT, PASSES, Array, Bench, problems
-from test_convolutions import ALL_TYPES, assert_each_algorithm_is_right
+from reference import ALL_TYPES, OUTPUT, PASSES, Array, Bench, assert_each_algorithm_is_right, problems
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem
 
-PLAIN = Problem(mini_batch=3, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=(1, 1))
-LEGACY_NUMBERS = {
-    "forward": {"IMPLICIT_GEMM": 0, "GEMM": 2, "FFT_TILING": 5, "WINOGRAD_NONFUSED": 7},
-    "backward_data": {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 3, "WINOGRAD_NONFUSED": 5},
-    "backward_filter": {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 6, "WINOGRAD_NONFUSED": 5},
-}
-EXPLICIT_GEMM = {"forward": 2, "backward_data": 0, "backward_filter": 0}  # the engine with a knob
 MODES = ("INSTANT", "A", "B", "FALLBACK")
 
 client = Client(Library(_native.host_library()))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from graph_abi import CONSTANTS, Library
 from graph_client import Client
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, Descriptor, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import OUTPUT, PASSES, Array, Bench, problems
-from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem

@@ -8,18 +8,18 @@ import threading
 
 import numpy as np
 import pytest
+from fused_graphs import BIAS, RESIDUAL, Fused
 from graph_abi import Library
 from graph_client import Client
+from graph_numbers import PLAIN
 from graph_operations import UIDS, Bytes, Descriptor, shapes
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import PASSES, problems
-from test_graph_fused import BIAS, RESIDUAL, Fused
 
 from mucudnn import _native
 from mucudnn._native import Problem
 
-PLAIN = Problem(mini_batch=3, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=(1, 1))
 SUCCESS, BAD_PARAM, MISALIGNED, NOT_FINALIZED, NOT_SUPPORTED = 0, 2000, 2003, 2004, 3000
 WINOGRAD = 7
 

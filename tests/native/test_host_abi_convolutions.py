@@ -11,6 +11,7 @@ import host_abi as abi
 import numpy as np
 import pytest
 from host_abi import ALLOC_FAILED, BAD_PARAM, NOT_SUPPORTED, SUCCESS, Kernel, cudnn, ints
+from host_forward import data, forward, large_forward
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import run
@@ -19,41 +20,6 @@ PASSES = {"Forward": abi.FORWARD, "BackwardData": abi.BACKWARD_DATA, "BackwardFi
 COUNTS = {"Forward": 8, "BackwardData": 6, "BackwardFilter": 7}
 GET, FIND = "cudnnGetConvolution{}Algorithm_v7", "cudnnFindConvolution{}Algorithm"
 each_pass = pytest.mark.parametrize("pass_", list(PASSES))
-
-
-def forward(
-    kernel: Kernel,
-    x: np.ndarray,
-    w: np.ndarray,
-    y: np.ndarray,
-    *,
-    algorithm: int = abi.FORWARD["IMPLICIT_GEMM"],
-    alpha: float = 1,
-    beta: float = 0,
-    workspace: ctypes.c_void_p | None = None,
-    size: int = 0,
-) -> int:
-    scale = ctypes.c_double if x.dtype == np.float64 else ctypes.c_float
-    status: int = cudnn.cudnnConvolutionForward(
-        kernel.handle,
-        ctypes.byref(scale(alpha)),
-        kernel.x,
-        abi.address(x),
-        kernel.w,
-        abi.address(w),
-        kernel.convolution,
-        algorithm,
-        workspace,
-        ctypes.c_size_t(size),
-        ctypes.byref(scale(beta)),
-        kernel.y,
-        abi.address(y),
-    )
-    return status
-
-
-def data(seed: int, *sizes: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(sizes).astype(np.float32)
 
 
 # --- output sizes ---
@@ -347,14 +313,6 @@ def test_an_algorithm_that_cannot_run_is_refused_before_anything_is_written() ->
 # --- our own two functions ---
 
 
-def large_forward() -> np.ndarray:
-    """The output of a kernel that is large enough for several threads."""
-    sizes, filters = (8, 16, 32, 32), (16, 16, 3, 3)
-    kernel, y = Kernel(x=abi.tensor(sizes), w=abi.filter_(filters), y=abi.tensor(sizes)), np.zeros(sizes, "f")
-    assert forward(kernel, data(1, *sizes), data(2, *filters), y) == SUCCESS
-    return y
-
-
 def test_any_number_of_threads_gives_the_same_result() -> None:
     outputs = []
     for threads in (1, 3, 0, -1):
@@ -369,7 +327,7 @@ A_NUMBER_OF_ITS_OWN = """
 import os
 from concurrent.futures import ThreadPoolExecutor
 from host_abi import cudnn
-from test_host_abi_convolutions import large_forward
+from host_forward import large_forward
 
 def there():
     return len(os.listdir("/proc/self/task"))

@@ -14,13 +14,14 @@ import shim_cases
 from programs import SHIM, preload, run
 from reference import PASSES
 from shim_cases import ENUMERATORS, Ran, case, run_under_shim
+from shim_journal import journal_in
+from shim_modes import online_in, run_online
 from wrapped_cudart import NAMES, build_cudart
 from wrapped_library import build_wrapper
 
 from mucudnn._native import format_plan, host_library, parse_descriptor
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-ONLINE = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
 STRICT = SMALL.replace("default", "strict")  # what the graph API's engines compute on the host
 
 
@@ -31,10 +32,6 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     build_cudart(folder)
     wrapper = str(build_wrapper(folder, "-DNO_HOST"))
     return {"LD_LIBRARY_PATH": str(folder), "HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": wrapper}
-
-
-def online(folder: Path, cases: list[dict[str, Any]], libraries: dict[str, str]) -> Ran:
-    return run_under_shim(cases, folder, **ONLINE, **libraries, MUCUDNN_CACHE=str(folder / "cache.sqlite"))
 
 
 def check_results(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
@@ -52,8 +49,8 @@ def test_each_device_has_times_of_its_own(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = on_both(habit, problem)
-    first, second = (online(tmp_path, cases, libraries) for _ in range(2))
-    journal = (tmp_path / "cache.sqlite.journal").read_text()
+    first, second = (run_online(tmp_path, *cases, **libraries) for _ in range(2))
+    journal = journal_in(tmp_path).read_text()
     for name in NAMES:
         assert journal.count(f"\ndevice {name}, compute capability 0.0\n") == len(PASSES)
     assert "measuring" not in second.stderr
@@ -66,9 +63,9 @@ def test_devices_of_one_name_share_what_either_of_them_measured(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = on_both(habit, problem)
-    found = online(tmp_path, cases, {**libraries, "ONE_NAME": "1"})
+    found = run_online(tmp_path, *cases, **libraries, ONE_NAME="1")
     assert found.stderr.count("mucudnn: measuring ") == len(PASSES)
-    assert (tmp_path / "cache.sqlite.journal").read_text().count("\ndevice ") == len(PASSES)
+    assert journal_in(tmp_path).read_text().count("\ndevice ") == len(PASSES)
     check_results(cases, found, tmp_path)
 
 
@@ -90,10 +87,8 @@ threads = [threading.Thread(target=work, args=[case]) for case in json.loads({ca
 def in_threads(cases: list[dict[str, Any]], folder: Path, **environment: str) -> str:
     """What a program says that runs each case in a thread of its own."""
     program = THREADS.format(folder=str(shim_cases.CLIENT.parent), cases=json.dumps(cases))
-    cache = str(folder / "cache.sqlite")
-    ran = run(
-        sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), MUCUDNN_CACHE=cache, **ONLINE, **environment
-    )
+    variables = {**online_in(folder), "MUCUDNN_LOG": "debug", **environment}
+    ran = run(sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), **variables)
     assert ran.returncode == 0, ran.stderr
     return ran.stderr
 
@@ -141,7 +136,7 @@ def test_while_a_stream_is_captured_nothing_is_measured_and_afterwards_it_is(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = [case(problem, "forward", habit, capturing=on) for on in (1, 0, 1)]
-    found = online(tmp_path, cases, libraries)
+    found = run_online(tmp_path, *cases, **libraries)
     assert found.stderr.count("mucudnn: measuring ") == 1
     assert re.search(r"\b1 (passed through \()?first seen at execution", found.summary)
     check_results(cases, found, tmp_path)
@@ -152,6 +147,6 @@ def test_what_other_threads_capture_survives_that_a_kernel_is_measured(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = [case(problem, "forward", habit, others_capturing=1)]
-    found = online(tmp_path, cases, libraries)
+    found = run_online(tmp_path, *cases, **libraries)
     assert found.stderr.count("mucudnn: measuring ") == 1
     check_results(cases, found, tmp_path)

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import shim_cases
 from accepting_library import build_accepting_library
+from graph_numbers import LEGACY_NUMBERS
 from odd_chains import ODD_CHAINS
 from reference import EPILOGUES
-from shim_cases import case, check_results, problem_of, run_alone, run_under_shim
-from test_graph_convolutions import LEGACY_NUMBERS
-from test_shim_graph import BODIES, check_same, followed
+from shim_cases import case, check_results, check_same, problem_of, run_alone, run_under_shim
+from shim_modes import following, run_online
+from shim_problems import GRAPH_PROBLEM, SHAPES
 
 from mucudnn._native import Engine
 
-BODY = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-SMALL = f"{BODY}+add+bias+relu"
-TORCH_RELU = f"{BODY}+add0+bias+relu"  # what PyTorch's cudnn_convolution_relu is
-UNRECTIFIED = f"{BODY}+bias"  # the host engine scales nothing that goes into a RELU
+SMALL = f"{GRAPH_PROBLEM}+add+bias+relu"
+TORCH_RELU = f"{GRAPH_PROBLEM}+add0+bias+relu"  # what PyTorch's cudnn_convolution_relu is
+UNRECTIFIED = f"{GRAPH_PROBLEM}+bias"  # the host engine scales nothing that goes into a RELU
 ENGINES = list(LEGACY_NUMBERS["forward"].values())
 
 
@@ -43,7 +43,7 @@ def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
     sizes: tuple[int, ...], engine: Engine, tmp_path: Path
 ) -> None:
     cases, used, kernels = [], [], {}
-    kinds = product(("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), BODIES, EPILOGUES)
+    kinds = product(("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES, EPILOGUES)
     for data_type, layout, body, epilogue in kinds:
         math = "strict" if data_type == "f32" else "default"
         text = f"{data_type}:{layout}:{math}:mb7_{body}{epilogue}"
@@ -54,7 +54,7 @@ def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
         cases.append(one)
         used.append(sorted({int(name[3:].split("_")[0]) for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
-    found = run_under_shim(cases, tmp_path, **followed(plan))
+    found = run_under_shim(cases, tmp_path, **following(plan))
     assert found.summary == f"{len(cases)} of {len(cases)} convolutions divided"
     check_results(cases, found, used, tmp_path)
 
@@ -74,7 +74,7 @@ def test_however_a_program_writes_the_chain_it_is_divided(
     more: dict[str, Any], engine: Engine, tmp_path: Path
 ) -> None:
     cases = [fused(**more)]
-    found = run_under_shim(cases, tmp_path, **followed(plan_for(engine, tmp_path, SMALL, TORCH_RELU)))
+    found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL, TORCH_RELU)))
     runs = more.get("repeat", 1) + 5 * more.get("share", 0)
     assert found.summary == f"{runs} of {runs} convolutions divided"
     check_results(cases, found, [[0, 2]], tmp_path)
@@ -82,7 +82,7 @@ def test_however_a_program_writes_the_chain_it_is_divided(
 
 def test_nan_goes_through_the_relu_of_a_divided_chain(engine: Engine, tmp_path: Path) -> None:
     cases = [fused(alias={"operand0": "y"}, over=float("nan"))]
-    found = run_under_shim(cases, tmp_path, **followed(plan_for(engine, tmp_path, SMALL)))
+    found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL)))
     assert found.summary == "1 of 1 convolutions divided"
     assert np.isnan(found.outputs[0]).all()
 
@@ -132,7 +132,7 @@ def test_a_chain_of_another_kind_passes_through_and_the_reason_is_told(
     odd, reason = ODD[name]
     problem = UNRECTIFIED if "scale" in odd else SMALL
     cases = [fused(problem, odd=odd)]
-    found = run_under_shim(cases, tmp_path, **followed(plan_for(engine, tmp_path, problem)))
+    found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, problem)))
     assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
     check_same(cases, found, tmp_path)
 
@@ -148,7 +148,7 @@ def accepting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_graph_that_is_no_such_chain_passes_through_and_the_reason_is_told(
     chain: str, reason: str, accepting: dict[str, str], tmp_path: Path
 ) -> None:
-    found = run_under_shim([fused(f"{BODY}+add", chain=chain)], tmp_path, **accepting)
+    found = run_under_shim([fused(f"{GRAPH_PROBLEM}+add", chain=chain)], tmp_path, **accepting)
     assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
 
 
@@ -157,16 +157,16 @@ def test_a_chain_that_its_engine_is_compiled_for_passes_through_and_is_not_recor
 ) -> None:
     record = tmp_path / "network.txt"
     environment = {**accepting, "MUCUDNN_RECORD": str(record), "COMPILES": "1"}
-    found = run_under_shim([fused(f"{BODY}+relu")], tmp_path, **environment)
+    found = run_under_shim([fused(f"{GRAPH_PROBLEM}+relu")], tmp_path, **environment)
     reason = "fused by an engine that is compiled at run time"
     assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
     assert "+relu" not in record.read_text()
 
 
 def test_a_plan_for_the_plain_convolution_is_not_one_for_the_chain(engine: Engine, tmp_path: Path) -> None:
-    cases = [fused(), fused(BODY), fused(f"{BODY}+bias+relu")]
-    plan = plan_for(engine, tmp_path, BODY, f"{BODY}+bias+relu")
-    found = run_under_shim(cases, tmp_path, **followed(plan))
+    cases = [fused(), fused(GRAPH_PROBLEM), fused(f"{GRAPH_PROBLEM}+bias+relu")]
+    plan = plan_for(engine, tmp_path, GRAPH_PROBLEM, f"{GRAPH_PROBLEM}+bias+relu")
+    found = run_under_shim(cases, tmp_path, **following(plan))
     assert found.summary == "2 of 3 convolutions divided, 1 passed through (not in the plan)"
     check_results(cases, found, [[0, 2]] * 3, tmp_path)
 
@@ -177,7 +177,7 @@ def test_the_workspace_told_is_within_the_limit(limit: int, engine: Engine, tmp_
     (own,) = (facts["workspace"] for facts in run_alone(cases, tmp_path).facts)
     assert 64 * 1024 < own < 1 << 20
     plan = plan_for(engine, tmp_path, SMALL, parts=[(2, "eng2")] * 3 + [(1, "eng2")])
-    found = run_under_shim(cases, tmp_path, **followed(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
+    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
     assert found.summary == "1 of 1 convolutions divided"
     (told,) = (facts["workspace"] for facts in found.facts)
     assert told < limit if limit < own else told == own
@@ -194,9 +194,7 @@ def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_pa
 
 def test_online_a_chain_is_measured_when_its_plan_is_finalized_and_never_again(tmp_path: Path) -> None:
     cases = [fused(repeat=2), fused(TORCH_RELU, alias={"operand0": "y"})]
-    online = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
-    online["MUCUDNN_CACHE"] = str(tmp_path / "cache.sqlite")
-    first, second = (run_under_shim(cases, tmp_path, **online) for _ in range(2))
+    first, second = (run_online(tmp_path, *cases) for _ in range(2))
     assert len(re.findall("measuring .*add0?.bias.relu", first.stderr)) == 2
     assert "measuring" not in second.stderr
     for found in (first, second):
@@ -226,7 +224,7 @@ def test_what_is_recorded_is_optimized_offline_and_the_plan_is_followed(tmp_path
     assert "+add0+bias+relu" in mucudnn(tmp_path, "plan", "show", str(plan))
     mucudnn(tmp_path, "plan", "verify", str(plan))
 
-    found = run_under_shim(cases, tmp_path, **followed(plan), MUCUDNN_WORKSPACE_LIMIT="40KiB")
+    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="40KiB")
     assert "not in the plan" not in found.stderr
     assert all(facts["workspace"] <= 40 * 1024 for facts in found.facts)
     check_results(cases, found, [ENGINES] * 2, tmp_path)

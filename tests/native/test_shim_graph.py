@@ -8,23 +8,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import shim_cases
+from graph_numbers import LEGACY_NUMBERS
 from programs import SHIM, preload, run
 from reference import PASSES
-from shim_cases import case, check_results, problem_of, run_alone, run_under_shim
-from test_graph_convolutions import LEGACY_NUMBERS
+from shim_cases import case, check_results, check_same, problem_of, run_alone, run_under_shim
+from shim_modes import following, run_online
+from shim_problems import GRAPH_PROBLEM, SHAPES
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library, most_slices
-
-SMALL = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-BODIES = (
-    "g1ic4ih12_oc6_kh3_ph1",
-    "g2ic6ih9iw7_oc4_kh3kw2_sh2_ph1",
-    "ic3id5ih6iw7_oc5_kd2kh3kw3_pd1ph1pw1_dd0dh1dw0",
-)
 
 
 def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
@@ -46,17 +40,13 @@ def kinds() -> list[dict[str, Any]]:
     """All passes, layouts, types and factors; groups, 3-D, strides and odd sizes among them."""
     cases = []
     for pass_, data_type, layout, body, (alpha, beta) in product(
-        PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), BODIES, ((1.0, 0.0), (1.0, 1.0), (1.5, 0.5))
+        PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES, ((1.0, 0.0), (1.0, 1.0), (1.5, 0.5))
     ):
         math = "strict" if data_type == "f32" else "default"
         problem = str(problem_of({"problem": f"{data_type}:{layout}:{math}:mb7_{body}"}))
         cases.append(graph(problem, pass_, alpha=alpha, beta=beta))
     nan = {"over": float("nan"), "beta": 0.0}
-    return cases + [graph(SMALL, pass_, **nan) for pass_ in PASSES]
-
-
-def followed(plan: Path) -> dict[str, str]:
-    return {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
+    return cases + [graph(GRAPH_PROBLEM, pass_, **nan) for pass_ in PASSES]
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 1), (1,) * 7], ids=["three", "seven"])
@@ -73,7 +63,7 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
         kernels[one["problem"], pass_] = [*mixed, *legacy]
         used.append(sorted({number(pass_, name) for parts in (*mixed, *legacy) for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
-    found = run_under_shim(cases, tmp_path, **followed(plan))
+    found = run_under_shim(cases, tmp_path, **following(plan))
     divided = sum(most_slices(problem_of(one), one["pass_"]) > 1 for one in cases)
     assert len(cases) > divided > 0.9 * len(cases)
     assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
@@ -89,28 +79,19 @@ def dividing_plan(engine: Engine, folder: Path, *, lean: bool = False) -> Path:
     for pass_, most in HUNGRY.items():
         quick = [[(3, f"eng{most}"), (3, f"eng{most}"), (1, f"eng{most}")]]
         least = next(iter(LEGACY_NUMBERS[pass_].values()))
-        kernels[SMALL, pass_] = [*quick, [(4, f"eng{least}"), (3, f"eng{least}")]] if lean else quick
+        kernels[GRAPH_PROBLEM, pass_] = [*quick, [(4, f"eng{least}"), (3, f"eng{least}")]] if lean else quick
     return shim_cases.write_plan(engine, folder / "small.plan", kernels)
-
-
-def check_same(cases: list[dict[str, Any]], found: shim_cases.Ran, folder: Path) -> None:
-    """That the program gets what it would get without the shim, to the bit."""
-    alone = run_alone(cases, folder)
-    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
-    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
-    for one, other in zip(found.outputs, alone.outputs, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 1 << 20])
 def test_the_workspace_told_is_within_the_limit_and_holds_the_programs_own_plan_where_it_may(
     limit: int, engine: Engine, tmp_path: Path
 ) -> None:
-    cases = [graph(SMALL, pass_, engine=HUNGRY[pass_]) for pass_ in PASSES]
+    cases = [graph(GRAPH_PROBLEM, pass_, engine=HUNGRY[pass_]) for pass_ in PASSES]
     own = [facts["workspace"] for facts in run_alone(cases, tmp_path).facts]
     assert all(64 * 1024 < size < 1 << 20 for size in own)
     plan = dividing_plan(engine, tmp_path, lean=True)
-    found = run_under_shim(cases, tmp_path, **followed(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
+    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
     assert found.summary == "3 of 3 convolutions divided"
     told = [facts["workspace"] for facts in found.facts]
     assert all(size < limit for size in told) if limit < min(own) else told == own
@@ -119,7 +100,9 @@ def test_the_workspace_told_is_within_the_limit_and_holds_the_programs_own_plan_
 
 def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
     cases = [
-        graph(SMALL, pass_, engine=engine) for pass_ in PASSES for engine in LEGACY_NUMBERS[pass_].values()
+        graph(GRAPH_PROBLEM, pass_, engine=engine)
+        for pass_ in PASSES
+        for engine in LEGACY_NUMBERS[pass_].values()
     ]
     online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
     found = run_under_shim(cases, tmp_path, **online)
@@ -129,10 +112,8 @@ def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_pa
 
 
 def test_online_a_plan_is_measured_when_it_is_finalized_and_never_again(tmp_path: Path) -> None:
-    cases = [graph(SMALL, pass_, repeat=2) for pass_ in PASSES]
-    online = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
-    online["MUCUDNN_CACHE"] = str(tmp_path / "cache.sqlite")
-    first, second = (run_under_shim(cases, tmp_path, **online) for _ in range(2))
+    cases = [graph(GRAPH_PROBLEM, pass_, repeat=2) for pass_ in PASSES]
+    first, second = (run_online(tmp_path, *cases) for _ in range(2))
     assert "measuring" in first.stderr
     assert "measuring" not in second.stderr
     for found in (first, second):
@@ -143,22 +124,22 @@ def test_online_a_plan_is_measured_when_it_is_finalized_and_never_again(tmp_path
 def test_a_plan_and_a_pack_serve_any_number_of_runs_whatever_became_of_their_descriptors(
     keep: bool, engine: Engine, tmp_path: Path
 ) -> None:
-    cases = [graph(SMALL, pass_, repeat=4, keep=keep) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **followed(dividing_plan(engine, tmp_path)))
+    cases = [graph(GRAPH_PROBLEM, pass_, repeat=4, keep=keep) for pass_ in PASSES]
+    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
     assert found.summary == "12 of 12 convolutions divided"
     check_results(cases, found, [[HUNGRY[pass_]] for pass_ in PASSES], tmp_path)
 
 
 def test_without_a_workspace_what_needs_none_runs(engine: Engine, tmp_path: Path) -> None:
-    cases = [graph(SMALL, pass_, scratch=False, engine=HUNGRY[pass_]) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **followed(dividing_plan(engine, tmp_path, lean=True)))
+    cases = [graph(GRAPH_PROBLEM, pass_, scratch=False, engine=HUNGRY[pass_]) for pass_ in PASSES]
+    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path, lean=True)))
     assert found.summary == "3 of 3 convolutions divided"
     check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
-    cases = [graph(SMALL, pass_, share=4) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **followed(dividing_plan(engine, tmp_path)))
+    cases = [graph(GRAPH_PROBLEM, pass_, share=4) for pass_ in PASSES]
+    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
     assert found.summary == "63 of 63 convolutions divided"
 
 
@@ -176,28 +157,28 @@ def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
 def test_what_is_not_recognised_passes_through(
     more: dict[str, Any], summary: str, engine: Engine, tmp_path: Path
 ) -> None:
-    cases = [graph(SMALL, pass_, **more) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **followed(dividing_plan(engine, tmp_path)))
+    cases = [graph(GRAPH_PROBLEM, pass_, **more) for pass_ in PASSES]
+    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
     assert found.summary == summary
     check_same(cases, found, tmp_path)
 
 
 def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_path: Path) -> None:
-    other = SMALL.replace("mb7", "mb6")
+    other = GRAPH_PROBLEM.replace("mb7", "mb6")
     plan = shim_cases.write_plan(engine, tmp_path / "other.plan", {(other, "forward"): [[(6, "eng0")]]})
-    cases = [graph(SMALL, pass_) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **followed(plan))
+    cases = [graph(GRAPH_PROBLEM, pass_) for pass_ in PASSES]
+    found = run_under_shim(cases, tmp_path, **following(plan))
     assert found.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
     check_same(cases, found, tmp_path)
 
 
 def test_record_writes_down_what_the_graph_api_convolves(tmp_path: Path) -> None:
     record = tmp_path / "network.txt"
-    cases = [graph(SMALL, pass_, repeat=3) for pass_ in PASSES]
+    cases = [graph(GRAPH_PROBLEM, pass_, repeat=3) for pass_ in PASSES]
     found = run_under_shim(
         cases, tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record), MUCUDNN_LOG="warning"
     )
-    assert "# forward*3 backward_data*3 backward_filter*3\n" + SMALL in record.read_text()
+    assert "# forward*3 backward_data*3 backward_filter*3\n" + GRAPH_PROBLEM in record.read_text()
     check_same(cases, found, tmp_path)
 
 
@@ -214,12 +195,12 @@ for case in json.loads({cases!r}):
 
 
 def test_what_was_made_for_a_programs_plan_goes_with_it(engine: Engine, tmp_path: Path) -> None:
-    cases = [graph(SMALL, pass_) for pass_ in PASSES] * 2
+    cases = [graph(GRAPH_PROBLEM, pass_) for pass_ in PASSES] * 2
     program = PLANS.format(folder=str(shim_cases.CLIENT.parent), cases=json.dumps(cases))
     result = run(
         sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), HOST_ENGINE=host_library(),
         MUCUDNN_LIBRARY=str(build_wrapper(tmp_path)), MUCUDNN_LOG="info",
-        **followed(dividing_plan(engine, tmp_path)),
+        **following(dividing_plan(engine, tmp_path)),
     )  # fmt: skip
     assert result.stdout.split() == ["0"] * len(cases), result.stderr
     assert "6 of 6 convolutions divided" in result.stderr

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import shim_cases
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
 from reference import PASSES
 from shim_cases import case, check_results, run_alone, run_under_shim
-from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
-from test_shim_graph import SMALL, followed
+from shim_modes import following
+from shim_problems import GRAPH_PROBLEM
 
 from mucudnn._native import Engine
 from mucudnn.cli import main
@@ -26,12 +27,13 @@ def tiled(pass_: str, tile_size: int) -> str:
 def graph(pass_: str, tile_size: int | None = None, **more: Any) -> dict[str, Any]:
     """A program's plan by explicit GEMM, with this tile size if any."""
     knobs = {} if tile_size is None else {"2": tile_size}
-    return case(SMALL, pass_, "graph", engine=EXPLICIT_GEMM[pass_], knobs=knobs, **more)
+    return case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_], knobs=knobs, **more)
 
 
 def plan_of(engine: Engine, folder: Path, names: dict[str, list[str]]) -> Path:
     kernels = {
-        (SMALL, pass_): [list(zip(SIZES, algorithms, strict=True))] for pass_, algorithms in names.items()
+        (GRAPH_PROBLEM, pass_): [list(zip(SIZES, algorithms, strict=True))]
+        for pass_, algorithms in names.items()
     }
     return shim_cases.write_plan(engine, folder / "knobs.plan", kernels)
 
@@ -41,7 +43,7 @@ def test_a_plan_may_set_knobs_as_no_heuristic_does_and_differently_in_each_part(
 ) -> None:
     names = {pass_: [tiled(pass_, 3), tiled(pass_, 1), f"eng{EXPLICIT_GEMM[pass_]}"] for pass_ in PASSES}
     cases = [graph(pass_) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **followed(plan_of(engine, tmp_path, names)))
+    found = run_under_shim(cases, tmp_path, **following(plan_of(engine, tmp_path, names)))
     assert found.summary == "3 of 3 convolutions divided"
     check_results(cases, found, [[EXPLICIT_GEMM[pass_]] for pass_ in PASSES], tmp_path)
 
@@ -55,7 +57,7 @@ def test_a_program_is_told_less_workspace_where_the_plan_has_smaller_tiles(
     limit = {"MUCUDNN_WORKSPACE_LIMIT": str(own["workspace"] - 1)}
     for tile_size in (0, 2, 4):
         plan = plan_of(engine, tmp_path, {pass_: [tiled(pass_, tile_size)] * 3})
-        found = run_under_shim([graph(pass_)], tmp_path, **followed(plan), **limit)
+        found = run_under_shim([graph(pass_)], tmp_path, **following(plan), **limit)
         assert found.summary == "1 of 1 convolutions divided"
         told.append(found.facts[0]["workspace"])
     assert own["workspace"] > told[0] > told[1] > told[2] > 0
@@ -66,9 +68,9 @@ def test_a_program_that_chose_the_knobs_of_the_plan_itself_makes_its_own_call(
     pass_: str, engine: Engine, tmp_path: Path
 ) -> None:
     name = tiled(pass_, 3)
-    plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(SMALL, pass_): [[(7, name)]]})
+    plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(GRAPH_PROBLEM, pass_): [[(7, name)]]})
     cases = [graph(pass_, 3), graph(pass_, 2)]
-    found = run_under_shim(cases, tmp_path, **followed(plan))
+    found = run_under_shim(cases, tmp_path, **following(plan))
     own = "1 passed through (the caller's own choice is the best)"
     assert found.summary == f"0 of 2 convolutions divided, 1 by a faster algorithm, {own}"
     assert (found.outputs[0] == found.outputs[1]).all()
@@ -80,8 +82,8 @@ def test_a_knob_that_a_program_leaves_to_the_engine_is_no_part_of_its_name(
     pass_: str, engine: Engine, tmp_path: Path
 ) -> None:
     name = f"eng{EXPLICIT_GEMM[pass_]}"
-    plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(SMALL, pass_): [[(7, name)]]})
-    found = run_under_shim([graph(pass_, -1), graph(pass_)], tmp_path, **followed(plan))
+    plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(GRAPH_PROBLEM, pass_): [[(7, name)]]})
+    found = run_under_shim([graph(pass_, -1), graph(pass_)], tmp_path, **following(plan))
     own = "2 passed through (the caller's own choice is the best)"
     assert found.summary == f"0 of 2 convolutions divided, {own}"
 
@@ -93,9 +95,9 @@ def test_a_plan_with_a_value_that_no_knob_has_is_not_followed(
     names = {pass_: [name.format(EXPLICIT_GEMM[pass_])] * 3 for pass_ in PASSES}
     cases = [graph(pass_) for pass_ in PASSES]
     plan = plan_of(engine, tmp_path, names)
-    found = run_under_shim(cases, tmp_path, **followed(plan))
+    found = run_under_shim(cases, tmp_path, **following(plan))
     assert found.summary == "0 of 3 convolutions divided, 3 passed through (nothing within the workspace)"
-    assert f"not used for {SMALL}" in found.stderr
+    assert f"not used for {GRAPH_PROBLEM}" in found.stderr
     alone = run_alone(cases, tmp_path)
     assert all((one == other).all() for one, other in zip(found.outputs, alone.outputs, strict=True))
 

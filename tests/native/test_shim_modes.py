@@ -12,6 +12,8 @@ import shim_cases
 from programs import SHIM, preload, run
 from reference import PASSES
 from shim_cases import CLIENT, ENUMERATORS, case, check_results, problem_of, run_alone, run_under_shim
+from shim_journal import journal_in
+from shim_modes import measurements, run_online
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, cudart_library, host_library, parse_plan
@@ -22,39 +24,28 @@ from mucudnn.problems.kernels import Flags, read_network
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 MAGIC = "mucudnn plan 2\n"  # of a document of the journal
-ONLINE = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
-
-
-def online(tmp_path: Path, *cases: dict[str, object], **environment: str) -> shim_cases.Ran:
-    cache = str(tmp_path / "cache.sqlite")
-    return run_under_shim(list(cases), tmp_path, MUCUDNN_CACHE=cache, **{**ONLINE, **environment})
-
-
-def measurements(ran: shim_cases.Ran) -> int:
-    """How many times something was measured, by the debug log."""
-    return sum(int(line.split()[2]) for line in ran.stderr.splitlines() if " measured " in line)
 
 
 @pytest.mark.parametrize("habit", ["get", "find", "find_ex"])
 def test_online_a_kernel_is_measured_when_the_caller_first_asks_about_it(habit: str, tmp_path: Path) -> None:
     cases = [case(SMALL, pass_, habit) for pass_ in PASSES]
-    found = online(tmp_path, *cases)
+    found = run_online(tmp_path, *cases)
     assert measurements(found) > 0
     check_results(cases, found, [list(ENUMERATORS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 def test_online_a_later_process_measures_nothing_even_when_it_only_executes(tmp_path: Path) -> None:
-    first = online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
-    journal = (tmp_path / "cache.sqlite.journal").read_bytes()
+    first = run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    journal = journal_in(tmp_path).read_bytes()
     executing = [case(SMALL, pass_, "fixed", algorithm=1, workspace=1 << 22) for pass_ in PASSES[1:]]
-    second = online(tmp_path, *(case(SMALL, pass_, "find_ex") for pass_ in PASSES), *executing)
+    second = run_online(tmp_path, *(case(SMALL, pass_, "find_ex") for pass_ in PASSES), *executing)
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
     assert "first seen" not in second.summary
-    assert (tmp_path / "cache.sqlite.journal").read_bytes() == journal
+    assert journal_in(tmp_path).read_bytes() == journal
 
 
 def test_online_a_kernel_first_seen_at_execution_passes_through_and_measures_nothing(tmp_path: Path) -> None:
-    found = online(tmp_path, case(SMALL, "forward", "fixed", repeat=3))
+    found = run_online(tmp_path, case(SMALL, "forward", "fixed", repeat=3))
     assert measurements(found) == 0
     assert found.summary == "0 of 3 convolutions divided, 3 passed through (first seen at execution)"
 
@@ -63,8 +54,10 @@ def test_online_a_kernel_first_seen_at_execution_passes_through_and_measures_not
 def test_online_the_sizes_of_the_policy_are_measured_and_nothing_above_the_limit(
     policy: str, tmp_path: Path
 ) -> None:
-    online(tmp_path, case(SMALL, "forward"), MUCUDNN_BATCH_POLICY=policy, MUCUDNN_WORKSPACE_LIMIT="100KiB")
-    _, kernels = parse_plan((tmp_path / "cache.sqlite.journal").read_text())
+    run_online(
+        tmp_path, case(SMALL, "forward"), MUCUDNN_BATCH_POLICY=policy, MUCUDNN_WORKSPACE_LIMIT="100KiB"
+    )
+    _, kernels = parse_plan(journal_in(tmp_path).read_text())
     sizes = {"power_of_two": [1, 2, 4, 6], "all": [1, 2, 3, 4, 5, 6], "undivided": [6]}[policy]
     assert [kernel[0].mini_batch for kernel in kernels] == sizes
     assert all(part[3] <= 100 * 1024 for kernel in kernels for [part] in kernel[4])
@@ -72,7 +65,7 @@ def test_online_the_sizes_of_the_policy_are_measured_and_nothing_above_the_limit
 
 def test_online_no_more_memory_is_asked_for_than_by_the_callers_own_choice(tmp_path: Path) -> None:
     cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find")]
-    found = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
+    found = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
     for facts in found.facts:
         own = next(
             (answer for answer in facts["told"][1:] if answer[0] == facts["algorithm"]), facts["told"][0]
@@ -81,19 +74,19 @@ def test_online_no_more_memory_is_asked_for_than_by_the_callers_own_choice(tmp_p
 
 
 def test_a_journal_whose_last_document_is_cut_off_serves_with_the_others(tmp_path: Path) -> None:
-    online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
-    journal = tmp_path / "cache.sqlite.journal"
+    run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    journal = journal_in(tmp_path)
     whole = journal.read_text()
     journal.write_text(whole[: whole.rindex("option")])
-    again = online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    again = run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
     assert 0 < measurements(again) <= whole[whole.rindex(MAGIC) :].count("option")
-    assert measurements(online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))) == 0
+    assert measurements(run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))) == 0
 
 
 def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    found = run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
     for _ in range(2):
         assert main(["cache", "info"]) == 0
@@ -108,14 +101,14 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
             measured = [row for row in rows if (row["micro_batch"], row["pass"]) == (size, "forward")]
             assert {one.algorithm for one in listed} >= {row["algorithm"] for row in measured} > set()
     assert main(["cache", "prune", "--older-than", "0"]) == 0
-    assert (tmp_path / "cache.sqlite.journal").read_text() == ""
+    assert journal_in(tmp_path).read_text() == ""
     assert "deleted" in capsys.readouterr().out
 
 
 def test_the_log_names_each_problem_by_a_command_that_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = online(tmp_path, case(SMALL, "backward_data", "get"))
+    found = run_online(tmp_path, case(SMALL, "backward_data", "get"))
     [line] = [line for line in found.stderr.splitlines() if "benchmark" in line and "#" in line]
     program, *arguments = shlex.split(line.removeprefix("mucudnn: "), comments=True)
     assert (program, arguments[0], arguments[-1]) == ("mucudnn", "benchmark", "backward_data")
@@ -201,12 +194,12 @@ def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_part
 def test_on_a_cuda_device_kernels_are_measured_and_divided_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "libcudart.so.13").symlink_to(cudart_library())
     cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find_ex")]
-    found = online(
+    found = run_online(
         tmp_path, *cases, LD_LIBRARY_PATH=str(tmp_path), HOST_ENGINE=host_library(),
         MUCUDNN_LIBRARY=str(build_wrapper(tmp_path, "-DNO_HOST")),
     )  # fmt: skip
     assert measurements(found) > 0
-    header, _ = parse_plan((tmp_path / "cache.sqlite.journal").read_text().split("end 4\n")[0] + "end 4\n")
+    header, _ = parse_plan(journal_in(tmp_path).read_text().split("end 4\n")[0] + "end 4\n")
     assert header["engine"] == "cudnn"
     check_results(cases, found, [list(ENUMERATORS[one["pass_"]].values()) for one in cases], tmp_path)
 
@@ -310,7 +303,7 @@ def test_threads_and_a_forked_child_share_what_is_known_on_handles_of_their_own(
     }
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
     if mode == "online":
-        online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+        run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
     habit = {"habit": "get"} if mode == "plan" else {"habit": "fixed", "workspace": 1 << 20}
     cases = [case(SMALL, pass_, algorithm=int(pass_ != "forward"), **habit) for pass_ in PASSES]
     result = run(

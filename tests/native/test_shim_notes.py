@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import shim_cases
 from graph_abi import CONSTANTS
+from graph_numbers import LEGACY_NUMBERS
 from reference import PASSES
 from shim_cases import case, run_alone, run_under_shim
-from test_graph_convolutions import LEGACY_NUMBERS
-from test_shim_graph import SMALL, followed
+from shim_journal import journal_in
+from shim_modes import following, online_in
+from shim_problems import GRAPH_PROBLEM
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library, parse_descriptor
@@ -37,15 +39,10 @@ def notes(name: str, engine: int) -> dict[str, str]:
     return {"ENGINE_NOTES": f"{engine}={NOTES[name]}"}
 
 
-def online(folder: Path) -> dict[str, str]:
-    cache = str(folder / "cache.sqlite")
-    return {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_CACHE": cache}
-
-
 def measured(folder: Path) -> dict[str, set[str]]:
     """The algorithms that were measured, by the arithmetic of the kernels."""
     by_math: dict[str, set[str]] = {}
-    for _, row in rows_of((folder / "cache.sqlite.journal").read_text()):
+    for _, row in rows_of(journal_in(folder).read_text()):
         by_math.setdefault(parse_descriptor(row["problem"])[0].math, set()).add(row["algorithm"])
     return by_math
 
@@ -54,8 +51,8 @@ def measured(folder: Path) -> dict[str, set[str]]:
 def test_an_engine_with_tensor_cores_makes_the_kernel_one_of_tf32_and_another_a_strict_one(
     pass_: str, wrapper: dict[str, str], tmp_path: Path
 ) -> None:
-    cases = [case(SMALL, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
-    run_under_shim(cases, tmp_path, **wrapper, **notes("TENSOR_CORE", NOTED[pass_]), **online(tmp_path))
+    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    run_under_shim(cases, tmp_path, **wrapper, **notes("TENSOR_CORE", NOTED[pass_]), **online_in(tmp_path))
     found = measured(tmp_path)
     assert {*found} == {"strict", "tf32"}
     assert f"eng{NOTED[pass_]}" in found["tf32"]
@@ -67,9 +64,9 @@ def test_an_engine_with_tensor_cores_makes_the_kernel_one_of_tf32_and_another_a_
 def test_an_engine_of_less_precision_is_never_measured(
     note: str, wrapper: dict[str, str], tmp_path: Path
 ) -> None:
-    cases = [case(SMALL, "forward", "graph", engine=number) for number in (0, 7)]
+    cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=number) for number in (0, 7)]
     noted = {"ENGINE_NOTES": f"7={CONSTANTS['NUMERICAL_NOTE_' + note]} 7={NOTES['TENSOR_CORE']}"}
-    run_under_shim(cases, tmp_path, **wrapper, **noted, **online(tmp_path))
+    run_under_shim(cases, tmp_path, **wrapper, **noted, **online_in(tmp_path))
     assert not any("eng7" in names for names in measured(tmp_path).values())
 
 
@@ -78,11 +75,11 @@ def test_a_plan_with_tf32_serves_programs_that_chose_tf32_alone(
     pass_: str, wrapper: dict[str, str], engine: Engine, tmp_path: Path
 ) -> None:
     parts = [(4, f"eng{NOTED[pass_]}"), (3, f"eng{NOTED[pass_]}")]
-    kernels = {(SMALL.replace("strict", math), pass_): [parts] for math in ("strict", "tf32")}
+    kernels = {(GRAPH_PROBLEM.replace("strict", math), pass_): [parts] for math in ("strict", "tf32")}
     plan = shim_cases.write_plan(engine, tmp_path / "tf32.plan", kernels)
-    cases = [case(SMALL, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     noted = notes("TENSOR_CORE", NOTED[pass_])
-    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **followed(plan))
+    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
     assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
     assert "is not allowed by the arithmetic 'strict' of f32" in found.stderr
     own, _ = run_alone(cases, tmp_path).outputs
@@ -94,12 +91,12 @@ def test_an_engine_that_is_not_deterministic_serves_programs_that_chose_such_a_o
     pass_: str, wrapper: dict[str, str], engine: Engine, tmp_path: Path
 ) -> None:
     parts = [(4, f"eng{NOTED[pass_]}"), (3, f"eng{NOTED[pass_]}")]
-    plan = shim_cases.write_plan(engine, tmp_path / "random.plan", {(SMALL, pass_): [parts]})
-    cases = [case(SMALL, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    plan = shim_cases.write_plan(engine, tmp_path / "random.plan", {(GRAPH_PROBLEM, pass_): [parts]})
+    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     noted = notes("NONDETERMINISTIC", NOTED[pass_])
-    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **followed(plan))
+    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
     assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
-    without = run_under_shim(cases, tmp_path, **wrapper, **followed(plan))
+    without = run_under_shim(cases, tmp_path, **wrapper, **following(plan))
     assert without.summary == "2 of 2 convolutions divided"
 
 
@@ -107,12 +104,12 @@ def test_the_notes_of_an_engine_hold_for_whatever_its_knobs_are(
     wrapper: dict[str, str], engine: Engine, tmp_path: Path
 ) -> None:
     plan = shim_cases.write_plan(
-        engine, tmp_path / "knobs.plan", {(SMALL, "forward"): [[(4, "eng2_k2=3"), (3, "eng2_k2=3")]]}
+        engine, tmp_path / "knobs.plan", {(GRAPH_PROBLEM, "forward"): [[(4, "eng2_k2=3"), (3, "eng2_k2=3")]]}
     )
-    cases = [case(SMALL, "forward", "graph", engine=0)]
+    cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=0)]
     for noted, expected in ((2, 0), (7, 1)):
         found = run_under_shim(
-            cases, tmp_path, **wrapper, **notes("NONDETERMINISTIC", noted), **followed(plan)
+            cases, tmp_path, **wrapper, **notes("NONDETERMINISTIC", noted), **following(plan)
         )
         assert found.summary.startswith(f"{expected} of 1 convolutions divided")
 
@@ -121,8 +118,8 @@ def test_the_notes_of_an_engine_hold_for_whatever_its_knobs_are(
 def test_strict_numerics_keep_transforms_out_by_their_notes(
     pass_: str, wrapper: dict[str, str], tmp_path: Path
 ) -> None:
-    cases = [case(SMALL, pass_, "graph", engine=PLAIN[pass_])]
-    run_under_shim(cases, tmp_path, **wrapper, **online(tmp_path), MUCUDNN_NUMERICS="strict")
+    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=PLAIN[pass_])]
+    run_under_shim(cases, tmp_path, **wrapper, **online_in(tmp_path), MUCUDNN_NUMERICS="strict")
     (names,) = measured(tmp_path).values()
     transforms = {f"eng{LEGACY_NUMBERS[pass_][name]}" for name in ("FFT_TILING", "WINOGRAD_NONFUSED")}
     assert names

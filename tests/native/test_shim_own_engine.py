@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
 from reference import PASSES
-from shim_cases import case, check_results, problem_of
-from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
-from test_shim_graph import check_same
-from test_shim_warm import GRAPH, journal_in, measurements, online
+from shim_cases import case, check_results, check_same, problem_of
+from shim_journal import journal_in
+from shim_modes import measurements, run_online
+from shim_problems import GRAPH_PROBLEM
 from wrapped_library import build_wrapper
 
 from mucudnn._native import host_library
@@ -20,17 +21,17 @@ TILED = {"2": 2}  # knobs that no heuristics name
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_engine_that_no_heuristics_name_is_measured_once(pass_: str, tmp_path: Path) -> None:
-    one = case(GRAPH, pass_, "graph", engine=EXPLICIT_GEMM[pass_], knobs=TILED)
+    one = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_], knobs=TILED)
     name = f"eng{EXPLICIT_GEMM[pass_]}_k2=2"
-    first, second = online(tmp_path, one), online(tmp_path, one)
+    first, second = run_online(tmp_path, one), run_online(tmp_path, one)
     assert journal_in(tmp_path).read_text().count(f"\noption 1*7:{name}:") == 1
     assert measurements(first) > measurements(second) == 0
     check_results([one], second, [list(LEGACY_NUMBERS[pass_].values())], tmp_path)
 
 
 def test_where_it_is_the_fastest_it_stays(tmp_path: Path) -> None:
-    one = case(GRAPH, "forward", "graph", engine=2, knobs=TILED)
-    online(tmp_path, one, case(GRAPH, "forward", "graph", engine=0))
+    one = case(GRAPH_PROBLEM, "forward", "graph", engine=2, knobs=TILED)
+    run_online(tmp_path, one, case(GRAPH_PROBLEM, "forward", "graph", engine=0))
     text = journal_in(tmp_path).read_text()
     for name, ms in (
         ("eng2_k2=2", "1e-09"),
@@ -39,30 +40,30 @@ def test_where_it_is_the_fastest_it_stays(tmp_path: Path) -> None:
         text, found = re.subn(rf"1\*7:{name}:[^:]+:", f"1*7:{name}:{ms}:", text)
         assert found > 0
     journal_in(tmp_path).write_text(text)
-    own = online(tmp_path, one, case(GRAPH, "forward", "graph", engine=0))
+    own = run_online(tmp_path, one, case(GRAPH_PROBLEM, "forward", "graph", engine=0))
     assert own.summary.endswith("1 passed through (the caller's own choice is the best)")
-    check_same([one], online(tmp_path, one), tmp_path)
+    check_same([one], run_online(tmp_path, one), tmp_path)
 
 
 def test_an_engine_that_cannot_be_measured_stays(tmp_path: Path) -> None:
     library = str(build_wrapper(tmp_path))
-    one = case(GRAPH, "forward", "graph", engine=2)
+    one = case(GRAPH_PROBLEM, "forward", "graph", engine=2)
     # It converts its inputs, which is the program's to allow and not ours.
     wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library, "ENGINE_NOTES": "2=1"}
-    found = online(tmp_path, one, one, **wrapped)
+    found = run_online(tmp_path, one, one, **wrapped)
     assert (
         found.summary
         == "0 of 2 convolutions divided, 2 passed through (the caller's own engine is not measured)"
     )
     assert found.stderr.count("mucudnn: measuring ") == 1
     check_same([one, one], found, tmp_path)
-    limited = online(tmp_path, one, **wrapped, MUCUDNN_WORKSPACE_LIMIT="1KiB")
+    limited = run_online(tmp_path, one, **wrapped, MUCUDNN_WORKSPACE_LIMIT="1KiB")
     assert "passed through" not in limited.summary, "but where it does not fit the limit"
 
 
 def test_what_is_measured_for_other_alignments_than_the_callers_replaces_nothing(tmp_path: Path) -> None:
     one = case(str(problem_of({"problem": "f16:nchw:default:mb7_ic3ih5_oc4_kh3_ph1"})), "forward", "graph")
-    found = online(tmp_path, one)
+    found = run_online(tmp_path, one)
     reason = "mini-batches of no multiple of 16 bytes"
     assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
     check_same([one], found, tmp_path)

@@ -7,21 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, UNTRANSFORMED
+from library_calls import PLANNING, added_calls
 from reference import PASSES
-from shim_cases import ROOMY, case, check_results, run_under_shim, write_plan
-from test_graph_convolutions import EXPLICIT_GEMM, LEGACY_NUMBERS
-from test_shim_graph import check_same
-from test_shim_warm import (
-    GRAPH,
-    LEGACY,
-    PLAIN,
-    PLANNING,
-    counted,
-    journal_in,
-    online,
-    set_times,
-    without_knobs,
-)
+from shim_cases import ROOMY, case, check_results, check_same, run_under_shim, write_plan
+from shim_journal import journal_in, set_times, without_knobs
+from shim_modes import following, run_online
+from shim_problems import GRAPH_PROBLEM, LEGACY_PROBLEM
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library
@@ -45,11 +37,11 @@ def set_factors(folder: Path, factors: dict[str, float]) -> None:
 def test_an_engine_that_is_refused_when_a_plan_is_finalized_gives_way_to_the_next_best(
     pass_: str, library: str, tmp_path: Path
 ) -> None:
-    quick, _, next_best, _ = PLAIN[pass_]
-    one = case(GRAPH, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
-    online(tmp_path, one)
+    quick, _, next_best, _ = UNTRANSFORMED[pass_]
+    one = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
+    run_online(tmp_path, one)
     set_factors(tmp_path, {quick: 1.0, next_best: 10.0})  # so that its larger micro-batches come in between
-    found = online(tmp_path, one, **refusing(library, REFUSED_ENGINE=quick.removeprefix("eng")))
+    found = run_online(tmp_path, one, **refusing(library, REFUSED_ENGINE=quick.removeprefix("eng")))
     assert found.summary == "1 of 1 convolutions divided"
     assert f"  # not used: 7*1 {quick}: " in found.stderr
     assert re.findall("the fastest that fits: (.*? with 0 bytes)", found.stderr)[-1].startswith(
@@ -59,11 +51,11 @@ def test_an_engine_that_is_refused_when_a_plan_is_finalized_gives_way_to_the_nex
 
 
 def test_what_was_refused_once_is_not_tried_again(library: str, tmp_path: Path) -> None:
-    one = case(GRAPH, "forward", "graph", engine=EXPLICIT_GEMM["forward"])
-    online(tmp_path, one)
+    one = case(GRAPH_PROBLEM, "forward", "graph", engine=EXPLICIT_GEMM["forward"])
+    run_online(tmp_path, one)
     set_factors(tmp_path, {"eng0": 1.0, "IMPLICIT_GEMM": 10.0})
     once, twice = (
-        counted(tmp_path, library, *[one] * times, REFUSED_ENGINE="0", MUCUDNN_LOG="warning")
+        added_calls(tmp_path, library, *[one] * times, REFUSED_ENGINE="0", MUCUDNN_LOG="warning")
         for times in (1, 2)
     )
     again = Counter({name: twice[name] - once[name] for name in PLANNING})
@@ -72,14 +64,14 @@ def test_what_was_refused_once_is_not_tried_again(library: str, tmp_path: Path) 
 
 
 def test_what_needs_more_workspace_than_when_it_was_measured_gives_way_too(tmp_path: Path) -> None:
-    one = case(GRAPH, "forward", "graph", engine=LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"])
-    online(tmp_path, one)
+    one = case(GRAPH_PROBLEM, "forward", "graph", engine=LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"])
+    run_online(tmp_path, one)
     set_factors(tmp_path, {"eng2": 1.0, "IMPLICIT_GEMM": 10.0})
     text = journal_in(tmp_path).read_text()
     journal_in(tmp_path).write_text(
         re.sub(r"\b(eng2:[\d.]+):\d+$|\b(eng2):\d+:", shrunk, text, flags=re.MULTILINE)
     )
-    found = online(tmp_path, one, MUCUDNN_WORKSPACE_LIMIT="1KiB")
+    found = run_online(tmp_path, one, MUCUDNN_WORKSPACE_LIMIT="1KiB")
     assert "  # not used: 7*1 eng2: it needs more workspace than when it was measured\n" in found.stderr
     assert found.summary == "1 of 1 convolutions divided"
     assert found.facts[0]["workspace"] == 0
@@ -91,11 +83,11 @@ def shrunk(row: re.Match[str]) -> str:
 
 
 def test_an_algorithm_that_is_refused_gives_way_in_the_legacy_api(library: str, tmp_path: Path) -> None:
-    online(tmp_path, case(LEGACY, "forward"))
+    run_online(tmp_path, case(LEGACY_PROBLEM, "forward"))
     set_factors(tmp_path, {"IMPLICIT_GEMM": 1.0, "GEMM": 10.0})
     number = LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"]
-    one = case(LEGACY, "forward", "fixed", algorithm=number, workspace=ROOMY)
-    found = online(tmp_path, one, **refusing(library, REFUSED_ALGORITHM="0"))
+    one = case(LEGACY_PROBLEM, "forward", "fixed", algorithm=number, workspace=ROOMY)
+    found = run_online(tmp_path, one, **refusing(library, REFUSED_ALGORITHM="0"))
     assert "not used for " in found.stderr
     assert found.summary == "1 of 1 convolutions divided"
     check_results([one], found, [[LEGACY_NUMBERS["forward"]["GEMM"]]], tmp_path)
@@ -104,10 +96,11 @@ def test_an_algorithm_that_is_refused_gives_way_in_the_legacy_api(library: str, 
 def test_where_a_plan_file_has_nothing_else_the_programs_own_plan_is_run_and_it_is_said_once(
     library: str, engine: Engine, tmp_path: Path
 ) -> None:
-    plan = write_plan(engine, tmp_path / "small.plan", {(GRAPH, "forward"): [[(3, "eng0"), (4, "eng0")]]})
-    cases = [case(GRAPH, "forward", "graph", engine=EXPLICIT_GEMM["forward"])] * 2
-    following = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
-    found = run_under_shim(cases, tmp_path, **following, **refusing(library, REFUSED_ENGINE="0"))
+    plan = write_plan(
+        engine, tmp_path / "small.plan", {(GRAPH_PROBLEM, "forward"): [[(3, "eng0"), (4, "eng0")]]}
+    )
+    cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=EXPLICIT_GEMM["forward"])] * 2
+    found = run_under_shim(cases, tmp_path, **following(plan), **refusing(library, REFUSED_ENGINE="0"))
     assert found.summary == "0 of 2 convolutions divided, 2 passed through (nothing within the workspace)"
     assert found.stderr.count("not used for ") == 1
     check_same(cases, found, tmp_path)

@@ -13,6 +13,7 @@ import unusual_client
 from programs import SHIM, SONAME, preload, run
 from reference import PASSES
 from shim_cases import case, run_under_shim, write_plan
+from shim_modes import following, online_in
 
 from mucudnn._native import Engine, host_library, parse_descriptor
 
@@ -47,11 +48,6 @@ def facts_of(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     facts = json.loads(result.stdout)
     assert isinstance(facts, dict)
     return facts
-
-
-def following(plan: Path, limit: str | None = None) -> dict[str, str]:
-    limited = {} if limit is None else {"MUCUDNN_WORKSPACE_LIMIT": limit}
-    return {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), **limited}
 
 
 def hungry_plan(engine: Engine, folder: Path, *problems: str) -> Path:
@@ -211,29 +207,21 @@ def test_an_algorithm_that_the_library_refuses_is_refused(
     strided = LEGACY.replace("oh12ow12", "oh6ow6").replace("sh1sw1", "sh2sw2")
     arguments = {"problem": strided, "pass_": "forward", "algorithm": algorithm, "size": 1 << 20}
     plan = frugal_legacy(engine, tmp_path, "forward", strided)
-    for environment in (following(plan, "1MiB"), online(tmp_path, "1MiB")):
+    for environment in (following(plan, "1MiB"), online_in(tmp_path, "1MiB")):
         facts, _ = under_shim("legacy", environment, **arguments)
         plain = alone("legacy", **arguments)
         assert plain["status"] // 1000 == NOT_SUPPORTED // 1000
         assert facts["status"] == plain["status"]
 
 
-def online(folder: Path, limit: str) -> dict[str, str]:
-    return {
-        "MUCUDNN_MODE": "online",
-        "MUCUDNN_WORKSPACE_LIMIT": limit,
-        "MUCUDNN_CACHE": str(folder / "cache.sqlite"),
-    }
-
-
 def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Path) -> None:
     allow_conversion = 2
     arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
-    facts, said = under_shim("legacy", online(tmp_path, "1KiB"), math=allow_conversion, **arguments)
+    facts, said = under_shim("legacy", online_in(tmp_path, "1KiB"), math=allow_conversion, **arguments)
     [warning] = said.splitlines()
     assert facts["status"] == 0
     assert f"takes {facts['buffer']} bytes of workspace, above the limit of 1024" in warning
-    _, said = under_shim("legacy", online(tmp_path, "16MiB"), math=allow_conversion, **arguments)
+    _, said = under_shim("legacy", online_in(tmp_path, "16MiB"), math=allow_conversion, **arguments)
     assert said == ""
 
 
@@ -250,7 +238,7 @@ MANY = case(
 )
 def test_the_warning_says_why_a_call_passes_through(one: dict[str, Any], reason: str, tmp_path: Path) -> None:
     found = run_under_shim(
-        [{**one, "repeat": 2}], tmp_path, **online(tmp_path, "1KiB"), MUCUDNN_LOG="warning"
+        [{**one, "repeat": 2}], tmp_path, **online_in(tmp_path, "1KiB"), MUCUDNN_LOG="warning"
     )
     [warning] = found.warnings
     assert f"passes through ({reason}) and takes" in warning

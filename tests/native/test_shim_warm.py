@@ -3,73 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import shim_cases
+from graph_numbers import LEGACY_NUMBERS, UNTRANSFORMED
+from library_calls import PLANNING, added_calls
 from reference import PASSES
-from shim_cases import case, check_results, run_cases, run_under_shim
-from test_graph_convolutions import LEGACY_NUMBERS
-from test_shim_modes import measurements
+from shim_cases import case, check_results
+from shim_journal import journal_in, set_times, without_knobs
+from shim_modes import measurements, run_online
+from shim_problems import GRAPH_PROBLEM, LEGACY_PROBLEM
 from wrapped_library import build_wrapper, calls_in
 
 from mucudnn._native import Engine, host_library, parse_journal
 
-# One problem, as callers of each API describe it: in fp32 engines of the graph API tell that they are strict.
-GRAPH = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-LEGACY = GRAPH.replace("strict", "default")
-PROBLEMS = {"graph": GRAPH, "legacy": LEGACY}
+PROBLEMS = {"graph": GRAPH_PROBLEM, "legacy": LEGACY_PROBLEM}
 HABITS = {"graph": "graph", "legacy": "get"}
-# Engines and legacy algorithms that are neither FFT nor Winograd, the first of them without workspace.
-PLAIN = {
-    "forward": ("eng0", "eng2", "IMPLICIT_GEMM", "GEMM"),
-    "backward_data": ("eng1", "eng0", "ALGO_1", "ALGO_0"),
-    "backward_filter": ("eng1", "eng0", "ALGO_1", "ALGO_0"),
-}
-PLANNING = ("ENGINE", "ENGINECFG", "ENGINEHEUR", "EXECUTION_PLAN")
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_wrapper(tmp_path_factory.mktemp("counting")))
-
-
-def journal_in(folder: Path) -> Path:
-    return folder / "cache.sqlite.journal"
-
-
-def online(folder: Path, *cases: dict[str, Any], **environment: str) -> shim_cases.Ran:
-    defaults = {"MUCUDNN_MODE": "online", "MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "debug"}
-    cache = str(folder / "cache.sqlite")
-    return run_under_shim(list(cases), folder, MUCUDNN_CACHE=cache, **{**defaults, **environment})
-
-
-def counted(folder: Path, library: str, *cases: dict[str, Any], **environment: str) -> Counter[str]:
-    """The calls that the library gets under the shim, beyond those that it gets from the program alone."""
-    wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
-    (folder / "alone").unlink(missing_ok=True)
-    (folder / "under").unlink(missing_ok=True)
-    run_cases(list(cases), folder, library, CALLS=str(folder / "alone"), **wrapped)
-    online(folder, *cases, CALLS=str(folder / "under"), **wrapped, **environment)
-    return calls_in(folder / "under") - calls_in(folder / "alone")
-
-
-def without_knobs(algorithm: str) -> str:
-    return algorithm.partition("_k")[0]
-
-
-def set_times(folder: Path, time: Callable[[int, str], float]) -> None:
-    """Another machine's times in the journal, by micro-batch size and algorithm, whatever its knobs."""
-
-    def changed(match: re.Match[str]) -> str:
-        size, algorithm = int(match[1]), match[2]
-        return f"1*{size}:{algorithm}:{time(size, without_knobs(algorithm))}:"
-
-    text = journal_in(folder).read_text()
-    journal_in(folder).write_text(re.sub(r"1\*(\d+):([^:]+):[^:]+:", changed, text))
 
 
 def small_is_fast(*algorithms: str) -> Callable[[int, str], float]:
@@ -81,11 +37,11 @@ def small_is_fast(*algorithms: str) -> Callable[[int, str], float]:
 def test_a_plan_of_the_graph_api_makes_the_plans_that_it_runs_by_and_no_others(
     pass_: str, library: str, tmp_path: Path
 ) -> None:
-    one = case(GRAPH, pass_, "graph", engine=LEGACY_NUMBERS[pass_][PLAIN[pass_][3]])
-    online(tmp_path, one)
-    lean = PLAIN[pass_][0]  # needs no workspace, so that one division is enough for every pack
+    one = case(GRAPH_PROBLEM, pass_, "graph", engine=LEGACY_NUMBERS[pass_][UNTRANSFORMED[pass_][3]])
+    run_online(tmp_path, one)
+    lean = UNTRANSFORMED[pass_][0]  # needs no workspace, so that one division is enough for every pack
     set_times(tmp_path, lambda size, name: 100.0 if size == 7 or name != lean else 1.0)
-    made = counted(tmp_path, library, one)  # 1*4, 1*2 and 1*1, by one engine
+    made = added_calls(tmp_path, library, one)  # 1*4, 1*2 and 1*1, by one engine
     # The slices of a filter gradient after the first add to it, by plans of their own.
     plans = 6 if pass_ == "backward_filter" else 3
     # The program's own engine and its configuration are read from its plan.
@@ -95,20 +51,20 @@ def test_a_plan_of_the_graph_api_makes_the_plans_that_it_runs_by_and_no_others(
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_execution_plans_nothing(pass_: str, library: str, tmp_path: Path) -> None:
-    cases = [case(GRAPH, pass_, "graph", repeat=repeat) for repeat in (1, 5)]
-    online(tmp_path, cases[0])
-    set_times(tmp_path, small_is_fast(PLAIN[pass_][0]))
-    once, often = (counted(tmp_path, library, one) for one in cases)
+    cases = [case(GRAPH_PROBLEM, pass_, "graph", repeat=repeat) for repeat in (1, 5)]
+    run_online(tmp_path, cases[0])
+    set_times(tmp_path, small_is_fast(UNTRANSFORMED[pass_][0]))
+    once, often = (added_calls(tmp_path, library, one) for one in cases)
     assert often["VARIANT_PACK"] - once["VARIANT_PACK"] == 4 * 7
     assert {name: often[name] for name in PLANNING} == {name: once[name] for name in PLANNING}
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_what_was_made_for_a_plan_goes_with_it(pass_: str, library: str, tmp_path: Path) -> None:
-    one = case(GRAPH, pass_, "graph")
-    online(tmp_path, one)
-    set_times(tmp_path, small_is_fast(PLAIN[pass_][0]))
-    counted(tmp_path, library, one)
+    one = case(GRAPH_PROBLEM, pass_, "graph")
+    run_online(tmp_path, one)
+    set_times(tmp_path, small_is_fast(UNTRANSFORMED[pass_][0]))
+    added_calls(tmp_path, library, one)
     calls = calls_in(tmp_path / "under")
     created = sum(count for name, count in calls.items() if name.isupper())
     assert created == calls["cudnnBackendDestroyDescriptor"] > 0
@@ -118,9 +74,9 @@ def test_what_was_made_for_a_plan_goes_with_it(pass_: str, library: str, tmp_pat
 def test_callers_of_the_legacy_api_are_answered_without_asking_for_algorithms(
     pass_: str, library: str, tmp_path: Path
 ) -> None:
-    one = case(LEGACY, pass_)
-    online(tmp_path, one)
-    made = counted(tmp_path, library, one)
+    one = case(LEGACY_PROBLEM, pass_)
+    run_online(tmp_path, one)
+    made = added_calls(tmp_path, library, one)
     assert [name for name in made if name.endswith(("_v7", "_DESCRIPTOR")) or name.isupper()] == []
 
 
@@ -128,19 +84,19 @@ def test_callers_of_the_legacy_api_are_answered_without_asking_for_algorithms(
 def test_a_plan_file_is_followed_without_asking_for_engines(
     pass_: str, engine: Engine, library: str, tmp_path: Path
 ) -> None:
-    parts = [(3, PLAIN[pass_][1]), (3, PLAIN[pass_][0]), (1, PLAIN[pass_][3])]
-    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(GRAPH, pass_): [parts]})
-    one = case(GRAPH, pass_, "graph")
-    made = counted(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    parts = [(3, UNTRANSFORMED[pass_][1]), (3, UNTRANSFORMED[pass_][0]), (1, UNTRANSFORMED[pass_][3])]
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(GRAPH_PROBLEM, pass_): [parts]})
+    one = case(GRAPH_PROBLEM, pass_, "graph")
+    made = added_calls(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 4 if pass_ == "backward_filter" else 2)
 
 
 @pytest.mark.parametrize("api", PROBLEMS)
 def test_a_larger_limit_measures_only_what_was_too_large_before(api: str, tmp_path: Path) -> None:
     cases = [case(PROBLEMS[api], pass_, HABITS[api]) for pass_ in PASSES]
-    first = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="64KiB")
-    second = online(tmp_path, *cases)
-    third = online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="1MiB")
+    first = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="64KiB")
+    second = run_online(tmp_path, *cases)
+    third = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="1MiB")
     rows = [row for _, rows, _ in parse_journal(journal_in(tmp_path).read_text()) for row in rows]
     small = sum(workspace <= 64 * 1024 for *_, workspace, _ in rows)
     assert 0 < small < len(rows) == len({(str(problem), pass_, name) for problem, pass_, name, *_ in rows})
@@ -152,12 +108,12 @@ def test_a_journal_without_lists_of_candidates_serves_and_gets_them(
     api: str, library: str, tmp_path: Path
 ) -> None:
     cases = [case(PROBLEMS[api], pass_, HABITS[api]) for pass_ in PASSES]
-    online(tmp_path, *cases)
+    run_online(tmp_path, *cases)
     old = re.sub("candidates .*\n", "", journal_in(tmp_path).read_text()).replace("plan 2\n", "plan 1\n")
     journal_in(tmp_path).write_text(old)
-    assert measurements(online(tmp_path, *cases)) == 0
+    assert measurements(run_online(tmp_path, *cases)) == 0
     assert journal_in(tmp_path).read_text().startswith(old)
-    made = counted(tmp_path, library, *cases)
+    made = added_calls(tmp_path, library, *cases)
     assert [name for name in made if name == "ENGINEHEUR" or name.endswith("_v7")] == []
 
 
@@ -165,30 +121,32 @@ def test_a_journal_without_lists_of_candidates_serves_and_gets_them(
 @pytest.mark.parametrize("pass_", PASSES)
 def test_strict_numerics_keep_fft_and_winograd_out(pass_: str, api: str, tmp_path: Path) -> None:
     one = case(PROBLEMS[api], pass_, HABITS[api])
-    online(tmp_path, one)
+    run_online(tmp_path, one)
     # The fastest by far are the others.
-    set_times(tmp_path, lambda size, algorithm: size * (1000.0 if algorithm in PLAIN[pass_] else 1.0))
-    found = online(tmp_path, one, MUCUDNN_NUMERICS="strict")
+    set_times(tmp_path, lambda size, algorithm: size * (1000.0 if algorithm in UNTRANSFORMED[pass_] else 1.0))
+    found = run_online(tmp_path, one, MUCUDNN_NUMERICS="strict")
     assert measurements(found) == 0
     [named] = re.findall("the fastest that fits: (.*)", found.stderr)
-    assert set(map(without_knobs, re.findall(r"\d+\*\d+ (\S+)", named))) <= set(PLAIN[pass_])
-    check_results([one], found, [[LEGACY_NUMBERS[pass_][name] for name in PLAIN[pass_][2:]]], tmp_path)
+    assert set(map(without_knobs, re.findall(r"\d+\*\d+ (\S+)", named))) <= set(UNTRANSFORMED[pass_])
+    check_results(
+        [one], found, [[LEGACY_NUMBERS[pass_][name] for name in UNTRANSFORMED[pass_][2:]]], tmp_path
+    )
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_deterministic_engine_is_replaced_by_deterministic_ones_alone(pass_: str, tmp_path: Path) -> None:
-    quick, own = PLAIN[pass_][:2]
-    one = case(GRAPH, pass_, "graph", engine=int(own[3:]))
-    online(tmp_path, one)
+    quick, own = UNTRANSFORMED[pass_][:2]
+    one = case(GRAPH_PROBLEM, pass_, "graph", engine=int(own[3:]))
+    run_online(tmp_path, one)
     # Only divided is anything faster than the program's own engine.
     set_times(
         tmp_path,
         lambda size, algorithm: small_is_fast(quick)(size, algorithm) if algorithm != own else 3.0 * size,
     )
-    assert online(tmp_path, one).summary == "1 of 1 convolutions divided"
+    assert run_online(tmp_path, one).summary == "1 of 1 convolutions divided"
     text = journal_in(tmp_path).read_text()
     journal_in(tmp_path).write_text(re.sub(rf"( {quick}:\d+:)deterministic", r"\1", text))
-    found = online(tmp_path, one)
+    found = run_online(tmp_path, one)
     assert found.summary.startswith("0 of 1 convolutions divided")
     assert measurements(found) == 0
 
@@ -196,13 +154,13 @@ def test_a_deterministic_engine_is_replaced_by_deterministic_ones_alone(pass_: s
 def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
     library: str, tmp_path: Path
 ) -> None:
-    one = case(GRAPH, "forward", "graph")
+    one = case(GRAPH_PROBLEM, "forward", "graph")
     failing = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
-    first = online(tmp_path, one, REFUSED="cudnnConvolutionForward", **failing)
+    first = run_online(tmp_path, one, REFUSED="cudnnConvolutionForward", **failing)
     journal = journal_in(tmp_path).read_text()
     assert "IMPLICIT_GEMM" not in journal
     assert "eng0" in journal
-    second = online(tmp_path, one, **failing)
+    second = run_online(tmp_path, one, **failing)
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
 
 
@@ -212,21 +170,23 @@ def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
 def test_candidates_that_the_library_failed_to_tell_of_are_asked_for_again(
     refused: str, library: str, tmp_path: Path
 ) -> None:
-    one = case(GRAPH, "forward", "graph")
+    one = case(GRAPH_PROBLEM, "forward", "graph")
     wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
-    first = online(tmp_path, one, REFUSED=refused, **wrapped)
+    first = run_online(tmp_path, one, REFUSED=refused, **wrapped)
     assert measurements(first) > 0  # of what it told of
     assert "candidates" not in journal_in(tmp_path).read_text()
-    online(tmp_path, one, **wrapped)
+    run_online(tmp_path, one, **wrapped)
     assert "candidates graph IMPLICIT_GEMM:0:deterministic " in journal_in(tmp_path).read_text()
-    assert counted(tmp_path, library, one)["ENGINEHEUR"] == 0
+    assert added_calls(tmp_path, library, one)["ENGINEHEUR"] == 0
     measured = set(re.findall(r"option 1\*(\d+:\S+?):", journal_in(tmp_path).read_text()))
     assert {f"{size}:WINOGRAD_NONFUSED" for size in (1, 2, 4, 7)} < measured
 
 
 def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) -> None:
     sizes = {7: {1, 2, 4, 7}, 6: {6}, 4: set()}  # of mini-batches, one after the other in one process
-    online(tmp_path, *(case(GRAPH.replace("mb7", f"mb{size}"), "forward", "graph") for size in sizes))
+    run_online(
+        tmp_path, *(case(GRAPH_PROBLEM.replace("mb7", f"mb{size}"), "forward", "graph") for size in sizes)
+    )
     documents = parse_journal(journal_in(tmp_path).read_text())
     assert [{row[0].mini_batch for row in rows} for _, rows, _ in documents] == [
         new for new in sizes.values() if new
@@ -235,7 +195,7 @@ def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) ->
 
 def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Path) -> None:
     journal_in(tmp_path).mkdir()
-    found = online(tmp_path, case(GRAPH, "forward", "graph"), MUCUDNN_LOG="warning")
+    found = run_online(tmp_path, case(GRAPH_PROBLEM, "forward", "graph"), MUCUDNN_LOG="warning")
     assert [line.split(": ")[1] for line in found.warnings] == [
         "earlier measurements are not known",
         "measurements are not kept",
@@ -244,8 +204,10 @@ def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Pa
 
 
 def test_fused_convolutions_are_found_in_the_journal_beside_the_plain_one(tmp_path: Path) -> None:
-    cases = [case(f"{GRAPH}{epilogue}", "forward", "graph") for epilogue in ("", "+bias", "+bias+relu")]
-    first, second = online(tmp_path, *cases), online(tmp_path, *cases[::-1])
+    cases = [
+        case(f"{GRAPH_PROBLEM}{epilogue}", "forward", "graph") for epilogue in ("", "+bias", "+bias+relu")
+    ]
+    first, second = run_online(tmp_path, *cases), run_online(tmp_path, *cases[::-1])
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
 
 
@@ -257,7 +219,7 @@ def test_slices_are_aligned_as_planned_whatever_their_sizes(
         engine, tmp_path / "odd.plan", {(problem, "forward"): [[(5, "eng0"), (4, "eng0")]]}
     )
     one = case(problem, "forward", "graph")
-    made = counted(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    made = added_calls(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert made["EXECUTION_PLAN"] == 2, "one for each size, and none when it is executed"
 
 
@@ -265,8 +227,8 @@ def test_where_slices_fail_the_callers_own_engine_does_the_rest_and_no_other_is_
     engine: Engine, library: str, tmp_path: Path
 ) -> None:
     parts = [(4, "IMPLICIT_GEMM"), (3, "IMPLICIT_GEMM")]
-    plan = shim_cases.write_plan(engine, tmp_path / "failing.plan", {(GRAPH, "forward"): [parts]})
-    one = case(GRAPH, "forward", "graph", engine=2, repeat=2)
+    plan = shim_cases.write_plan(engine, tmp_path / "failing.plan", {(GRAPH_PROBLEM, "forward"): [parts]})
+    one = case(GRAPH_PROBLEM, "forward", "graph", engine=2, repeat=2)
     failing = {"REFUSED": "cudnnConvolutionForward", "MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
-    made = counted(tmp_path, library, one, **failing)
+    made = added_calls(tmp_path, library, one, **failing)
     assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 2)

@@ -1,0 +1,52 @@
+"""`--engine cudnn` without a GPU: commands and scripts on the host engine and our CUDA runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from mucudnn import _native
+
+ON_CUDA = """
+import numpy as np
+from mucudnn._native import Engine, EngineError, Problem, cudart_library, host_library
+cuda = Engine(host_library(), cuda=True)
+host = Engine(host_library())
+
+def run(engine, problem, pass_, execute):
+    sizes = (problem.x_elements, problem.w_elements, problem.y_elements)
+    memories = [engine.allocate(size * problem.element_size) for size in sizes]
+    for seed, (memory, size) in enumerate(zip(memories, sizes)):
+        memory.fill_random(problem.data_type, size, seed)
+    execute(engine, problem, pass_, *memories, engine.allocate(2**20))
+    return [memory.read(problem.data_type, size) for memory, size in zip(memories, sizes)]
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this process's environment, with `more` and no other variable of mucudnn's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    return {**kept, **more}
+
+
+def on_stand_in(**more: str) -> dict[str, str]:
+    """Return the environment in which the loader finds our CUDA runtime before any other."""
+    folder = str(Path(_native.cudart_library()).parent)
+    path = os.environ.get("LD_LIBRARY_PATH", "")
+    return environment(LD_LIBRARY_PATH=f"{folder}:{path}".rstrip(":"), **more)
+
+
+def mucudnn(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mucudnn", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def check_script(script: str) -> None:
+    """Run a script after ON_CUDA, whose assertions must hold."""
+    command = [sys.executable, "-c", ON_CUDA + script]
+    result = subprocess.run(
+        command, env=on_stand_in(), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert result.returncode == 0, result.stderr

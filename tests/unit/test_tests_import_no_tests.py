@@ -1,0 +1,35 @@
+"""Test modules share code through helper modules beside them, so that each can be moved or split alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+MODULES = {path.stem for path in TESTS.rglob("test_*.py")}
+# Programs in a test's strings import too, so the text is searched and not the syntax tree.
+IMPORT = re.compile(r"^\s*(?:from|import)\s+(?:[\w.]*\.)?(test_\w+)", re.MULTILINE)
+
+
+def imported_tests(text: str) -> list[str]:
+    return [name for name in IMPORT.findall(text) if name in MODULES]
+
+
+def test_no_test_module_is_imported() -> None:
+    wrong = [
+        f"{path.relative_to(TESTS)} imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for name in imported_tests(path.read_text())
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from {} import one", "import {}", "    from {} import one", "from tests.unit.{} import one"],
+)
+def test_an_import_is_found_however_it_is_written(statement: str) -> None:
+    name = Path(__file__).stem
+    assert imported_tests(f"import sys\n{statement.format(name)}\n") == [name]
