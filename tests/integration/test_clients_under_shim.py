@@ -81,7 +81,10 @@ def test_a_second_process_measures_nothing_and_does_the_same(habit: str, pass_: 
     second = desk.under(habit, case, "--workspace", "200KiB")
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
     assert points(first) == points(second)
-    assert (second.choice[1], second.output) == (first.choice[1], first.output)
+    assert second.output == first.output
+    # The answer covers the program's own algorithm too, which for PyTorch's habit is a matter of time.
+    assert habit == "pytorch" or second.choice == first.choice
+    assert max(first.choice[1], second.choice[1]) <= 200 * 1024
     assert desk.journal.read_bytes() == journal
 
 
