@@ -56,7 +56,7 @@ def _uncompiled(function: Any) -> Any:
     """Keep compilers, which refuse functions with rules of their own, away from a function."""
     reason = "mucudnn.torch runs uncompiled under torch.func and in forward mode: compile without fullgraph"
     said = "reason" in signature(torch.compiler.disable).parameters  # since PyTorch 2.7
-    return torch.compiler.disable(function, **({"reason": reason} if said else {}))
+    return torch.compiler.disable(function, reason=reason) if said else torch.compiler.disable(function)
 
 
 @_uncompiled
@@ -124,7 +124,7 @@ class Convolution(torch.autograd.Function):
         if second is not None:
             terms.append(convolve(ctx.pass_, one, second, shape, ctx.options))
         if third is not None:
-            terms.append(third.view(-1, *(1,) * (len(ctx.shape) - 2)).expand(ctx.shape))
+            terms.append(third.reshape(-1, *(1,) * (len(ctx.shape) - 2)).expand(ctx.shape))
         return reduce(add, terms) if terms else None
 
     @staticmethod
@@ -143,10 +143,8 @@ class Convolution(torch.autograd.Function):
             return _folded(pass_, first, second, third, axes, size, options)
         # A bias for each member, or one for filters that have a batch, is added behind the convolution.
         y, axis = _folded(pass_, first, second, None, axes, size, options)
-        y, bias = (
-            y.movedim(axis, 0),
-            third.unsqueeze(0) if in_dims[3] is None else third.movedim(in_dims[3], 0),
-        )
+        y = y.movedim(axis, 0)
+        bias = third.unsqueeze(0) if in_dims[3] is None else third.movedim(in_dims[3], 0)
         return y + bias.reshape(-1, 1, bias.shape[1], *(1,) * (y.dim() - 3)), 0
 
 

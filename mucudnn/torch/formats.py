@@ -29,7 +29,7 @@ class Geometry(NamedTuple):
 
     @property
     def looks_channels_last(self) -> bool:
-        """Whether PyTorch takes it as one with the channels last, be it dense or not."""
+        """Return whether PyTorch takes the tensor as one with the channels last, be it dense or not."""
         shape, stride = self
         if stride[1] == 0:
             return False
@@ -44,11 +44,8 @@ class Geometry(NamedTuple):
         """Return the geometry after `contiguous`, which leaves alone what it need not copy."""
         packed = strides(self.shape, channels_last)
         axes = zip(self.shape, self.stride, packed, strict=True)
-        return (
-            self
-            if all(size == 1 or one == other for size, one, other in axes)
-            else Geometry(self.shape, packed)
-        )
+        is_packed = all(size == 1 or one == other for size, one, other in axes)
+        return self if is_packed else Geometry(self.shape, packed)
 
     def part(self, axis: int, parts: int) -> "Geometry":
         """Return the geometry of one of so many equal parts along an axis, copied out in this format."""
@@ -80,8 +77,8 @@ def channels_last(
 ) -> str:
     """Return which of "x", "w" and "y" PyTorch writes with the channels last, in the pass to each of them.
 
-    With `exact` ask PyTorch which implementation it would run. Without, as under a compiler or a transform,
-    suppose the usual one.
+    With `exact` ask PyTorch which implementation it would run; without, as under a compiler, suppose the
+    usual one.
     """
     if torch.jit.is_tracing():
         return _rule_without_sizes(x, w)
@@ -96,7 +93,7 @@ def channels_last(
         backend = torch._C._select_conv_backend(
             x, w, bias, stride, padding, dilation, False, unpadded, groups, None
         )
-    except (RuntimeError, TypeError):  # what is wrong with them the engine says; NumPy's integers are not
+    except (RuntimeError, TypeError):  # for arguments that the engine refuses later, and NumPy's integers
         return _rule(one, two, _usual(x), *options)
     implementation = _name_of(backend)
     if implementation == "Cudnn" and x.dtype == torch.float64:
@@ -119,14 +116,14 @@ def _rule(
     found = {"x", "w", "y"}
     if implementation == "Slow2d" and not w.looks_channels_last:
         found.remove("w")
-    if by_group:  # their results are put together channels last only where each looks so
+    if by_group:  # PyTorch puts the groups' results together channels last only where each looks so
         output = prod((i + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for i, k, s, p, d in sizes)
         lengths = {"x": prod(x.shape[1:]), "w": prod(w.shape[1:]), "y": w.shape[0] * output}
         found -= {role for role, length in lengths.items() if length == 1}
     return "".join(sorted(found))
 
 
-_known_rule = lru_cache(4096)(_rule)  # as it takes 20 µs; compilers, whose sizes have no hash, take the other
+_known_rule = lru_cache(4096)(_rule)  # which spares 20 µs; the sizes of compilers cannot be looked up
 
 
 def _rule_without_sizes(x: Tensor, w: Tensor) -> str:

@@ -10,7 +10,7 @@ from mucudnn.arrays.dispatch import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
 from mucudnn.torch import ops
-from mucudnn.torch.derivatives import convolve, is_transformed
+from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.formats import channels_last
 from mucudnn.torch.options import Options, handle_of
 
@@ -173,7 +173,7 @@ def operands(
         paddings = _each("padding", padding, dims)
     if bias is not None and not fallback:
         ops.check_bias(bias, w)
-    exact = ops.is_plain(x) and ops.is_plain(w) and not (torch.compiler.is_compiling() or is_transformed())
+    exact = ops.is_plain(x) and ops.is_plain(w) and not torch.compiler.is_compiling()
     last = channels_last(x, w, bias, strides, paddings, dilations, groups, exact=exact)
     options = Options(
         strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback

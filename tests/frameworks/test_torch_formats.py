@@ -6,11 +6,12 @@ TEST_LONG=1 tries fifty times as many convolutions.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from needs_torch import mt, torch
 
@@ -31,6 +32,9 @@ MEMORY = [
     "a part, channels last",
     "expanded",
 ]
+
+
+SMALL_VOLUME = torch.ones(1, 2, 2, 2, 2).contiguous(memory_format=LAST[5])  # too small for oneDNN
 
 
 class Case(NamedTuple):
@@ -146,6 +150,20 @@ def test_the_rule_is_that_of_pytorch(case: Case) -> None:
     dx, dw = torch.autograd.grad(y, (x, w), torch.ones_like(y))
     for role, result in (("x", dx), ("w", dw), ("y", y)):
         assert result.stride() == strides(result.shape, role in last), role
+
+
+@given(cases())
+@example(Case(SMALL_VOLUME, torch.ones(2, 2, 1, 1, 1), None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False))
+@settings(max_examples=20 * FACTOR)
+def test_gradients_by_torch_func_have_them_too(case: Case) -> None:
+    def gradients(convolution: object) -> list[torch.Size]:
+        def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return convolution(x, w, case.bias, *case.options).sum()
+
+        return [gradient.stride() for gradient in torch.func.grad(run, (0, 1))(case.x, case.w)]
+
+    ours, stock = OURS[case.w.dim() - 2], STOCK[case.w.dim() - 2]
+    assert gradients(partial(ours, workspace="0")) == gradients(stock)
 
 
 @given(cases())

@@ -1,0 +1,245 @@
+"""Small random models of PyTorch, and ways to run them: the same for the same seed."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from needs_torch import torch
+from torch.utils.checkpoint import checkpoint
+
+nn = torch.nn
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+POOLS = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
+STEPS = ["train", "train", "train", "gradients in eval", "transform", "no_grad", "inference_mode"]
+
+
+class Residual(nn.Module):
+    """Adds the input to what the body makes of it."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.body(x)
+
+
+class Branches(nn.Module):
+    """Puts the channels of two bodies side by side."""
+
+    def __init__(self, one: nn.Module, two: nn.Module) -> None:
+        super().__init__()
+        self.one, self.two = one, two
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.one(x), self.two(x)], 1)
+
+
+class Twice(Residual):
+    """Runs the same parameters twice."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(self.body(x).tanh())
+
+
+class Checkpointed(Residual):
+    """Computes the body again in the backward pass."""
+
+    reentrant = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # which checkpoint does not support
+            return self.body(x)
+        return checkpoint(self.body, x, use_reentrant=self.reentrant)
+
+
+@dataclass
+class Sample:
+    """A model with the way to run it."""
+
+    model: nn.Module
+    x: torch.Tensor
+    step: str
+    autocast: torch.dtype | None
+    x_needs_gradient: bool
+    seed: int
+
+    def converted(self, change: Callable[[nn.Module], nn.Module]) -> Sample:
+        return Sample(change(copy.deepcopy(self.model)), self.x, *self._rest())
+
+    def in_fp64(self) -> Sample:
+        """Return the same in fp64 and contiguous, without autocast."""
+        model = copy.deepcopy(self.model).double()
+        for parameter in model.parameters():
+            parameter.data = parameter.data.contiguous()
+        return Sample(model, self.x.double().contiguous(), self.step, None, *self._rest()[2:])
+
+    def _rest(self) -> tuple[Any, ...]:
+        return self.step, self.autocast, self.x_needs_gradient, self.seed
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """Run one step, and return outputs of all convolutions, gradients and buffers."""
+        torch.manual_seed(self.seed)  # for dropout
+        model, x, found = self.model, self.x.detach(), {}
+        model.train(self.step == "train")
+        hooks = [
+            module.register_forward_hook(lambda module, args, y, name=name: found.update({f"{name}'s y": y}))
+            for name, module in model.named_modules()
+            if isinstance(module, tuple(CONVOLUTIONS.values())) and self.step != "transform"
+        ]
+        autocast = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
+        if self.step == "transform":
+            with autocast:
+                found |= self._transformed(x)
+        elif self.step in ("no_grad", "inference_mode"):
+            with getattr(torch, self.step)(), autocast:
+                found["y"] = model(x)
+        else:
+            x.requires_grad_(self.x_needs_gradient)
+            with autocast:
+                found["y"] = model(x)
+            loss(found["y"]).backward()
+            found |= {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
+            if x.grad is not None:
+                found["x.grad"] = x.grad
+        for hook in hooks:
+            hook.remove()
+        found |= {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        return {name: tensor.detach() for name, tensor in found.items()}
+
+    def _transformed(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the gradients by torch.func."""
+        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+        def run(weights: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = torch.func.functional_call(self.model, weights, (x,))
+            return loss(y), y
+
+        (gradients, dx), y = torch.func.grad(run, (0, 1), has_aux=True)(weights, x)
+        return {"y": y, "dx": dx, **{f"d{name}": gradient for name, gradient in gradients.items()}}
+
+
+def loss(y: torch.Tensor) -> torch.Tensor:
+    return (y.double() if y.dtype is torch.float64 else y.float()).tanh().square().sum()
+
+
+def sample(seed: int) -> Sample:
+    """Return the model of a seed."""
+    r = random.Random(seed)
+    torch.manual_seed(seed)
+    dims = r.choice([1, 2, 2, 2, 3])
+    dtype = r.choice([torch.float32] * 5 + [torch.float64, torch.bfloat16])
+    autocast = r.choice([None, None, torch.bfloat16]) if dtype is torch.float32 else None
+    builder = Builder(r, dims, in_16_bit=torch.bfloat16 in (dtype, autocast))
+    shape = (r.choice([1, 2, 3, 8]), r.choice([1, 2, 3, 4]), *(r.choice([1, 5, 7, 8]) for _ in range(dims)))
+    model = builder.chain(shape, r.randint(2, 5)).to(dtype)
+    for parameter in model.parameters():
+        if r.random() < 0.1:
+            parameter.requires_grad_(False)
+    x = torch.randn(shape, dtype=dtype)
+    if dims > 1:
+        if r.random() < 0.4:
+            model = model.to(memory_format=LAST[dims + 2])
+        if r.random() < 0.4:
+            x = x.contiguous(memory_format=LAST[dims + 2])
+    if r.random() < 0.15:
+        x = x.transpose(-1, 1).contiguous().transpose(-1, 1)
+    step = r.choice(STEPS)
+    needs_gradient = not any(p.requires_grad for p in model.parameters()) or r.random() < 0.6
+    return Sample(model, x, step, autocast, needs_gradient or has_reentrant(model), seed)
+
+
+def has_reentrant(model: nn.Module) -> bool:
+    return any(isinstance(module, Checkpointed) and module.reentrant for module in model.modules())
+
+
+class Builder:
+    """Layers for an input of a shape."""
+
+    def __init__(self, r: random.Random, dims: int, in_16_bit: bool) -> None:
+        self.r, self.dims, self.in_16_bit = r, dims, in_16_bit
+
+    def chain(self, shape: tuple[int, ...], length: int) -> nn.Sequential:
+        layers: list[nn.Module] = [self.convolution(shape)]
+        for _ in range(length):
+            at = output(nn.Sequential(*layers), shape)
+            layers.append(self.layer(at))
+        return nn.Sequential(*layers, self.convolution(output(nn.Sequential(*layers), shape)))
+
+    def layer(self, shape: tuple[int, ...]) -> nn.Module:
+        r, channels = self.r, shape[1]
+        kinds = [
+            lambda: nn.Sequential(self.convolution(shape), nn.ReLU(inplace=r.random() < 0.5)),
+            lambda: self.normalized(shape),
+            lambda: Residual(nn.Sequential(self.convolution(shape, same=True), nn.GELU())),
+            lambda: Branches(self.convolution(shape, same=True), self.convolution(shape, same=True)),
+            lambda: Twice(self.convolution(shape, same=True)),
+            lambda: self.checkpointed(shape),
+            lambda: TRANSPOSED[self.dims](channels, r.randint(1, 4), r.randint(1, 3), stride=r.randint(1, 2)),
+            lambda: nn.Dropout(0.3),
+            lambda: POOLS[self.dims](2 if min(shape[2:]) > 1 else 1),
+        ]
+        if (
+            not self.in_16_bit
+        ):  # where PyTorch 2.13 errs on the CPU for small sizes, and this one stays PyTorch's
+            kinds.append(lambda: nn.utils.parametrizations.weight_norm(self.convolution(shape)))
+        return r.choice(kinds)()
+
+    def normalized(self, shape: tuple[int, ...]) -> nn.Module:
+        convolution = self.convolution(shape)
+        n, channels, *spatial = output(convolution, shape)
+        values = torch.Size(spatial).numel()
+        norms = [nn.Identity()]
+        if n * values > 1:  # which they need to train
+            norms = [NORMS[self.dims](channels), NORMS[self.dims](channels)]
+        if channels * values > 1:
+            norms.append(nn.GroupNorm(1, channels))
+        return nn.Sequential(convolution, self.r.choice(norms), nn.ReLU())
+
+    def checkpointed(self, shape: tuple[int, ...]) -> nn.Module:
+        body = Checkpointed(nn.Sequential(self.convolution(shape), nn.SiLU()))
+        body.reentrant = self.r.random() < 0.3
+        return body
+
+    def convolution(self, shape: tuple[int, ...], same: bool = False) -> nn.Module:
+        """Return a convolution, or one whose output has the shape of its input."""
+        r, channels, spatial = self.r, shape[1], shape[2:]
+        groups = r.choice([g for g in range(1, channels + 1) if channels % g == 0] + [1, channels])
+        kernel = [r.choice([1, 2, 3, 3, 5]) for _ in spatial]
+        # PyTorch 2.13 crashes on the CPU where a padded axis of size one is dilated.
+        dilation = [
+            r.choice([1, 1, 2]) if size > 1 and k > 1 and not self.in_16_bit else 1
+            for size, k in zip(spatial, kernel, strict=True)
+        ]
+        stride, mode, padding = [1] * self.dims, "zeros", "same"
+        if not same:
+            stride = [r.choice([1, 1, 2, 3]) for _ in spatial]
+            reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+            padding = [
+                max(r.choice([0, 1]), (size - i + 1) // 2) for size, i in zip(reach, spatial, strict=True)
+            ]
+            mode = r.choice(["zeros"] * 6 + ["circular", "replicate"])
+            if mode == "circular" and any(p > i for p, i in zip(padding, spatial, strict=True)):
+                mode = "zeros"
+        out = channels if same else groups * r.randint(1, 4)
+        return CONVOLUTIONS[self.dims](
+            channels, out, tuple(kernel), stride=tuple(stride), padding=padding if same else tuple(padding),
+            dilation=tuple(dilation), groups=groups, bias=r.random() < 0.6, padding_mode=mode,
+        )  # fmt: skip
+
+
+def output(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a layer makes."""
+    training = layer.training
+    with torch.no_grad():
+        found = layer.eval()(torch.zeros(shape)).shape
+    layer.train(training)
+    return tuple(found)
