@@ -1,4 +1,4 @@
-"""What a convolution's three passes share, in values that operators of PyTorch take."""
+"""The options that the three passes of a convolution share, in values that PyTorch's operators take."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -32,7 +32,7 @@ def _host() -> ctypes.CDLL:
 
 
 class Expected:
-    """What a piece of work should come to, from the fills of its buffers."""
+    """The result that a piece of work should have, from the fills of its buffers."""
 
     def __init__(self, work: Work, fills: Fills) -> None:
         self.work, self.fills = work, fills
@@ -87,7 +87,7 @@ class Expected:
         return max(errors, default=0.0)
 
     def undivided(self, algorithm: int) -> Array | None:
-        """What the algorithm of the host engine computes; None where it cannot."""
+        """Return the result of an algorithm of the host engine, or None if it cannot run."""
         script, problem = Script(), self.problem
         describe(script, problem)
         for name in "xwy":

@@ -39,7 +39,7 @@ def bytes_of(fill: Fill, size: int) -> npt.NDArray[np.uint8]:
 
 @dataclass
 class Entry:
-    """What one step came to."""
+    """The result of one step."""
 
     status: int = 0
     error: str = ""

@@ -25,7 +25,7 @@ Given = tuple[str, int, Argument, str]  # pass, mini-batch, algorithm and worksp
 
 @dataclass
 class Asked:
-    """What a program knows of one pass at one mini-batch."""
+    """The answers that a program has read about one pass at one mini-batch."""
 
     sizes: dict[int, list[str]] = field(default_factory=dict)  # keys of answers by algorithm
     results: list[str] = field(default_factory=list)  # keys of Get and Find
@@ -43,7 +43,7 @@ class LegacyProgram:
         self.batches = batches_of(self.random, self.problem)
         self.passes = self.random.sample(PASSES, self.random.choice((1, 1, 2)))
         self.asked: dict[tuple[str, int], Asked] = {}
-        # What the library refuses has no exact result.
+        # A call that the library refuses has no exact result.
         self.oddity = self.random.choice((None,) * 20 + ("flipped", "strided", "mixed", "compute", "format"))
         self.epoch = 0  # of the descriptors, which may be set to something else
 

@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Fill:
-    """What is in a buffer; the same bytes for the same values."""
+    """The content of a buffer: the same bytes for the same values."""
 
     kind: str  # "random", "whole" (small whole numbers), "nan" or "scratch"
     type_: str = "f32"

@@ -82,7 +82,7 @@ def test_a_function_cannot_be_scripted_and_the_error_says_what_to_do(called: Any
     assert isinstance(caught.value, MucudnnError)
 
 
-# Of PyTorch's own run_decompositions.
+# PyTorch's own run_decompositions warns so.
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_function_is_exported_for_any_batch(strict: bool) -> None:

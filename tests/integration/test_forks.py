@@ -76,7 +76,7 @@ def measuring(samples):
 
 
 def python(program: str, tmp_path: Path, **variables: str) -> str:
-    """What a process prints that runs the program, in whose cache there is nothing."""
+    """Return the output of a process that runs the program with an empty cache."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + program],

@@ -1,4 +1,4 @@
-"""What the drop-in must never do to a program: overrun a buffer, break it, or leave an output unwritten."""
+"""The drop-in never overruns a program's buffer, never breaks it and leaves no output unwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given in place of a size, an array, a factor and so on: with the same meaning, or with none."""
+"""Values in place of a size, an array, a factor and so on: with the same meaning, or with none."""
 
 from __future__ import annotations
 
