@@ -12,9 +12,7 @@ from bench.gpu.run import Case, Run
 from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
-from mucudnn.costs.records import describe
 from mucudnn.errors import NothingFitsError
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -94,12 +92,12 @@ def _kernel(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
 
 def decided(run: Run, kernel: Kernel) -> dict[int | None, Decision]:
     """What is chosen within each limit that anything fits into, and without one."""
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
-    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    costs = run.bench.costs([kernel])
     decisions: dict[int | None, Decision] = {}
     for limit in (*LIMITS, None):
         try:
-            (decisions[limit],) = decide({kernel: rows}, "power_of_two", Limits(workspace=limit))
+            (decisions[limit],) = decide(costs, "power_of_two", Limits(workspace=limit))
         except NothingFitsError:
             if limit is None:
                 raise
@@ -107,5 +105,5 @@ def decided(run: Run, kernel: Kernel) -> dict[int | None, Decision]:
 
 
 def _of(configuration: Configuration, ms: dict[Configuration, float]) -> dict[str, object]:
-    by, workspace = describe(configuration), configuration.workspace
+    by, workspace = str(configuration), configuration.workspace
     return {"by": by, "ms": ms[configuration], "workspace": workspace}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mucudnn.problems.kernels import Flags, Kernel, read_network
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 MIB = 2**20
 NCHW = {  # name: data type, layout, math; the most telling first
@@ -57,7 +57,7 @@ class Setting:
 
     def kernels(self, network: str, column: str, passes: tuple[str, ...]) -> list[Kernel]:
         """Of a bundled network, in one column's data type, layout and math; first layers come last."""
-        kernels = read_network(network, Flags(self.batch, *COLUMNS[column]), passes)
+        kernels = read_kernels(network, Flags(self.batch, *COLUMNS[column]), passes)
         if self.most is None:
             return sorted(kernels, key=lambda kernel: kernel.problem.in_channels < 16)
         return sorted(kernels, key=lambda kernel: kernel.problem.flops)[: self.most]
