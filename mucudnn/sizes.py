@@ -1,25 +1,17 @@
 """Sizes of memory in the forms that people write: `64MiB`, `1.5GiB`, plain bytes, `none`."""
 
-import re
-from fractions import Fraction
-
+from mucudnn import _native
 from mucudnn.errors import UsageError
 
-_UNITS = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_UNITS = {"KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 
 
 def parse_size(text: str) -> int:
     """Return the bytes that a text gives, rounded down. Raises UsageError."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or match[2] not in _UNITS:
-        raise UsageError(
-            f"'{text}' is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
-        )
-    size = int(Fraction(match[1]) * 1024 ** _UNITS[match[2]])
-    if size >= 2**63:
-        raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")
-    return size
+    try:
+        return _native.parse_size(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def parse_limit(text: str) -> int | None:
