@@ -1,4 +1,4 @@
-"""`python -m bench.tables`: the tables of `bench/README.md`, anew from the records in `bench/results/`."""
+"""`python -m bench.tables`: make the tables of `bench/README.md` from the records in `bench/results/`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Records = list[Record]
 
 
 def refreshed(text: str, results: Path) -> str:
-    """The README's text, with what is between its marks made anew."""
+    """Return the README's text with new tables between its marks (`<!-- cpu: -->` to `<!-- end cpu -->`)."""
     for name, make in (("cpu", cpu_tables), ("gpu", gpu_tables)):
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
         text = text[: text.index("\n", start) + 1] + make(results) + text[end:]
@@ -25,7 +25,7 @@ def refreshed(text: str, results: Path) -> str:
 
 
 def cpu_tables(results: Path) -> str:
-    """One for each command."""
+    """Return the text of the CPU tables, one for each command."""
     lines = []
     for command, file, rows in CPU:
         found = read(results / file)
@@ -45,11 +45,11 @@ def _where(found: list[tuple[dict[str, object], Record]]) -> str:
 
 
 def gpu_tables(results: Path) -> str:
-    """One for each GPU, or, while there is none, one without figures."""
+    """Return the text of the GPU tables: one for each GPU, or one without figures if there is no GPU."""
     lines, head = [], ("question", "aim", "figure")
     for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
         found = read(folder / "gpu.jsonl")
-        if any(machine["engine"] != HOST.engine for machine, _ in found):  # else it was a dry run
+        if any(machine["engine"] != HOST.engine for machine, _ in found):  # otherwise it was a dry run
             records = latest(record for _, record in found)
             dates = sorted({machine["date"][:10] for machine, _ in found})
             when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
@@ -59,7 +59,7 @@ def gpu_tables(results: Path) -> str:
 
 
 def _of(records: Records, bench: str, metric: str = "", case: str = "") -> list[float]:
-    """The values whose metric and case contain these."""
+    """Return the values of a bench's records whose metric and case contain these texts."""
     found = [r for r in records if r.bench == bench and metric in r.metric and case in r.case]
     return [record.value for record in found if record.value is not None]
 
@@ -67,7 +67,10 @@ def _of(records: Records, bench: str, metric: str = "", case: str = "") -> list[
 def _figure(
     bench: str, metric: str = "", case: str = "", unit: str = "", *, form: str = "range"
 ) -> Callable[[Records], str]:
-    """A value, or the least and the most of several; `mean` has their geometric mean before them."""
+    """Make a function that shows a value, or the least and the most of several.
+
+    With the form `mean` the geometric mean comes first, and the number of values last.
+    """
 
     def answer(records: Records) -> str:
         values = _of(records, bench, metric, case)
@@ -83,7 +86,7 @@ def _figure(
 
 
 def _by_case(bench: str, metric: str, unit: str, cases: str = ".*") -> Callable[[Records], str]:
-    """Each case that the pattern matches with its value."""
+    """Make a function that shows each case that the pattern `cases` matches, with its value."""
 
     def answer(records: Records) -> str:
         found = [
@@ -190,7 +193,7 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
 
 
 def main() -> None:
-    """Write the README."""
+    """Write the README with new tables."""
     README.write_text(refreshed(README.read_text("utf-8"), RESULTS), "utf-8")
 
 

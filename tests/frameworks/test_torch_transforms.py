@@ -194,7 +194,7 @@ def test_a_bias_of_another_shape_is_refused_under_vmap_too(in_dims: tuple[int | 
     given = [X, W, torch.randn(1)]
     given = [t if axis is None else t.unsqueeze(0) for t, axis in zip(given, in_dims, strict=True)]
     with pytest.raises(
-        ValueError, match=r"bias has the shape \(1,\), it needs one value for each of 4 filters"
+        ValueError, match=r"bias has the shape \(1,\): it needs one value for each of 4 filters"
     ):
         func.vmap(mt.conv2d, in_dims)(*given)
 
