@@ -31,14 +31,14 @@ SEED = 2018
 REPEATS = 5
 ROWS = 100_000
 WRITERS, ROWS_EACH = 8, 1000
-HERE = Machine("host", "a device", "a library 1.0", 1)
+MACHINE = Machine("host", "a device", "a library 1.0", 1)
 
 
 def run() -> list[Record]:
     """Measure everything in a folder that is deleted afterwards."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return [*_decide(folder), *_large(folder), _many_writers(folder)]
+        return [*_decide(folder), *_open_large(folder), _many_writers(folder)]
 
 
 def _decide(folder: Path) -> Iterator[Record]:
@@ -53,11 +53,11 @@ def _decide(folder: Path) -> Iterator[Record]:
                 yield Record("cache", case, "time", _command(path, *arguments, *source), "ms", {"rows": rows})
 
 
-def _large(folder: Path) -> Iterator[Record]:
+def _open_large(folder: Path) -> Iterator[Record]:
     path = folder / "large.sqlite"
     problems = [parse_descriptor(f"ic{ic}ih14_oc64_kh3_ph1")[0] for ic in range(1, 1001)]
     with Cache.open(path) as cache:
-        cache.merge(_made_up(HERE, ((problem, 100) for problem in problems)))
+        cache.merge(_invented_rows(MACHINE, ((problem, 100) for problem in problems)))
         ((rows,),) = cache.query("SELECT count(*) FROM measurements")
     assert rows == ROWS
     size = round(path.stat().st_size / 2**20, 1)
@@ -108,7 +108,7 @@ def write(path: Path, number: int) -> None:
     problem = parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0]
     with Cache.open(path) as cache:
         for size in range(1, ROWS_EACH + 1):
-            cache.add(HERE, problem, "forward", Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
+            cache.add(MACHINE, problem, "forward", Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
 
 
 def _fill_network(path: Path) -> int:
@@ -139,7 +139,7 @@ def _fill_network(path: Path) -> int:
         return cache.merge(rows)
 
 
-def _made_up(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Iterator[Row]:
+def _invented_rows(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Iterator[Row]:
     for problem, count in problems:
         for size in range(1, count + 1):
             measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)

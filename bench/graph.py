@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from bench.record import Record, show
-from bench.shim import compare, compile_c, figure, pairs
+from bench.shim import compare, compile_c, figure, run_timing
 from mucudnn._native import host_library
 from mucudnn.drop_in.libraries import shim_path
 
@@ -25,8 +25,8 @@ SAMPLES = 100  # the mini-batch of the plans; no power of two, so that its slice
 FEW, SLICES = 4, 64  # the mini-batches of executions: left undivided, and divided into single samples
 ROUNDS = 101
 PASSES = ("forward", "backward_filter")  # in backward_filter the slices after the first have other plans
-OWN = "eng0"  # the engine that the program (graph_timing.c) asks for
-PREPARED = 4  # execution plans that the drop-in makes for one of the program's, with `_best_at_16`
+OWN_ENGINE = "eng0"  # the engine that the program (graph_timing.c) asks for
+PREPARED_PLANS = 4  # execution plans that the drop-in makes for one of the program's, with `_best_at_16`
 
 
 def run() -> list[Record]:
@@ -45,7 +45,7 @@ def run() -> list[Record]:
             return [str(timing), what, pass_, *map(str, numbers), host_library(), str(shim_path())]
 
         def warm(pass_: str, kernels: int, samples: int, time: Callable[[int, str], float]) -> None:
-            pairs(*command("plans", pass_, kernels, samples, 1), **environment)
+            run_timing(*command("plans", pass_, kernels, samples, 1), **environment)
             set_times(cache.with_name(f"{cache.name}.journal"), time)
 
         def execution(case: str, metric: str, samples: int, micro_batch: int) -> Record:
@@ -56,7 +56,7 @@ def run() -> list[Record]:
         for pass_ in PASSES:
             warm(pass_, KERNELS, SAMPLES, _best_at_16)
             journal = cache.with_name(f"{cache.name}.journal").stat().st_size
-            plans = pairs(*command("plans", pass_, KERNELS, SAMPLES, TIMES), **environment)
+            plans = run_timing(*command("plans", pass_, KERNELS, SAMPLES, TIMES), **environment)
             cases = {
                 "whose kernel the process meets": plans[1:KERNELS],
                 "whose kernel is known": plans[KERNELS:],
@@ -68,12 +68,12 @@ def run() -> list[Record]:
         for pass_ in PASSES:
             warm(pass_, KERNELS, SAMPLES, _best_at_16)
             memory = command("memory", pass_, KERNELS, SAMPLES, 0)
-            (_, prepared), (_, kept) = pairs(*memory, **environment)
+            (_, prepared), (_, kept) = run_timing(*memory, **environment)
             warm(pass_, KERNELS, SAMPLES, _own_is_best)
-            (own, known), _ = pairs(*memory, **environment)
+            (own, known), _ = run_timing(*memory, **environment)
             figures = {
                 f"the program's own plan, {pass_}": own,
-                f"a plan made for one, {pass_}": (prepared - known) / PREPARED,
+                f"a plan made for one, {pass_}": (prepared - known) / PREPARED_PLANS,
                 f"what a plan knows of its kernel, {pass_}": known - own,
                 f"what stays of a kernel without a plan, {pass_}": kept,
             }
@@ -98,20 +98,20 @@ def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
 def _best_at_16(size: int, algorithm: str) -> float:
     """Return a time by which the drop-in chooses six slices of 16 and one of 4.
 
-    For each of the two sizes it makes two execution plans, so PREPARED is 4. In `forward` these are one with
-    workspace, and one of the program's engine for executions without workspace. In `backward_filter` they are
-    one for the first slice, and one for the slices that add to it.
+    For each of the two sizes it makes two execution plans, so PREPARED_PLANS is 4. In `forward` one of them
+    has workspace, and one is of the program's engine, for executions without workspace. In `backward_filter`
+    one is for the first slice, and one is for the slices that add to it.
     """
-    slow = 8.0 if not algorithm.startswith("eng") else 4.0 if algorithm == OWN else 1.0
+    slow = 8.0 if not algorithm.startswith("eng") else 4.0 if algorithm == OWN_ENGINE else 1.0
     return slow * (1 + (size / 16) ** 2)
 
 
 def _own_is_best(size: int, algorithm: str) -> float:
-    return math.sqrt(size) * (1.0 if algorithm == OWN else 100.0)
+    return math.sqrt(size) * (1.0 if algorithm == OWN_ENGINE else 100.0)
 
 
 def _samples_are_best(size: int, algorithm: str) -> float:
-    return size**2 * (1.0 if algorithm == OWN else 100.0)
+    return size**2 * (1.0 if algorithm == OWN_ENGINE else 100.0)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
  * drop-in ("with"). Three commands:
  * - `plans` finalizes execution plans of KERNELS kernels, TIMES times each. It prints a line for each plan:
  *   ns alone, ns with.
- * - `calls` executes one plan. It prints a line for each round: ns alone, ns with, for each slice. "Alone" is a
- *   loop over the slices.
+ * - `calls` executes one plan. It prints a line for each round: ns for each slice alone, and with. "Alone" is
+ *   a loop over the slices.
  * - `memory` prints bytes for each plan, alone and with. The first line is for plans that exist, of kernels
- *   that the drop-in knows. The second line is the memory that stays when the plan is destroyed; "with" is for
- *   a kernel that the drop-in meets for the first time.
+ *   that the drop-in knows. The second line is the memory that stays after the plan is destroyed; there
+ *   "with" is for a kernel that the drop-in meets for the first time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -102,8 +102,8 @@ static cudnnBackendDescriptor_t convolution(const Library* l) {
   return made;
 }
 
-/* Returns an execution plan of one engine for 3x3 filters; the caller finalizes it. Each number of channels is
- * a kernel of its own. */
+/* Returns an execution plan of one engine for 3x3 filters; the caller finalizes it. Each number of channels
+ * is a kernel of its own. */
 static cudnnBackendDescriptor_t plan(const Library* l, int is_forward, int64_t samples, int64_t channels,
                                      int64_t engine) {
   const cudnnBackendDescriptor_t parts[] = {tensor(l, 'x', samples, 1, kSide), tensor(l, 'w', channels, 1, 3),

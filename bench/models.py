@@ -104,7 +104,7 @@ TRAINED = {
 }
 
 
-def trained(name: str, *, small: bool) -> tuple[nn.Module, Tensor]:
+def build_trained(name: str, *, small: bool) -> tuple[nn.Module, Tensor]:
     """Build a network of TRAINED, and a mini-batch for it; a fixed seed makes both the same again.
 
     `small` selects the mini-batch of a dry run.

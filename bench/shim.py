@@ -46,7 +46,7 @@ def compare(
     theme: str, case: str, metric: str, unit: str, ns: float, *command: str | Path, **environment: str
 ) -> Record:
     """Run a timing program, and return the drop-in's cost as a record; one `unit` is `ns` nanoseconds."""
-    return figure(theme, case, metric, unit, ns, pairs(*command, **environment))
+    return figure(theme, case, metric, unit, ns, run_timing(*command, **environment))
 
 
 def figure(
@@ -62,7 +62,7 @@ def figure(
     return Record(theme, case, metric, cost, unit, details)
 
 
-def pairs(*command: str | Path, **environment: str) -> list[tuple[float, float]]:
+def run_timing(*command: str | Path, **environment: str) -> list[tuple[float, float]]:
     """Run a timing program on the host engine. Return its rounds: (ns without the drop-in, ns with it).
 
     Exits if the program prints an error.

@@ -16,7 +16,7 @@ README = Path(__file__).with_name("README.md")
 Records = list[Record]
 
 
-def refreshed(text: str, results: Path) -> str:
+def refresh(text: str, results: Path) -> str:
     """Return the README's text with new tables between its marks (`<!-- cpu: -->` to `<!-- end cpu -->`)."""
     for name, make in (("cpu", cpu_tables), ("gpu", gpu_tables)):
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
@@ -58,7 +58,7 @@ def gpu_tables(results: Path) -> str:
     return "\n".join(lines or [*table(head, questions({})), ""])
 
 
-def _of(records: Records, bench: str, metric: str = "", case: str = "") -> list[float]:
+def _values(records: Records, bench: str, metric: str = "", case: str = "") -> list[float]:
     """Return the values of a bench's records whose metric and case contain these texts."""
     found = [r for r in records if r.bench == bench and metric in r.metric and case in r.case]
     return [record.value for record in found if record.value is not None]
@@ -73,7 +73,7 @@ def _figure(
     """
 
     def answer(records: Records) -> str:
-        values = _of(records, bench, metric, case)
+        values = _values(records, bench, metric, case)
         if not values:
             return ""
         least, most = map(_short, (min(values), max(values)))
@@ -194,7 +194,7 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
 
 def main() -> None:
     """Write the README with new tables."""
-    README.write_text(refreshed(README.read_text("utf-8"), RESULTS), "utf-8")
+    README.write_text(refresh(README.read_text("utf-8"), RESULTS), "utf-8")
 
 
 if __name__ == "__main__":

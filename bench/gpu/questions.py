@@ -1,4 +1,4 @@
-"""The questions that the benchmark asks, each with its aim and what the records answer."""
+"""The questions of the GPU bench, each with its aim and a function that finds the answer in the records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.checks import SUITE
 from bench.gpu.columns import PAPER
-from bench.gpu.programs import HOWS
+from bench.gpu.programs import LAUNCHES
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
 from bench.gpu.training import PEAK, SECOND, WAYS
@@ -17,12 +17,12 @@ from bench.record import Record
 from mucudnn.problems.kernels import PASSES
 
 NOT_MEASURED = "not measured"
-STOCK, DROP_IN = HOWS
-Found = dict[tuple[str, str, str], Record]
+STOCK, DROP_IN = LAUNCHES
+Found = dict[tuple[str, str, str], Record]  # (bench, case, metric) -> its last record
 
 
 def latest(records: Iterable[Record]) -> Found:
-    """The last record of each case and metric; a failure only of what was not measured afterwards."""
+    """Return the last record of each case and metric; a figure removes the earlier failure of its case."""
     found: Found = {}
     for record in records:
         if record.metric != FAILED:
@@ -32,25 +32,26 @@ def latest(records: Iterable[Record]) -> Found:
 
 
 def questions(found: Found) -> list[tuple[str, str, str]]:
-    """(question, aim, figure), in the order in which they are measured."""
+    """Return (question, aim, figure) for every question, in the order in which they are measured."""
     return [(question, aim, answer(found) or NOT_MEASURED) for question, aim, answer in QUESTIONS]
 
 
 def value_of(found: Found, bench: str, case: str, metric: str, unit: str) -> str:
-    """A figure with its unit; nothing where there is none."""
+    """Return a figure with its unit, "" if there is none."""
     record = found.get((bench, case, metric))
     return "" if record is None or record.value is None else f"{short(record.value)} {unit}".strip()
 
 
 def short(value: float) -> str:
-    """Four significant digits, and all those before the point."""
+    """Return a number with four significant digits, and with all digits before the point."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cliff(batch: int, free: str) -> Callable[[Found], str]:
     def answer(found: Found) -> str:
         times = {
-            how: value_of(found, "cliff", f"N={batch}, {free}, {how}", "time of a call", "ms") for how in HOWS
+            launch: value_of(found, "cliff", f"N={batch}, {free}, {launch}", "time of a call", "ms")
+            for launch in LAUNCHES
         }
         if not any(times.values()):
             return ""
@@ -87,7 +88,7 @@ def _legacy(found: Found) -> str:
 
 
 def ratios_of(found: Found, column: str, networks: tuple[str, ...], limit: int) -> list[Record]:
-    """The records of a column within a limit, of the kernels of these networks."""
+    """Return the speedup records of a column within a limit (in bytes), for the kernels of these networks."""
     return [
         record
         for (bench, case, metric), record in found.items()
@@ -98,7 +99,10 @@ def ratios_of(found: Found, column: str, networks: tuple[str, ...], limit: int) 
 def _speedup(
     column: str, networks: tuple[str, ...], *limits: int, kernels: str = ""
 ) -> Callable[[Found], str]:
-    """Of the networks' kernels whose descriptor contains `kernels`."""
+    """Make a function that shows the speedups of the networks' kernels within limits in MiB.
+
+    `kernels` is a part of the descriptor that selects kernels.
+    """
 
     def answer(found: Found) -> str:
         records = [r for mib in limits for r in ratios_of(found, column, networks, mib * MIB)]
@@ -120,7 +124,7 @@ def _speedup(
 
 
 def _passes(records: list[Record]) -> Iterator[str]:
-    """How many are of which pass."""
+    """Yield the number of records of each pass that has any, such as `5 forward`."""
     for pass_ in PASSES:
         if count := sum(record.case.endswith(f" {pass_}") for record in records):
             yield f"{count} {pass_}"

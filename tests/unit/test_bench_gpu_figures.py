@@ -124,7 +124,7 @@ def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         checks, "compare_processes", lambda _, __, ___, case: Record("determinism", case, "results", 1, "")
     )
     monkeypatch.setattr(
-        checks, "finished", lambda *_: CompletedProcess([], 0, "9 passed, 1 skipped in 3 s\n", "")
+        checks, "run_captured", lambda *_: CompletedProcess([], 0, "9 passed, 1 skipped in 3 s\n", "")
     )
 
 
@@ -232,7 +232,7 @@ def test_the_suite_counts_what_passed_and_one_that_cannot_run_is_a_failure(
     printed: str, passed: int | None, failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = CompletedProcess([], 1, printed, "No module named pytest")
-    monkeypatch.setattr(checks, "finished", lambda *_: said)
+    monkeypatch.setattr(checks, "run_captured", lambda *_: said)
     records = [record for record in measured(tmp_path, "suite") if record.bench == "suite"]
     assert {record.value for record in records} == {passed}
     if passed is None:
