@@ -230,29 +230,30 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     ("engines that cuDNN offers", "", _engines),
     ("kernels in which legacy FFT and Winograd run, strict fp32", "", _legacy),
     *(
-        (f"geometric mean of divided over undivided, {column}, AlexNet and ResNet-50, N=256, 64 MiB",
+        (f"geometric mean of the speedups by division, {column}, AlexNet and ResNet-50, N=256, 64 MiB",
          _AIMS.get(column, ""), _speedup(column, _BOTH, 64))
         for column in COLUMNS
     ),
-    ("the same, AlexNet, fp32 NCHW", "above 1.63×", _speedup("fp32 NCHW", ("alexnet",), 64)),
+    ("the same, AlexNet alone, fp32 NCHW, N=256, 64 MiB", "above 1.63×",
+     _speedup("fp32 NCHW", ("alexnet",), 64)),
     *(
         (f"DeepBench {size}×{size}, {column}, N=256, 128 and 512 MiB", aim if column == PAPER[0] else "",
          _speedup(f"DeepBench {column}", ("deepbench",), 128, 512, kernels=f"_kh{size}kw{size}_"))
         for column in PAPER
         for size, aim in ((3, "the paper: up to 2.31×"), (5, "the paper: up to 3.85×"))
     ),
-    ("time divided within 64 MiB, of that undivided without a limit, fp16, TF32 and bf16 NCHW", "within 5 %",
+    ("time within 64 MiB relative to undivided without a limit, fp16, TF32 and bf16 NCHW", "within 5 %",
      _of_unlimited),
-    ("worst of all kernels, columns and limits", "at least 0.98×", _worst),
+    ("worst speedup of all kernels, columns and limits", "at least 0.98×", _worst),
     *(
         (f"a training step of {network} within 512 MiB, against cudnn.benchmark",
          "at least 0.95; at most 512 MiB; 0 bytes", _step(network))
         for network in GPU.networks
     ),
     ("mini-batch sizes from 1 to 256 at which stock PyTorch's time jumps", "", _cliffs),
-    ("the same, of the engine undivided within 64 MiB, about powers of two", "", _engine_cliffs),
-    ("error of divided results over that of undivided ones", "at most 2", _equality),
-    ("calls that add 16-bit slices in fp32", "one at least", _sums),
+    ("the same, the engine undivided within 64 MiB, sizes near powers of two", "", _engine_cliffs),
+    ("error of divided results relative to the undivided error", "at most 2", _equality),
+    ("calls of cuDNN that add 16-bit slices in fp32", "at least one", _sums),
     ("kernels with one result in three processes", "all", _determinism),
     ("the tests that need a GPU", "all pass", _suite),
 )  # fmt: skip
