@@ -1,4 +1,4 @@
-"""`python -m bench.cpu`: all figures that need no GPU, in one run, to `bench/results/cpu.jsonl`."""
+"""`python -m bench.cpu`: measure most figures of the host engine, into `bench/results/cpu.jsonl`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKED, TYPES = "mb16_ic64ih14_oc64_kh3_ph1", ("f32", "f16", "bf16")
 
 
 def divisions(bench: Bench) -> list[Record]:
-    """All that is decided on the same measurements."""
+    """Measure every figure of `bench.division`: they share the measurements in one cache."""
     records: list[Record] = []
     for pass_ in PASSES:
         records += division.run(bench, pass_)
@@ -36,13 +36,13 @@ def divisions(bench: Bench) -> list[Record]:
 
 
 def sweeping(bench: Bench) -> list[Record]:
-    """ResNet-18's first 3x3, which Winograd does not fit into 64 MiB from some mini-batch size on."""
+    """Sweep ResNet-18's first 3x3 kernel over mini-batch sizes; from some size on Winograd exceeds 64 MiB."""
     (kernel,) = [kernel for kernel in kernels("forward") if "layer1" in kernel.name]
     return sweep.run(bench, kernel, SWEPT)
 
 
 def results(bench: Bench) -> list[Record]:
-    """Whether they are equal, in three types, and the same in each process."""
+    """Compare divided results with undivided ones in three types, and results between processes."""
     records: list[Record] = []
     for data_type in TYPES:
         for kernel in _checked(data_type):
@@ -75,11 +75,11 @@ THEMES: dict[str, Callable[[Bench], list[Record]]] = {
 
 
 def main() -> None:
-    """Measure everything anew, print it and write it."""
+    """Measure the themes that are asked for, print their records and write them."""
     without_openblas_environment()
     parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
-    parser.add_argument("--output", type=Path, default=RESULTS / "cpu.jsonl", help="where the records go")
-    parser.add_argument("--only", choices=THEMES, help="leave the others as they are")
+    parser.add_argument("--output", type=Path, default=RESULTS / "cpu.jsonl", help="file for the records")
+    parser.add_argument("--only", choices=THEMES, help="one theme; the file keeps the records of the others")
     arguments = parser.parse_args()
 
     engine = Engine(host_library(), threads=1)

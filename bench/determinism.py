@@ -1,6 +1,7 @@
-"""`python -m bench.determinism`: one decided kernel, run in a process of its own; prints what came out.
+"""`python -m bench.determinism`: decide one kernel, run it, and print hashes of its result.
 
-The measurements are given, so that each process decides from the same; `compare_processes` runs several.
+`compare_processes` starts it several times. Every process reads the same measurements from a cache, so that
+different results are not due to different times.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ PROCESSES, RUNS = 3, 2
 
 
 def compare_processes(engine: str, cache: Path, kernel: Kernel, case: str) -> Record:
-    """How many different results, and choices, several processes come to; one is the aim."""
+    """Return the number of different results that PROCESSES processes compute; the aim is 1.
+
+    `case` is the record's case. Its details name the configurations that the processes chose.
+    """
     command = [
         sys.executable, "-m", "bench.determinism", str(kernel.problem), kernel.pass_,
         "--engine", engine, "--cache", str(cache),
@@ -46,7 +50,7 @@ def compare_processes(engine: str, cache: Path, kernel: Kernel, case: str) -> Re
 
 
 def main() -> None:
-    """Decide from the cache, run, print digests."""
+    """Decide from the cache, run the configuration RUNS times, print one line of JSON with the hashes."""
     parser = argparse.ArgumentParser(prog="python -m bench.determinism", description=__doc__)
     parser.add_argument("descriptor")
     parser.add_argument("pass_", metavar="PASS", choices=PASSES)

@@ -1,4 +1,4 @@
-"""Divided against the best undivided within the same limit, whole kernels re-measured."""
+"""Divided against undivided kernels within the same workspace limit, both run whole."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ROUNDS = 7
 
 
 def run(bench: Bench, pass_: str) -> list[Record]:
-    """The main job on each kernel, at 64 MiB: speedups as `mucudnn optimize` measured them."""
+    """Return each kernel's speedup by division at 64 MiB, as `mucudnn optimize` measures it, and the mean."""
     return _speedups(bench, "division", kernels(pass_), f"all {pass_}")
 
 
 def run_deepbench(bench: Bench) -> list[Record]:
-    """The same of DeepBench's, forward."""
+    """Return the same speedups for four of DeepBench's kernels, forward."""
     return _speedups(bench, "deepbench", deepbench(), "all forward")
 
 
@@ -70,7 +70,10 @@ def _speedup(theme: str, decision: Decision) -> Record:
 
 
 def sweep(bench: Bench) -> list[Record]:
-    """Time of what is chosen against the limit, forward; each kernel's choices are run in turns."""
+    """Return the time of all forward kernels together within each limit, in ms.
+
+    The configurations that the limits choose for a kernel run in turns.
+    """
     totals = dict.fromkeys(SWEEP, 0.0)
     for kernel in kernels("forward"):
         costs = bench.costs([kernel])
@@ -87,7 +90,11 @@ def sweep(bench: Bench) -> list[Record]:
 
 
 def total_workspace(bench: Bench) -> list[Record]:
-    """Predicted time of all kernels and passes against one total: divided by need (WD) and evenly (WR)."""
+    """Return, for several totals of workspace, the time of WR over that of WD, summed over all kernels.
+
+    WR gives every kernel the same part of the total, WD divides the total by need. The times are predicted
+    from measurements, not run.
+    """
     fronts = {}
     for pass_ in PASSES:
         for kernel in kernels(pass_):
@@ -106,7 +113,10 @@ def total_workspace(bench: Bench) -> list[Record]:
 
 
 def against_torch(bench: Bench) -> list[Record]:
-    """What is chosen at 64 MiB, forward, against `torch.nn.functional.conv2d` on one thread, in turns."""
+    """Return the speedup of each forward kernel over `torch.nn.functional.conv2d`, and that of their sum.
+
+    The kernel runs as it is decided at 64 MiB. Both run on one thread, in turns.
+    """
     torch.set_num_threads(1)
     records, ours_total, theirs_total = [], 0.0, 0.0
     for kernel in kernels("forward"):

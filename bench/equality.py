@@ -1,4 +1,4 @@
-"""Whether division changes results: errors against fp64 of divided kernels over undivided ones."""
+"""The errors of divided kernels against fp64, over those of the same algorithm undivided."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ SLICES = (2, 4, 8)
 
 
 def run(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
-    """The fastest algorithm of the whole mini-batch that also runs on its slices, in 2, 4 and 8 of them.
+    """Yield the ratio of the two errors for 2, 4 and 8 slices, each with the kernel's fastest algorithm.
 
-    A record without a value is a division that is refused, which is an answer too.
+    The algorithm must run on the whole mini-batch and on the slices. If a division is refused or nothing can
+    be compared, the record has no value, and its details say why.
     """
     benchmark(bench, [kernel], "power_of_two", comparing=False)
     rows = bench.costs([kernel]).measurements[kernel]
@@ -56,6 +57,6 @@ def _compared(
         details["why"] = "nothing runs in fp64, or the sums are not finite"
         return Record("equality", case, metric, None, "ratio", details)
     details |= {"error": found.error, "undivided_error": found.undivided_error}
-    if found.undivided_error == 0:  # then ours must be none either
+    if found.undivided_error == 0:  # no ratio exists: the divided error must be 0 too
         return Record("equality", case, metric, 1.0 if found.error == 0 else None, "ratio", details)
     return Record("equality", case, metric, found.error / found.undivided_error, "ratio", details)

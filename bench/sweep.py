@@ -1,4 +1,4 @@
-"""Time against mini-batch size: where that of a sample jumps, undivided, and what dividing makes of it."""
+"""Time against mini-batch size: the sizes at which the time of a sample jumps, and the gain by division."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ ROUNDS = 7
 
 
 def run(bench: Bench, kernel: Kernel, sizes: Sequence[int]) -> list[Record]:
-    """Of one kernel at these mini-batch sizes, within 64 MiB: cliffs, and the most that dividing gains."""
+    """Sweep one kernel over mini-batch sizes within 64 MiB.
+
+    Return the number of cliffs, and the speedup by division at the size where the prediction is largest.
+    """
     ((found,), _) = sweep(bench, [kernel], sizes, "power_of_two", LIMIT)
     details = {
         "problem": str(kernel.problem),
@@ -32,7 +35,7 @@ def run(bench: Bench, kernel: Kernel, sizes: Sequence[int]) -> list[Record]:
 
 
 def cliffs_of(times: dict[int, float]) -> list[int]:
-    """The mini-batch sizes at which times jump that were measured elsewhere, in ms for each size."""
+    """Return the mini-batch sizes at which times jump; `times` gives ms by size, from any measurement."""
     measured = [MicroConfiguration(size, "any", times[size], 0) for size in sorted(times)]
     points = [SweepPoint(part.micro_batch, Configuration((part,)), None) for part in measured]
     return [cliff.point.mini_batch for cliff in find_cliffs(points)]
@@ -45,7 +48,7 @@ def _predicted(point: SweepPoint) -> float:
 
 
 def _gain(engine: Engine, kernel: Kernel, point: SweepPoint) -> Record:
-    """Of dividing at one size, both run whole."""
+    """Run the undivided and the divided configuration of one size whole, and return the speedup."""
     details = {"at": point.mini_batch, "predicted": _predicted(point)}
     metric = "gain where dividing promises most"
     if point.undivided is None or point.divided is None:

@@ -1,4 +1,4 @@
-"""Configurations of one kernel run whole, in turns, which is what counts."""
+"""Configurations of one kernel, run whole and in turns: sums of separately timed parts promise too much."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mucudnn.solver import Configuration
 def run_whole(
     engine: Engine, kernel: Kernel, configurations: Iterable[Configuration], rounds: int
 ) -> dict[Configuration, list[float]]:
-    """Milliseconds of each configuration in each round, after one round that is not counted."""
+    """Return the time of each configuration in each round, in ms; one round before is not counted."""
     problem, different = kernel.problem, list(dict.fromkeys(configurations))
     tensors = Tensors.random(engine, problem, extent(problem))
     divisions = [engine.prepare(problem, kernel.pass_, c.slices) for c in different]

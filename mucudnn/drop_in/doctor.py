@@ -14,7 +14,6 @@ from pathlib import Path
 
 from mucudnn.drop_in.elf import Elf, NotElfError, mapped, read_elf
 from mucudnn.drop_in.libraries import (
-    SONAME,
     TIMEOUT,
     format_version,
     preloading,
@@ -22,7 +21,7 @@ from mucudnn.drop_in.libraries import (
     shim_path,
 )
 from mucudnn.errors import UsageError
-from mucudnn.measuring.engines import chosen_library
+from mucudnn.measuring.engines import SONAME, chosen_library
 
 _OPEN = """
 import ctypes
