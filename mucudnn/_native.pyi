@@ -93,7 +93,7 @@ def parse_setting(variable: str, text: str) -> str | int | None:
     """Return the value of a setting's text; None for no limit. Raises ValueError that quotes the text."""
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a text such as `64MiB`, rounded down. Raises ValueError that quotes the text."""
+    """Return what `mucudnn.sizes.parse_size` does, as the drop-in parses it. Raises ValueError."""
 
 def parse_threads(text: str) -> int:
     """Return a number of threads from 1 to 1024. Raises ValueError that quotes the text."""

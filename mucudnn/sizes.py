@@ -1,17 +1,28 @@
 """Sizes of memory in the forms that people write: `64MiB`, `1.5GiB`, plain bytes, `none`."""
 
-from mucudnn import _native
+import re
+from fractions import Fraction
+
 from mucudnn.errors import UsageError
 
-_UNITS = {"KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
+_UNITS = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a text gives, rounded down. Raises UsageError."""
-    try:
-        return _native.parse_size(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    """Return the bytes that a text gives, rounded down. Raises UsageError.
+
+    `torch.compile` traces this function, and could not trace the drop-in's parser, which reads the same texts.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2] not in _UNITS:
+        raise UsageError(
+            f"'{text}' is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
+        )
+    size = int(Fraction(match[1]) * 1024 ** _UNITS[match[2]])
+    if size >= 2**63:
+        raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")
+    return size
 
 
 def parse_limit(text: str) -> int | None:
