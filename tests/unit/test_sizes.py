@@ -49,7 +49,7 @@ def test_a_limit_is_spelled_exactly(limit: int | None) -> None:
 
 
 pieces = st.sampled_from(
-    ["0", "1", "25", "999999999", ".", " ", "\t", "-", "e", "x", "B", "KiB", "MiB", "TiB"]
+    ["0", "1", "25", "999999999", ".", " ", "\t", "-", "e", "B", "KiB", "MiB", "TiB"]
 )
 
 
