@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA, format_rows, parse_rows
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement
-from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement, TileComparison
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TILE_COMPARISON, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 THERE = Machine("host", "another device", "a library 1.0", 1)
@@ -229,3 +229,32 @@ def test_what_the_package_ships_can_be_read_and_is_named_after_its_machine() -> 
                     Machine("", *(values[n] for n in ("device", "library", "threads")))
                 )
     assert SystemDatabase().rows(HERE, str(PROBLEM), "forward") == []
+
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_rows_of_each_schema_are_still_imported(schema: int, tmp_path: Path) -> None:
+    """Import files that older versions exported from the caches beside them."""
+    with Cache.read_only(DATA / f"cache-{schema}.sqlite") as cache:
+        expected = list(cache.rows())
+    with (
+        Cache.open(tmp_path / "cache.sqlite") as cache,
+        (DATA / f"rows-{schema}.jsonl").open(encoding="utf-8") as lines,
+    ):
+        assert cache.merge(parse_rows(lines, "a file")) == len(expected)
+        assert list(cache.rows()) == expected
+    assert any(table is TILE_COMPARISON for table, _ in expected) is (schema == 3)
+
+
+def test_a_comparison_of_tiles_is_kept_by_the_division_and_the_tiles() -> None:
+    tiles, other = Tiling((Tile(3, "A", 1.0, 0),)), Tiling((Tile(2, "A", 1.0, 0), Tile(1, "A", 1.0, 0)))
+    compared = TileComparison(10.0, 4.0, 0.1, 0.2)
+    with Cache.in_memory(Path("none")) as cache:
+        cache.add_tile_comparison(HERE, KERNEL, HALVES, tiles, compared)
+        assert cache.tile_comparison(HERE, KERNEL, HALVES, tiles) == compared
+        assert cache.tile_comparison(HERE, KERNEL, WHOLE, tiles) is None
+        assert cache.tile_comparison(HERE, KERNEL, HALVES, other) is None
+        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) is None
+    assert compared.speedup == 2.5

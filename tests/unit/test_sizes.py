@@ -48,9 +48,7 @@ def test_a_limit_is_spelled_exactly(limit: int | None) -> None:
     assert parse_limit(spell_limit(limit)) == limit
 
 
-pieces = st.sampled_from(
-    ["0", "1", "25", "999999999", ".", " ", "\t", "-", "e", "B", "KiB", "MiB", "TiB"]
-)
+pieces = st.sampled_from(["0", "1", "25", "999999999", ".", " ", "\t", "-", "e", "B", "KiB", "MiB", "TiB"])
 
 
 @given(st.lists(pieces, max_size=7).map("".join))
