@@ -22,9 +22,9 @@ from mucudnn._native import Problem, format_candidates, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
+from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
-from mucudnn.problems.kernels import PASSES, Flags, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 
 SEED = 2018
@@ -65,7 +65,7 @@ def _open_large(folder: Path) -> Iterator[Record]:
     def answer(opening: Callable[[Path], Cache]) -> None:
         with opening(path) as cache:
             (machine,) = cache.machines()
-            assert len(cache.measurements(machine, problems[500], "forward")) == 100
+            assert len(cache.measurements(machine, Kernel(problems[500], "forward"))) == 100
 
     for name, opening in (("to write", Cache.open), ("to read", Cache.read_only)):
         case = f"open {name}, answer one problem of {rows} rows"
@@ -105,10 +105,10 @@ def _many_writers(folder: Path) -> Record:
 
 def write(path: Path, number: int) -> None:
     """Write ROWS_EACH measurements of a problem of its own, and commit each row before the next."""
-    problem = parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0]
+    kernel = Kernel(parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0], "forward")
     with Cache.open(path) as cache:
         for size in range(1, ROWS_EACH + 1):
-            cache.add(MACHINE, problem, "forward", Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
+            cache.add(MACHINE, kernel, Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
 
 
 def _fill_network(path: Path) -> int:
@@ -120,13 +120,13 @@ def _fill_network(path: Path) -> int:
     machine = machine_of(engine)
     random_times = random.Random(SEED)
     rows: list[Row] = []
-    for kernel in read_network("resnet50", Flags(), PASSES):
-        for size in micro_batch_sizes("all", kernel.problem.mini_batch):
-            problem = kernel.problem.replace(mini_batch=size)
+    for kernel in read_kernels("resnet50", Flags(), PASSES):
+        for size in micro_batch_sizes("all", kernel.mini_batch):
+            problem = kernel.at(size).problem
             enumeration = list(engine.enumerate(problem, kernel.pass_))
             runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
             candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
-            rows.append((ENUMERATION, ENUMERATION.row(machine, problem, kernel.pass_, candidates)))
+            rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, candidates)))
             for found in enumeration:
                 runs = found.status == SUCCESS
                 milliseconds = 0.05 + problem.flops / 1e8 * random_times.uniform(0.5, 2)
@@ -134,7 +134,7 @@ def _fill_network(path: Path) -> int:
                     size, found.algorithm, found.status, found.workspace, found.notes,
                     milliseconds if runs else None, 0.01 if runs else None,
                 )  # fmt: skip
-                rows.append((MEASUREMENT, MEASUREMENT.row(machine, problem, kernel.pass_, vars(measured))))
+                rows.append((MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(measured))))
     with Cache.open(path) as cache:
         return cache.merge(rows)
 
@@ -143,7 +143,7 @@ def _invented_rows(machine: Machine, problems: Iterable[tuple[Problem, int]]) ->
     for problem, count in problems:
         for size in range(1, count + 1):
             measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
-            yield MEASUREMENT, MEASUREMENT.row(machine, problem, "forward", vars(measured))
+            yield MEASUREMENT, MEASUREMENT.row(machine, Kernel(problem, "forward"), vars(measured))
 
 
 def _command(cache: Path, *arguments: str) -> float:

@@ -16,12 +16,12 @@ from typing import Any
 
 from bench.record import Record
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import describe, slices
+from mucudnn.costs.table import CostTable
+from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
 LIMIT = 64 * 2**20
 PROCESSES, RUNS = 3, 2
@@ -58,17 +58,17 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     arguments = parser.parse_args()
     engine = open_engine(arguments.engine, 1)
-    (kernel,) = read_network(arguments.descriptor, Flags(), (arguments.pass_,))
+    (kernel,) = read_kernels(arguments.descriptor, Flags(), (arguments.pass_,))
     problem, pass_ = kernel.problem, kernel.pass_
     with Cache.read_only(arguments.cache) as cache:
-        rows = cache.measurements(machine_of(engine), problem, pass_)
-    (decision,) = decide({kernel: rows}, "power_of_two", Limits(workspace=LIMIT))
+        costs = CostTable.read(cache, machine_of(engine), [kernel])
+    (decision,) = decide(costs, "power_of_two", Limits(workspace=LIMIT))
     chosen = decision.divided
     tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = allocate_workspace(engine, engine.prepare(problem, pass_, slices(chosen)).workspace)
+    workspace = allocate_workspace(engine, engine.prepare(problem, pass_, chosen.slices).workspace)
     digests = []
     for _ in range(RUNS):
-        engine.execute(problem, pass_, slices(chosen), tensors.x, tensors.w, tensors.y, workspace)
+        engine.execute(problem, pass_, chosen.slices, tensors.x, tensors.w, tensors.y, workspace)
         output, count = {
             "forward": (tensors.y, problem.y_elements),
             "backward_data": (tensors.x, problem.x_elements),
@@ -76,8 +76,10 @@ def main() -> None:
         }[pass_]
         digests.append(hashlib.sha256(output.read(problem.data_type, count).tobytes()).hexdigest())
     used = {(part.micro_batch, part.algorithm) for part in chosen.parts}
-    notes = sorted({row.notes for row in rows if (row.micro_batch, row.algorithm) in used})
-    print(json.dumps({"chosen": describe(chosen), "notes": notes, "digests": digests}))
+    notes = sorted(
+        {row.notes for row in costs.measurements[kernel] if (row.micro_batch, row.algorithm) in used}
+    )
+    print(json.dumps({"chosen": str(chosen), "notes": notes, "digests": digests}))
 
 
 if __name__ == "__main__":

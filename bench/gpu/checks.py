@@ -19,7 +19,7 @@ from bench.gpu.setting import COLUMNS, NCHW
 from bench.record import Record
 from mucudnn._native import host_library
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
 STOCK = next(iter(LAUNCHES))
 SUITE = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
@@ -35,14 +35,14 @@ def sweeping(run: Run) -> Iterator[Case]:
     for first, last in pairwise((1, *range(SIZES, most, SIZES), most)):
         case = f"PyTorch, stock, N={first} to {last}"
         yield Case("sweep", case, partial(_program_sweep, run, range(first, last + 1), case))
-    (kernel,) = read_network(
+    (kernel,) = read_kernels(
         run.setting.swept.descriptor, Flags(max(run.setting.swept_batches)), ("forward",)
     )
     yield Case("sweep", str(kernel), partial(_engine_sweep, run, kernel))
 
 
 def _engine_sweep(run: Run, kernel: Kernel) -> list[Record]:
-    return sweep.run(run.engine, run.cache, kernel, run.setting.swept_batches, run.listener)
+    return sweep.run(run.bench, kernel, run.setting.swept_batches)
 
 
 def _program_sweep(run: Run, sizes: range, case: str) -> Iterator[Record]:
@@ -70,11 +70,11 @@ def results(run: Run) -> Iterator[Case]:
 
 
 def _kernel(run: Run, column: str, pass_: str) -> Kernel:
-    return read_network(run.setting.checked, Flags(None, *COLUMNS[column]), (pass_,))[0]
+    return read_kernels(run.setting.checked, Flags(None, *COLUMNS[column]), (pass_,))[0]
 
 
 def _equality(run: Run, kernel: Kernel, case: str) -> Iterable[Record]:
-    return equality.run(run.engine, run.cache, kernel, case, run.listener)
+    return equality.run(run.bench, kernel, case)
 
 
 def _sums(run: Run) -> Iterator[Record]:
@@ -85,7 +85,7 @@ def _sums(run: Run) -> Iterator[Record]:
 
 
 def _determinism(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
     yield compare_processes(run.setting.engine, run.cache.path, kernel, case)
 
 

@@ -15,12 +15,10 @@ from bench.gpu.run import Case, Run
 from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
-from mucudnn.costs.records import describe
 from mucudnn.errors import NothingFitsError
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.problems.kernels import Flags, read_network
+from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.solver import Configuration
 
 FREE = {"512 MiB of workspace": 512, "any workspace": None}
@@ -51,14 +49,14 @@ def _in_pytorch(run: Run, launch: str, batch: int, free: str, case: str) -> Iter
 
 
 def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
-    (kernel,) = read_network(run.setting.cliff.descriptor, Flags(batch), ("forward",))
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
-    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    (kernel,) = read_kernels(run.setting.cliff.descriptor, Flags(batch), ("forward",))
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    costs = run.bench.costs([kernel])
     found: dict[str, Configuration] = {}
     for free, mib in FREE.items():
         limits = Limits(workspace=None if mib is None else mib * MIB)
         try:
-            (decision,) = decide({kernel: rows}, "power_of_two", limits)
+            (decision,) = decide(costs, "power_of_two", limits)
         except NothingFitsError:  # this limit has no figure
             continue
         if decision.undivided is not None:
@@ -66,6 +64,6 @@ def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
         found[f"divided, {free}"] = decision.divided
     times = run_whole(run.engine, kernel, found.values(), ROUNDS)
     for metric, configuration in found.items():
-        details = {"by": describe(configuration), "workspace": configuration.workspace}
+        details = {"by": str(configuration), "workspace": configuration.workspace}
         ms = statistics.median(times[configuration])
         yield Record("cliff", case, metric, ms, "ms", details)

@@ -16,9 +16,7 @@ from bench.gpu.run import Case, Run
 from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
-from mucudnn.costs.records import describe
 from mucudnn.errors import NothingFitsError
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -111,12 +109,12 @@ def _kernel(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
 
 def decide_within_limits(run: Run, kernel: Kernel) -> dict[int | None, Decision]:
     """Return the decision within each limit and without one (None); limits that nothing fits are left out."""
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
-    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    costs = run.bench.costs([kernel])
     decisions: dict[int | None, Decision] = {}
     for limit in (*LIMITS, None):
         try:
-            (decisions[limit],) = decide({kernel: rows}, "power_of_two", Limits(workspace=limit))
+            (decisions[limit],) = decide(costs, "power_of_two", Limits(workspace=limit))
         except NothingFitsError:
             if limit is None:
                 raise
@@ -124,5 +122,5 @@ def decide_within_limits(run: Run, kernel: Kernel) -> dict[int | None, Decision]
 
 
 def _figures(configuration: Configuration, ms: dict[Configuration, float]) -> dict[str, object]:
-    by, workspace = describe(configuration), configuration.workspace
+    by, workspace = str(configuration), configuration.workspace
     return {"by": by, "ms": ms[configuration], "workspace": workspace}

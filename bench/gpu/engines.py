@@ -13,7 +13,6 @@ from typing import Any
 from bench.gpu.run import Case, Run
 from bench.record import Record
 from mucudnn.costs.records import SUCCESS, Measurement
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import PASSES, Kernel
 
@@ -41,11 +40,11 @@ def _kernels(run: Run, column: str, pass_: str) -> list[Kernel]:
 
 
 def _engines(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
-    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    rows = run.bench.costs([kernel]).measurements[kernel]
     ran = [row for row in rows if row.median_ms is not None]
     sizes = sorted({row.micro_batch for row in ran}, reverse=True)
-    whole = {row.algorithm: row.status for row in rows if row.micro_batch == kernel.problem.mini_batch}
+    whole = {row.algorithm: row.status for row in rows if row.micro_batch == kernel.mini_batch}
     details = {
         "problem": str(kernel.problem),
         "sizes": {size: summarize_size([row for row in ran if row.micro_batch == size]) for size in sizes},

@@ -18,6 +18,7 @@ from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 
 MOST_FAILURES = 5  # failures in a row that end a part
@@ -79,6 +80,11 @@ class Run:
         if self._opened is None:
             self._opened = Cache.open(self.store.engine_cache)
         return self._opened
+
+    @property
+    def bench(self) -> Bench:
+        """The engine with its cache, and with the memory that is available now."""
+        return Bench(self.engine, self.cache, self.listener)
 
     def has(self, bench: str, case: str) -> bool:
         """Return whether a case has been measured, in this run or a former one."""

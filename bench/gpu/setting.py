@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mucudnn.problems.kernels import Flags, Kernel, read_network
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 MIB = 2**20
 NCHW = {  # column -> data type, layout, math; the most telling first
@@ -60,7 +60,7 @@ class Setting:
 
         First layers, with fewer than 16 channels, come last. With `most_kernels` the cheapest come first.
         """
-        kernels = read_network(network, Flags(self.batch, *COLUMNS[column]), passes)
+        kernels = read_kernels(network, Flags(self.batch, *COLUMNS[column]), passes)
         if self.most_kernels is None:
             return sorted(kernels, key=lambda kernel: kernel.problem.in_channels < 16)
         return sorted(kernels, key=lambda kernel: kernel.problem.flops)[: self.most_kernels]

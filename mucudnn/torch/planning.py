@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
-from mucudnn._native import Problem
-from mucudnn.arrays.devices import Device, device_named
+from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.arrays.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MixedDevicesError, UsageError
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan
@@ -56,13 +56,12 @@ def plan(
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
     device, kernels = _kernels(model, example_input)
-    engine, listener, policy = device.engine, LogListener(), settings.BATCH_POLICY.read()
+    listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        result = optimize(engine, cache, kernels, policy, limits, listener)
+        bench = Bench(device.engine, cache, listener)
+        result = optimize(bench, kernels, policy, limits)
         found = [
-            better_tiles(
-                engine, cache, decision.kernel, policy, _bytes(decision, limits), decision.chosen, listener
-            )
+            better_tiles(bench, decision.kernel, policy, _bytes(decision, limits), decision.chosen)
             for decision in result.decisions
         ]
     whole = to_plan(result)
@@ -76,12 +75,12 @@ def _bytes(decision: Decision, limits: Limits) -> int | None:
     return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
-def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
+def _kernels(model: Any, example_input: Any) -> tuple[ArrayDevice, list[Kernel]]:
     """Run the model once. Return its device, and its kernels, each with the number of its calls.
 
     Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
     """
-    found: Counter[tuple[Problem, str]] = Counter()
+    found: Counter[Kernel] = Counter()
     devices: dict[str, Call] = {}
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
@@ -97,7 +96,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
             call = _call(module, x)
         devices[call.device] = call
         problem, _ = geometry(call)
-        found.update((problem, pass_) for pass_ in PASSES if needed[pass_])
+        found.update(Kernel(problem, pass_) for pass_ in PASSES if needed[pass_])
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -121,7 +120,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
     if len(devices) > 1:
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
     ((name, call),) = devices.items()
-    kernels = [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    kernels = [replace(kernel, count=count) for kernel, count in found.items()]
     return device_named(name, call.threads), kernels
 
 

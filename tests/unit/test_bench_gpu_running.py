@@ -24,6 +24,7 @@ from mucudnn._native import EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.journal import journal_of
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.problems.kernels import Kernel
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "engine": "cudnn"}
 
@@ -148,7 +149,7 @@ def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) ->
     here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
     here.restore()
     with Cache.open(here.engine_cache) as cache:
-        cache.add(machine, problem, "forward", Measurement(2, "eng0", SUCCESS, 0, "", 1.0, 0.0))
+        cache.add(machine, Kernel(problem, "forward"), Measurement(2, "eng0", SUCCESS, 0, "", 1.0, 0.0))
     for name in ("resnet50", "unet3d"):
         journal_of(here.programs_cache(name)).write_text(f"what {name} found\n")
     here.keep()
@@ -157,7 +158,7 @@ def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) ->
         (there.folder / file.name).write_bytes(file.read_bytes())
     there.restore()
     with Cache.read_only(there.engine_cache) as cache:
-        assert [row.algorithm for row in cache.measurements(machine, problem, "forward")] == ["eng0"]
+        assert [row.algorithm for row in cache.measurements(machine, Kernel(problem, "forward"))] == ["eng0"]
     for name in ("resnet50", "unet3d"):
         assert journal_of(there.programs_cache(name)).read_text() == f"what {name} found\n"
     there.keep()

@@ -8,6 +8,7 @@ import pytest
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan, write_plan
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 WHOLE = Configuration((MicroConfiguration(8, "LEAN", 8.5, 0),))
@@ -15,7 +16,7 @@ HALVES = Configuration((MicroConfiguration(4, "HUNGRY", 2.25, 4096),) * 2)
 
 
 def kernel(text: str = "mb8_ic4ih5_oc4_kh3", pass_: str = "forward") -> PlanKernel:
-    return PlanKernel(parse_descriptor(text)[0], pass_, 2, HALVES, (WHOLE, HALVES))
+    return PlanKernel(Kernel(parse_descriptor(text)[0], pass_), 2, HALVES, (WHOLE, HALVES))
 
 
 PLAN = Plan({"device": "a device", "workspace_limit": "none"}, (kernel(),))
