@@ -70,7 +70,7 @@ def _packages() -> dict[str, str]:
     for name in PACKAGES:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # a setting needs only some of PACKAGES
+        except PackageNotFoundError:  # not installed: no machine has all of them
             continue
     return found
 

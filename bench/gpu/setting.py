@@ -77,7 +77,7 @@ GPU = Setting(
     swept_batches=tuple(sorted({n for k in range(9) for n in (2**k - 1, 2**k, 2**k + 1)} - {0, 257})),
     networks=("resnet50", "resnet18", "unet3d"),
     steps=10,
-    checked="mb32_ic192ih13_oc384_kh3_ph1",  # AlexNet's third
+    checked="mb32_ic192ih13_oc384_kh3_ph1",  # AlexNet's conv3
 )
 HOST = Setting(
     engine="host",
