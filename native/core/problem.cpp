@@ -114,12 +114,6 @@ Problem::Sizes output_of(const Problem& p) {
   return output;
 }
 
-std::int64_t tile_steps(const Problem& problem, Pass pass) {
-  const auto axis = static_cast<std::size_t>(3 - problem.dims);
-  if (pass != Pass::backward_data) return problem.output[axis];
-  return (problem.input[axis] + problem.stride[axis] - 1) / problem.stride[axis];
-}
-
 void validate(const Problem& p) {
   require_range("the mini-batch (mb)", p.mini_batch, 1);
   require_range("the number of groups (g)", p.groups, 1);

@@ -68,10 +68,6 @@ struct Problem {
 // The output size that input, kernel, stride, padding and dilation give.
 Problem::Sizes output_of(const Problem& problem);
 
-// Steps that a sample can be divided into along its first spatial axis (depth in 3-D, height in 2-D). A step
-// is a row of y. In backward_data it is a step of x, which has as many rows as the stride.
-std::int64_t tile_steps(const Problem& problem, Pass pass);
-
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide the
 // channels, the output agrees with the other sizes, no tensor reaches 2^63 bytes, and the epilogue has at
 // most kMostPointwise operations.

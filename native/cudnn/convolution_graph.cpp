@@ -126,12 +126,12 @@ std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
   return kFirstOperand + static_cast<std::int64_t>(operation);
 }
 
-ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass,
-                                   const PlanTerms& terms)
+ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+  const Problem& p = kernel.problem;
   const Backend& y = tensor(p, kY, y_sizes(p), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
-  add_convolution(p, pass, terms, convolved);
+  add_convolution(kernel, terms, convolved);
   add_epilogue(p, terms, convolved, y);
   if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
@@ -188,12 +188,12 @@ const Backend& ConvolutionGraph::function(const Problem& p, Pointwise operation)
   return function;
 }
 
-void ConvolutionGraph::add_convolution(const Problem& p, Pass pass, const PlanTerms& terms,
-                                       const Backend& y) {
+void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& terms, const Backend& y) {
+  const Problem& p = kernel.problem;
   const auto x_sizes = tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims);
   // cuDNN takes the number of groups from the channels of x and of w.
   const auto w_sizes = tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims);
-  const OperationAttributes attributes = attributes_of(pass);
+  const OperationAttributes attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
   operation.set(attributes.x, tensor(p, kX, x_sizes, terms.alignment));
   operation.set(attributes.w, tensor(p, kW, w_sizes, terms.alignment));

@@ -22,6 +22,13 @@ cudnnDataType_t cudnn_type(DataType type) {
   return CUDNN_DATA_FLOAT;
 }
 
+std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept {
+  for (const DataType known : {DataType::f32, DataType::f64, DataType::f16, DataType::bf16}) {
+    if (cudnn_type(known) == type) return known;
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 cudnnMathType_t cudnn_math(Math math) {

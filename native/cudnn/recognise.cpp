@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "cudnn/descriptors.hpp"
+
 namespace mucudnn {
 namespace {
 
@@ -91,25 +93,6 @@ bool find_layout(const Tensor& x, const Filter& w, const Tensor& y, Layout& layo
   return false;
 }
 
-bool find_type(cudnnDataType_t type, DataType& found) {
-  switch (type) {
-    case CUDNN_DATA_FLOAT:
-      found = DataType::f32;
-      return true;
-    case CUDNN_DATA_DOUBLE:
-      found = DataType::f64;
-      return true;
-    case CUDNN_DATA_HALF:
-      found = DataType::f16;
-      return true;
-    case CUDNN_DATA_BFLOAT16:
-      found = DataType::bf16;
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool find_math(cudnnMathType_t math, Math& found) {
   switch (math) {
     case CUDNN_DEFAULT_MATH:
@@ -131,7 +114,9 @@ const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const T
   if (x.dims != c.dims + 2 || w.dims != x.dims || y.dims != x.dims) return "descriptors disagree";
   if (c.mode != CUDNN_CROSS_CORRELATION) return "the mode is CUDNN_CONVOLUTION";
   if (x.type != w.type || x.type != y.type) return "mixed data types";
-  if (!find_type(x.type, problem.data_type)) return "the data type";
+  const auto type = data_type_of(x.type);
+  if (!type) return "the data type";
+  problem.data_type = *type;
   const auto compute_type = problem.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   if (c.compute_type != compute_type) return "the compute type";
   if (!find_math(c.math, problem.math)) return "the math type";
@@ -159,17 +144,18 @@ const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const T
 
 }  // namespace
 
-Recognised recognise(const Library& library, const CallerDescriptors& descriptors) noexcept {
+Recognised recognise(const Library& library, const LegacyDescriptors& descriptors, Pass pass) noexcept {
   Tensor x;
   Tensor y;
   Filter w;
   Convolution convolution;
   Recognised recognised;
+  recognised.kernel.pass = pass;
   if (!read(library, descriptors.x, x) || !read(library, descriptors.w, w) ||
       !read(library, descriptors.convolution, convolution) || !read(library, descriptors.y, y)) {
     recognised.obstacle = "a descriptor cannot be read";
   } else {
-    recognised.obstacle = fill(x, w, convolution, y, recognised.problem);
+    recognised.obstacle = fill(x, w, convolution, y, recognised.kernel.problem);
   }
   return recognised;
 }

@@ -75,9 +75,9 @@ void add_to_record(const std::string& path, const SeenKernels& kernels) {
     throw std::runtime_error("'" + path + "' is no record of convolutions: it was left as it is");
   }
   Calls calls = read(before);
-  kernels.for_each([&](const SeenKernel& kernel) {
-    const std::int64_t executions = kernel.executions.load();
-    if (executions > 0) calls[to_text(kernel.problem)][kernel.pass] += executions;
+  kernels.for_each([&](const SeenKernel& seen) {
+    const std::int64_t executions = seen.executions.load();
+    if (executions > 0) calls[to_text(seen.kernel.problem)][seen.kernel.pass] += executions;
   });
   file.replace(write(calls));
 }
