@@ -15,6 +15,7 @@ enum class DataType { f32, f64, f16, bf16 };
 enum class Layout { nchw, nhwc };  // channels first or last, in 2-D and in 3-D
 enum class Math { standard, tf32, strict };
 enum class Pass { forward, backward_data, backward_filter };
+constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
 
 std::size_t size_of(DataType type);
 const char* name_of(DataType type);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/convolution_operations.hpp"
 #include "core/kernel.hpp"
 #include "cudnn/context.hpp"
 #include "cudnn/engine_name.hpp"
@@ -39,12 +40,10 @@ EngineNotes notes_of(const Backend& engine);
 Backend engine_of(const Backend& config);
 EngineName name_of(const Backend& config);
 
-// The attributes that hold the parts of one pass's operation.
-struct OperationAttributes {
-  cudnnBackendDescriptorType_t operation;
-  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
-};
-OperationAttributes attributes_of(Pass pass);
+// Returns the operation of a pass and the attributes that hold its parts.
+constexpr const OperationAttributes& attributes_of(Pass pass) {
+  return kConvolutionOperations[static_cast<int>(pass)];
+}
 
 struct EnginePlan {
   Backend descriptor;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/tensors.hpp"
 #include "cudnn/descriptors.hpp"
 
 namespace mucudnn {
@@ -55,21 +56,8 @@ bool read(const Library& c, cudnnConvolutionDescriptor_t from, Convolution& to) 
          c.cudnnGetConvolutionGroupCount(from, &to.groups) == CUDNN_STATUS_SUCCESS;
 }
 
-// Returns whether the tensor is packed in this layout. The stride of a dimension of size 1 does not count: no
-// address depends on it.
 bool is_packed(const Tensor& tensor, Layout layout) {
-  const bool channels_last = layout == Layout::nhwc;
-  std::int64_t step = 1;
-  bool packed = true;
-  const auto next = [&](int axis) {
-    packed = packed && (tensor.sizes[axis] == 1 || tensor.strides[axis] == step);
-    step *= tensor.sizes[axis];
-  };
-  if (channels_last) next(1);
-  for (int axis = tensor.dims - 1; axis >= 2; --axis) next(axis);
-  if (!channels_last) next(1);
-  next(0);
-  return packed;
+  return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
 }
 
 // Returns whether the filter is packed in this layout. With one channel, or with a kernel of one point, both

@@ -13,7 +13,6 @@ namespace {
 constexpr char kTitle[] =
     "# Convolutions that a program made, with the number of calls of each pass; `mucudnn optimize` reads "
     "this.\n";
-constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
 
 // The number of calls of each pass, for each descriptor.
 using Calls = std::map<std::string, std::map<Pass, std::int64_t>>;

@@ -9,7 +9,7 @@ namespace mucudnn::shim {
 namespace {
 
 std::optional<Pass> pass_of(const Shadow& operation) {
-  for (const Pass pass : {Pass::forward, Pass::backward_data, Pass::backward_filter}) {
+  for (const Pass pass : kPasses) {
     if (operation.type() == attributes_of(pass).operation) return pass;
   }
   return std::nullopt;
@@ -83,7 +83,7 @@ const char* fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, Prob
 }
 
 const char* fill(const Shadow& operation, const Referred& pointwise, GraphConvolution& found) {
-  const OperationAttributes names = attributes_of(found.recognised.kernel.pass);
+  const OperationAttributes& names = attributes_of(found.recognised.kernel.pass);
   if (!operation.has_only({names.x, names.w, names.y, names.convolution, names.alpha, names.beta}))
     return "an operation with an unknown attribute";
   const auto convolved = operation.referred_one(names.y);
