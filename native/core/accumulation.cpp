@@ -5,12 +5,11 @@
 namespace mucudnn {
 
 std::size_t most_slices(Pass pass, DataType type) {
-  return pass == Pass::backward_filter && type == DataType::f16 ? 1 : kAnyNumberOfSlices;
+  return adds_slices(pass) && type == DataType::f16 ? 1 : kAnyNumberOfSlices;
 }
 
 std::size_t most_slices_in_place(Pass pass, DataType type) {
-  return pass == Pass::backward_filter && type == DataType::bf16 ? kMostSlicesInPlace
-                                                                 : most_slices(pass, type);
+  return adds_slices(pass) && type == DataType::bf16 ? kMostSlicesInPlace : most_slices(pass, type);
 }
 
 std::string refusal_of_slices(const Kernel& kernel, std::size_t slices) {

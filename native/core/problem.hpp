@@ -16,6 +16,9 @@ enum class Layout { nchw, nhwc };  // channels first or last, in 2-D and in 3-D
 enum class Math { standard, tf32, strict };
 enum class Pass { forward, backward_data, backward_filter };
 constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
+// Returns whether slices of the mini-batch add to one output. In the other passes they write disjoint
+// outputs.
+constexpr bool adds_slices(Pass pass) { return pass == Pass::backward_filter; }
 
 std::size_t size_of(DataType type);
 const char* name_of(DataType type);

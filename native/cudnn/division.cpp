@@ -22,7 +22,7 @@ Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_
   Arguments at = arguments;
   at.tensors = advanced(problem, arguments.tensors, first);
   if (at.fusion) at.fusion->z += first * problem.y_sample() * item;
-  if (kernel.pass == Pass::backward_filter && first > 0) at.beta = 1;
+  if (adds_slices(kernel.pass) && first > 0) at.beta = 1;
   return at;
 }
 

@@ -31,8 +31,7 @@ class SliceRefused : public EngineError {
 // Returns the addresses of the tensors from sample `first` on.
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
 
-// Returns the arguments for the samples from `first` on, after those before it are computed. Slices of
-// forward and backward_data write disjoint outputs. Slices of backward_filter add to the same output.
+// Returns the arguments for the samples from `first` on, after those before it are computed.
 Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first);
 
 class Division final : public PreparedConfiguration {

@@ -42,7 +42,7 @@ std::int64_t alignment_of(const std::vector<void*>& addresses) {
 // An algorithm's execution plans for one kernel.
 struct Planned {
   EnginePlan plain;
-  // Only backward_filter has it: its slices after the first have beta 1.
+  // Only a pass that adds slices has it: its slices after the first have beta 1.
   std::optional<EnginePlan> adding;
   std::size_t workspace;
 };
@@ -51,7 +51,7 @@ struct Planned {
 struct Graphs {
   Graphs(const Context& context, const Kernel& kernel)
       : plain(context, kernel, {1, 0, usual_alignment(kernel.problem)}) {
-    if (kernel.pass == Pass::backward_filter)
+    if (adds_slices(kernel.pass))
       adding.emplace(context, kernel, PlanTerms{1, 1, usual_alignment(kernel.problem)});
   }
 

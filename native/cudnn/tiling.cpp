@@ -80,8 +80,7 @@ void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch
       run_tile(handle, step, sample, workspace.data);
       if (sum) {
         sum->add_slice();
-      } else if (kernel_.pass == Pass::backward_filter) {
-        // In backward_filter all tiles add to one output. In the other passes tiles write disjoint outputs.
+      } else if (adds_slices(kernel_.pass)) {
         sample.beta = 1;
       }
     }

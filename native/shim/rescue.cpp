@@ -14,10 +14,15 @@ class SlicedTensor {
  public:
   // Leaves the copy without a descriptor if the library cannot describe the caller's tensor.
   SlicedTensor(const Library& library, cudnnTensorDescriptor_t from) : library_(library) {
-    is_described_ = from != nullptr &&
-                    library.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &type_, &dims_, sizes_.data(),
-                                                       strides_.data()) == CUDNN_STATUS_SUCCESS &&
-                    find_type() && library.cudnnCreateTensorDescriptor(&descriptor_) == CUDNN_STATUS_SUCCESS;
+    if (from == nullptr ||
+        library.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &type_, &dims_, sizes_.data(),
+                                           strides_.data()) != CUDNN_STATUS_SUCCESS) {
+      return;
+    }
+    const auto type = data_type_of(type_);
+    if (!type) return;  // a vectorized type, which is never sliced
+    data_type_ = *type;
+    if (library.cudnnCreateTensorDescriptor(&descriptor_) != CUDNN_STATUS_SUCCESS) descriptor_ = nullptr;
   }
   ~SlicedTensor() {
     if (descriptor_ != nullptr) library_.cudnnDestroyTensorDescriptor(descriptor_);
@@ -28,10 +33,10 @@ class SlicedTensor {
   bool set_samples(std::int64_t samples) {
     std::array<int, CUDNN_DIM_MAX> sizes = sizes_;
     sizes[0] = static_cast<int>(samples);
-    return is_described_ && library_.cudnnSetTensorNdDescriptor(descriptor_, type_, dims_, sizes.data(),
-                                                                strides_.data()) == CUDNN_STATUS_SUCCESS;
+    return is_described() && library_.cudnnSetTensorNdDescriptor(descriptor_, type_, dims_, sizes.data(),
+                                                                 strides_.data()) == CUDNN_STATUS_SUCCESS;
   }
-  bool is_described() const { return is_described_; }
+  bool is_described() const { return descriptor_ != nullptr; }
   std::int64_t samples() const { return sizes_[0]; }
   DataType type() const { return data_type_; }
   cudnnTensorDescriptor_t descriptor() const { return descriptor_; }
@@ -40,15 +45,7 @@ class SlicedTensor {
   }
 
  private:
-  // Returns false for types that are never sliced, such as the vectorized ones.
-  bool find_type() {
-    const auto found = data_type_of(type_);
-    data_type_ = found.value_or(DataType::f32);
-    return found.has_value();
-  }
-
   const Library& library_;
-  bool is_described_ = false;
   cudnnTensorDescriptor_t descriptor_ = nullptr;
   cudnnDataType_t type_{};
   DataType data_type_{};
@@ -103,7 +100,7 @@ class Slices {
       slice.tensors.x += x_.offset(done);
       slice.tensors.y += y_.offset(done);
       if (slice.fusion) slice.fusion->z += z_.offset(done);
-      const bool is_sum = call_.pass == Pass::backward_filter && done > 0;
+      const bool is_sum = adds_slices(call_.pass) && done > 0;
       slice.algorithm = algorithm;
       if (is_sum) slice.beta = one();
       if (const auto status = execute(library_, slice); status != CUDNN_STATUS_SUCCESS) return status;

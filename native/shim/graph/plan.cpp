@@ -32,7 +32,7 @@ Math math_of(DataType type, const EngineNotes& notes) {
 // Returns whether graph_engine.cpp plans its engines for these factors. Other factors would need a new
 // execution plan during the execution.
 bool are_planned(const GraphConvolution& c) {
-  return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && c.recognised.kernel.pass == Pass::backward_filter));
+  return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && adds_slices(c.recognised.kernel.pass)));
 }
 
 // Names the configuration without the math type, which is not known before the engine.
