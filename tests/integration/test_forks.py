@@ -16,7 +16,7 @@ import logging, os, signal, sys, threading, traceback
 from pathlib import Path
 import numpy as np
 import mucudnn
-from mucudnn._native import Engine
+from mucudnn._native import KernelTimer
 from mucudnn.costs.cache import Cache
 
 numbers = np.random.default_rng(1)
@@ -49,7 +49,7 @@ def fork(work):
 def status_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-measure, measured = Engine.measure, []
+measure, measured = KernelTimer.measure, []
 stopped, go_on = threading.Event(), threading.Event()
 at_first_measurement = []
 
@@ -57,14 +57,13 @@ def stop():
     stopped.set()
     go_on.wait()
 
-def measure_after_what_is_due(engine, problem, *arguments, **more):
-    if more["budget_ms"] > 0:  # not the forecast's
-        measured.append(problem.mini_batch)
-        if at_first_measurement:
-            at_first_measurement.pop()()
-    return measure(engine, problem, *arguments, **more)
+def measure_after_what_is_due(timer, micro_batch, *arguments):
+    measured.append(micro_batch)
+    if at_first_measurement:
+        at_first_measurement.pop()()
+    return measure(timer, micro_batch, *arguments)
 
-Engine.measure = measure_after_what_is_due
+KernelTimer.measure = measure_after_what_is_due
 
 def measuring(samples):
     at_first_measurement.append(stop)
@@ -264,7 +263,7 @@ assert plan.digest is plan.digest
 # OpenBLAS holds locks within a product, which stay held in a child that is forked meanwhile.
 def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
     program = """
-from mucudnn._native import Problem, host_library
+from mucudnn._native import Engine, Problem, host_library
 engine = Engine(host_library())
 problem = Problem(mini_batch=1, in_channels=1024, out_channels=1024, input=(64, 64), kernel=(1, 1))
 x, w, y = problem.x_elements, problem.w_elements, problem.y_elements

@@ -1,5 +1,6 @@
 """An engine whose times and workspaces are formulas, so that decisions can be foretold."""
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,20 @@ class FakeEnumeration(list[FakeCandidate]):
 class FakeDivision:
     parts: Sequence[tuple[int, str]]
     workspace: int
+
+
+@dataclass
+class FakeTimer:
+    engine: "FakeEngine"
+    problem: Problem
+    pass_: str
+
+    def measure(self, micro_batch: int, algorithm: str, workspace: int) -> tuple[float, float]:
+        problem, scratch = self.problem.replace(mini_batch=micro_batch), FakeMemory(workspace)
+        times = self.engine.measure(
+            problem, self.pass_, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0
+        )
+        return statistics.median(times), max(times) - min(times)
 
 
 @dataclass(frozen=True)
@@ -104,6 +119,9 @@ class FakeEngine:
         if parts > most_slices(problem, pass_):
             return None
         return problem.w_elements * 6 if parts > most_slices_in_place(problem, pass_) else 0
+
+    def timer(self, problem: Problem, pass_: str, *, workspace: int, memory_cap: int) -> FakeTimer:
+        return FakeTimer(self, problem, pass_)
 
     def measure(
         self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more
