@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from graph_operations import loaded
 from player import Fill, Player, bytes_of
-from reference import EPSILON, OUTPUT, convolve, finished, operand_shapes
+from reference import EPSILON, OUTPUT, convolve, operand_shapes, with_epilogue
 from scripts import Allocate, Script, Work
 from shim_client import shapes
 
@@ -67,7 +67,7 @@ class Expected:
             name: self._values(name, shape, absolute=absolute)
             for name, shape in operand_shapes(self.problem).items()
         }
-        return finished(self.problem, result, operands)
+        return with_epilogue(self.problem, result, operands)
 
     def undivided_error(self) -> float:
         """How far the worst algorithm is from the bare convolution, which the epilogue does not enlarge."""

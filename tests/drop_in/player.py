@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from graph_abi import element
+from graph_abi import ctype_of
 from guarded_memory import GuardedBuffer
 from scripts import Allocate, Argument, Call, Choose, Fill, Refill, Step, Threads
 from shim_client import Performance, to_bytes
@@ -196,7 +196,7 @@ class Player:
             type_, values = rest
             self.packed |= {v[1] for v in values if isinstance(v, tuple) and v[0] == "buffer"}
             given = [self.pointer(*v) if isinstance(v, tuple) else v for v in values]
-            return (element(type_) * max(len(given), 1))(*given)
+            return (ctype_of(type_) * max(len(given), 1))(*given)
         if kind == "scale":
             return ctypes.byref((ctypes.c_double if rest[1] else ctypes.c_float)(rest[0]))
         if kind == "ints":
@@ -226,7 +226,7 @@ class Outs:
         return buffer
 
     def out(self, key: str, type_: str, room: int) -> Any:
-        buffer = self._room(ctypes.sizeof(element(type_)) * room)
+        buffer = self._room(ctypes.sizeof(ctype_of(type_)) * room)
         self._arrays.append((key, type_, room, buffer))
         return ctypes.c_void_p(buffer.address)
 
@@ -275,5 +275,5 @@ class Outs:
 
 def _dtype(type_: str) -> str:
     sizes = {ctypes.c_bool: "u1", ctypes.c_float: "f4", ctypes.c_double: "f8", ctypes.c_char: "u1"}
-    kind = element(type_)
+    kind = ctype_of(type_)
     return sizes.get(kind, f"i{ctypes.sizeof(kind)}")

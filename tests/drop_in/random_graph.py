@@ -13,7 +13,7 @@ from random import Random
 from graph_abi import CONSTANTS
 from graph_operations import OPERATIONS, UIDS
 from graph_writer import NUMBERS, GraphWriter
-from random_legacy import packed
+from random_legacy import packed_strides
 from random_problems import GEMMS, PASSES, RUNNABLE, any_problem
 from reference import EPILOGUES, OUTPUT, operand_shapes
 from scripts import Allocate, Call, Choose, Fill, Refill, Script, Step, Threads, Work
@@ -93,7 +93,7 @@ class GraphProgram:
         elif choice == 2 and sizes is not None:
             self.write_.initialize(slot)
             other = tuple(size + 1 for size in sizes)
-            self.write_.describe_tensor(slot, 120, other, packed(other, "nchw"), "f32")
+            self.write_.describe_tensor(slot, 120, other, packed_strides(other, "nchw"), "f32")
             self.write_.finalize(slot)
         elif choice == 3 and sizes is not None:  # it is finalized, and refuses
             self.write_.set(slot, "TENSOR_DIMENSIONS", "INT64", [1, 1, 1, 1])
@@ -103,7 +103,7 @@ class GraphProgram:
     def _tensor(
         self, uid: int, sizes: tuple[int, ...], problem: Problem, *, type_: str = "", virtual: bool = False
     ) -> str:
-        strides = packed(sizes, problem.layout)
+        strides = packed_strides(sizes, problem.layout)
         alignment = 16
         if self.oddity == "strided" and uid == UIDS["x"]:
             strides = [2 * stride for stride in strides]
@@ -209,7 +209,7 @@ class GraphProgram:
             uids["x"], uids["w"], uids["y"] = UIDS["y"], UIDS["x"], UIDS["w"]
         sizes = shapes(problem.replace(mini_batch=kept))
         for name, tensor in tensors.items():
-            strides = packed(sizes[name], problem.layout)
+            strides = packed_strides(sizes[name], problem.layout)
             self.write_.initialize(tensor)
             self.write_.describe_tensor(tensor, uids[name], sizes[name], strides, problem.data_type)
             self.write_.finalize(tensor)

@@ -82,11 +82,11 @@ class LegacyProgram:
         type_ = TYPES[self.type_]
         if self.oddity == "mixed" and name == "y":
             type_ = (type_ + 1) % 3
-        strides = packed(sizes, self.problem.layout)
+        strides = packed_strides(sizes, self.problem.layout)
         if self.oddity == "strided" and name == "x":
             strides = [2 * stride for stride in strides]
         if self.oddity == "format" and name == "y":
-            strides = packed(sizes, "nhwc" if self.problem.layout == "nchw" else "nchw")
+            strides = packed_strides(sizes, "nhwc" if self.problem.layout == "nchw" else "nchw")
         descriptor = ("slot", f"{name}{batch}")
         if self.oddity is None and self.random.random() < 0.5:
             self.script.call(
@@ -409,7 +409,7 @@ class LegacyProgram:
             script.call("cudnnCreateTensorDescriptor", ("new", z[1]))
             script.call(
                 "cudnnSetTensorNdDescriptor", z, ("int", TYPES[self.type_]), ("int", len(sizes)),
-                ("ints", sizes), ("ints", [stride + 1 for stride in packed(sizes, problem.layout)]),
+                ("ints", sizes), ("ints", [stride + 1 for stride in packed_strides(sizes, problem.layout)]),
             )  # fmt: skip
         algorithm, workspace = given[2:] if given else self._choice("forward", batch, asked)
         double = self.type_ == "f64"
@@ -458,7 +458,7 @@ class LegacyProgram:
         self.script.add(Threads(tuple(tuple(self._execution()) for _ in range(self.random.choice((2, 3))))))
 
 
-def packed(sizes: tuple[int, ...], layout: str) -> list[int]:
+def packed_strides(sizes: tuple[int, ...], layout: str) -> list[int]:
     order = [*range(len(sizes))] if layout == "nchw" else [0, *range(2, len(sizes)), 1]
     strides, step = [0] * len(sizes), 1
     for axis in reversed(order):

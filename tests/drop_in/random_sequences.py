@@ -12,7 +12,7 @@ from random import Random
 
 from graph_operations import UIDS
 from graph_writer import GraphWriter
-from random_legacy import packed
+from random_legacy import packed_strides
 from scripts import Allocate, Argument, Call, Fill, Refill, Script, Step
 from shim_client import NAMES, shapes
 
@@ -87,7 +87,7 @@ class Sequence:
 
     def _describe(self, slot: str, name: str, problem: Problem) -> None:
         sizes = shapes(problem)[name]
-        self.write_.describe_tensor(slot, UIDS[name], sizes, packed(sizes, "nchw"), "f32")
+        self.write_.describe_tensor(slot, UIDS[name], sizes, packed_strides(sizes, "nchw"), "f32")
 
     def _set_convolution(self, slot: str) -> None:
         self.write_.set(slot, "CONVOLUTION_SPATIAL_DIMS", "INT64", [2])

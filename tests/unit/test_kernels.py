@@ -38,7 +38,7 @@ def convolution(
 
 
 def resnet(blocks: list[int], *, bottleneck: bool) -> Iterator[tuple[object, ...]]:
-    """Yield the convolutions of torchvision.models.resnet (`_make_layer` and its blocks), 224 x 224 images."""
+    """Yield the convolutions of torchvision.models.resnet (`_make_layer`, both blocks), 224 x 224 images."""
     yield convolution(3, 224, 64, 7, 2, 3)
     planes_in, size = 64, 56
     expansion = 4 if bottleneck else 1
