@@ -1,4 +1,4 @@
-"""Plays a script on a library, and writes down what each call answered."""
+"""The player that runs a script on a library and records the answer to each call."""
 
 from __future__ import annotations
 

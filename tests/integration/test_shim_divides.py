@@ -1,4 +1,4 @@
-"""Programs written for cuDNN, unchanged, are divided under the shim and compute what they should."""
+"""Unchanged programs written for cuDNN are divided under the shim, and compute the right results."""
 
 from __future__ import annotations
 

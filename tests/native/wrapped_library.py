@@ -23,13 +23,13 @@ SOURCE = """
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";
 
-/* The calls from now on are counted, and the `number`-th fails; if `all`, those that execute are counted, and
- * all from that one on fail. */
+/* Starts to count calls and lets the `number`-th fail. With `all` it counts only calls that execute, and lets
+ * all fail from the `number`-th on. */
 void fail_call(int number, int all) { count = 0; failing = number; sticky = all; }
 int calls(void) { return count; }
 const char* failed_call(void) { return failed; }
 
-/* Into the file CALLS, with the type of a descriptor that is created. */
+/* Appends a call to the file CALLS, with the type of the descriptor if the call creates one. */
 static void note(const char* name, int type) {
   static int file = -2;
   const char* path = getenv("CALLS");
@@ -37,7 +37,7 @@ static void note(const char* name, int type) {
   if (file == -2) file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   dprintf(file, "%s %d\\n", name, type);
 }
-/* Those of the graph API that exist. */
+/* The number of descriptors of the graph API that exist. */
 static atomic_int live;
 int live_descriptors(void) { return live; }
 
@@ -69,7 +69,7 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
   }
 }
 
-/* -1: it is no engine, or not finalized. */
+/* Returns the number of an engine, or -1 for any other descriptor or one that is not finalized. */
 static int64_t index_of(cudnnBackendDescriptor_t engine) {
   int64_t index = -1, got = 0;
   cudnnStatus_t (*read)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
@@ -79,7 +79,7 @@ static int64_t index_of(cudnnBackendDescriptor_t engine) {
   return index;
 }
 
-/* REFUSED_ENGINE, REFUSED_ALGORITHM: its number. */
+/* Returns whether a variable, REFUSED_ENGINE or REFUSED_ALGORITHM, names this number. */
 static int refuses(const char* variable, int64_t number) {
   const char* text = getenv(variable);
   return text != NULL && *text != '\\0' && number == atoi(text);
