@@ -1,1 +1,1 @@
-"""Programs that measure; `bench/results` holds the figures that were committed."""
+"""Programs that measure mucudnn; `bench/results` holds the committed figures."""

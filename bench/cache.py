@@ -1,7 +1,7 @@
-"""What a warm cache costs: deciding a whole network, opening a large file, and many writers at once.
+"""The cost of a warm cache: deciding a whole network, opening a large file, writing from many processes.
 
-The measurements are made up: how long a decision takes depends on how many there are, not on what they say.
-Each command is a process of its own, timed from its start to its end; figures are medians.
+The measurements in the cache are invented. The time of a decision depends on their number, not on their
+values. Each command is a process of its own, timed from its start to its end. Times are medians.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from mucudnn._native import Problem, format_candidates, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
+from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
-from mucudnn.problems.kernels import PASSES, Flags, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 
 SEED = 2018
 REPEATS = 5
 ROWS = 100_000
 WRITERS, ROWS_EACH = 8, 1000
-HERE = Machine("host", "a device", "a library 1.0", 1)
+MACHINE = Machine("host", "a device", "a library 1.0", 1)
 
 
 def run() -> list[Record]:
-    """Measure all of it, in a folder that is deleted afterwards."""
+    """Measure everything in a folder that is deleted afterwards."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return [*_decide(folder), *_large(folder), _many_writers(folder)]
+        return [*_decide(folder), *_open_large(folder), _many_writers(folder)]
 
 
 def _decide(folder: Path) -> Iterator[Record]:
@@ -53,11 +53,11 @@ def _decide(folder: Path) -> Iterator[Record]:
                 yield Record("cache", case, "time", _command(path, *arguments, *source), "ms", {"rows": rows})
 
 
-def _large(folder: Path) -> Iterator[Record]:
+def _open_large(folder: Path) -> Iterator[Record]:
     path = folder / "large.sqlite"
     problems = [parse_descriptor(f"ic{ic}ih14_oc64_kh3_ph1")[0] for ic in range(1, 1001)]
     with Cache.open(path) as cache:
-        cache.merge(_made_up(HERE, ((problem, 100) for problem in problems)))
+        cache.merge(_invented_rows(MACHINE, ((problem, 100) for problem in problems)))
         ((rows,),) = cache.query("SELECT count(*) FROM measurements")
     assert rows == ROWS
     size = round(path.stat().st_size / 2**20, 1)
@@ -65,7 +65,7 @@ def _large(folder: Path) -> Iterator[Record]:
     def answer(opening: Callable[[Path], Cache]) -> None:
         with opening(path) as cache:
             (machine,) = cache.machines()
-            assert len(cache.measurements(machine, problems[500], "forward")) == 100
+            assert len(cache.measurements(machine, Kernel(problems[500], "forward"))) == 100
 
     for name, opening in (("to write", Cache.open), ("to read", Cache.read_only)):
         case = f"open {name}, answer one problem of {rows} rows"
@@ -86,7 +86,7 @@ def _many_writers(folder: Path) -> Record:
         )
         for number in range(WRITERS)
     ]  # fmt: skip
-    for writer in writers:  # all imports are done
+    for writer in writers:  # wait until every process has done its imports, which are not timed
         assert writer.stdout is not None
         writer.stdout.readline()
     start = time.perf_counter()
@@ -104,26 +104,29 @@ def _many_writers(folder: Path) -> Record:
 
 
 def write(path: Path, number: int) -> None:
-    """What one of many writers does: each row is committed before the next."""
-    problem = parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0]
+    """Write ROWS_EACH measurements of a problem of its own, and commit each row before the next."""
+    kernel = Kernel(parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0], "forward")
     with Cache.open(path) as cache:
         for size in range(1, ROWS_EACH + 1):
-            cache.add(HERE, problem, "forward", Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
+            cache.add(MACHINE, kernel, Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
 
 
 def _fill_network(path: Path) -> int:
-    """ResNet-50 at every size up to 64, with the workspaces of the host engine and times made up."""
+    """Fill a cache with ResNet-50 at every mini-batch size up to 64; return the number of rows.
+
+    Algorithms and workspaces are the host engine's, times are random.
+    """
     engine = open_engine("host", 1)
     machine = machine_of(engine)
     random_times = random.Random(SEED)
     rows: list[Row] = []
-    for kernel in read_network("resnet50", Flags(), PASSES):
-        for size in micro_batch_sizes("all", kernel.problem.mini_batch):
-            problem = kernel.problem.replace(mini_batch=size)
+    for kernel in read_kernels("resnet50", Flags(), PASSES):
+        for size in micro_batch_sizes("all", kernel.mini_batch):
+            problem = kernel.at(size).problem
             enumeration = list(engine.enumerate(problem, kernel.pass_))
             runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
             candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
-            rows.append((ENUMERATION, ENUMERATION.row(machine, problem, kernel.pass_, candidates)))
+            rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, candidates)))
             for found in enumeration:
                 runs = found.status == SUCCESS
                 milliseconds = 0.05 + problem.flops / 1e8 * random_times.uniform(0.5, 2)
@@ -131,16 +134,16 @@ def _fill_network(path: Path) -> int:
                     size, found.algorithm, found.status, found.workspace, found.notes,
                     milliseconds if runs else None, 0.01 if runs else None,
                 )  # fmt: skip
-                rows.append((MEASUREMENT, MEASUREMENT.row(machine, problem, kernel.pass_, vars(measured))))
+                rows.append((MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(measured))))
     with Cache.open(path) as cache:
         return cache.merge(rows)
 
 
-def _made_up(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Iterator[Row]:
+def _invented_rows(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Iterator[Row]:
     for problem, count in problems:
         for size in range(1, count + 1):
             measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
-            yield MEASUREMENT, MEASUREMENT.row(machine, problem, "forward", vars(measured))
+            yield MEASUREMENT, MEASUREMENT.row(machine, Kernel(problem, "forward"), vars(measured))
 
 
 def _command(cache: Path, *arguments: str) -> float:
@@ -151,7 +154,7 @@ def _command(cache: Path, *arguments: str) -> float:
 
 
 def _median(action: Callable[[], object]) -> float:
-    """Milliseconds."""
+    """Return the median time of an action in milliseconds."""
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()

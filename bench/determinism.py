@@ -1,6 +1,7 @@
-"""`python -m bench.determinism`: one decided kernel, run in a process of its own; prints what came out.
+"""`python -m bench.determinism`: decide one kernel, run it, and print hashes of its result.
 
-The measurements are given, so that each process decides from the same; `compare_processes` runs several.
+`compare_processes` starts it several times. Every process reads the same measurements from a cache, so that
+different results are not due to different times.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from typing import Any
 
 from bench.record import Record
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import describe, slices
+from mucudnn.costs.table import CostTable
+from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
 LIMIT = 64 * 2**20
 PROCESSES, RUNS = 3, 2
 
 
 def compare_processes(engine: str, cache: Path, kernel: Kernel, case: str) -> Record:
-    """How many different results, and choices, several processes come to; one is the aim."""
+    """Return the number of different results that PROCESSES processes compute; the aim is 1.
+
+    `case` is the record's case. Its details name the configurations that the processes chose.
+    """
     command = [
         sys.executable, "-m", "bench.determinism", str(kernel.problem), kernel.pass_,
         "--engine", engine, "--cache", str(cache),
@@ -46,7 +50,7 @@ def compare_processes(engine: str, cache: Path, kernel: Kernel, case: str) -> Re
 
 
 def main() -> None:
-    """Decide from the cache, run, print digests."""
+    """Decide from the cache, run the configuration RUNS times, print one line of JSON with the hashes."""
     parser = argparse.ArgumentParser(prog="python -m bench.determinism", description=__doc__)
     parser.add_argument("descriptor")
     parser.add_argument("pass_", metavar="PASS", choices=PASSES)
@@ -54,17 +58,17 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     arguments = parser.parse_args()
     engine = open_engine(arguments.engine, 1)
-    (kernel,) = read_network(arguments.descriptor, Flags(), (arguments.pass_,))
+    (kernel,) = read_kernels(arguments.descriptor, Flags(), (arguments.pass_,))
     problem, pass_ = kernel.problem, kernel.pass_
     with Cache.read_only(arguments.cache) as cache:
-        rows = cache.measurements(machine_of(engine), problem, pass_)
-    (decision,) = decide({kernel: rows}, "power_of_two", Limits(workspace=LIMIT))
+        costs = CostTable.read(cache, machine_of(engine), [kernel])
+    (decision,) = decide(costs, "power_of_two", Limits(workspace=LIMIT))
     chosen = decision.divided
     tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = allocate_workspace(engine, engine.prepare(problem, pass_, slices(chosen)).workspace)
+    workspace = allocate_workspace(engine, engine.prepare(problem, pass_, chosen.slices).workspace)
     digests = []
     for _ in range(RUNS):
-        engine.execute(problem, pass_, slices(chosen), tensors.x, tensors.w, tensors.y, workspace)
+        engine.execute(problem, pass_, chosen.slices, tensors.x, tensors.w, tensors.y, workspace)
         output, count = {
             "forward": (tensors.y, problem.y_elements),
             "backward_data": (tensors.x, problem.x_elements),
@@ -72,8 +76,10 @@ def main() -> None:
         }[pass_]
         digests.append(hashlib.sha256(output.read(problem.data_type, count).tobytes()).hexdigest())
     used = {(part.micro_batch, part.algorithm) for part in chosen.parts}
-    notes = sorted({row.notes for row in rows if (row.micro_batch, row.algorithm) in used})
-    print(json.dumps({"chosen": describe(chosen), "notes": notes, "digests": digests}))
+    notes = sorted(
+        {row.notes for row in costs.measurements[kernel] if (row.micro_batch, row.algorithm) in used}
+    )
+    print(json.dumps({"chosen": str(chosen), "notes": notes, "digests": digests}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Divided against the best undivided within the same limit, whole kernels re-measured."""
+"""Divided against undivided kernels within the same workspace limit, both run whole."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from bench.networks import deepbench, kernels
 from bench.record import Record
 from bench.whole import run_whole
 from mucudnn._native import Engine
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import describe, slices
-from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, extent
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -30,38 +27,36 @@ SWEEP: tuple[int | None, ...] = (0, MIB, 8 * MIB, 32 * MIB, 64 * MIB, 256 * MIB,
 ROUNDS = 7
 
 
-def run(engine: Engine, cache: Cache, pass_: str, listener: Listener) -> list[Record]:
-    """The main job on each kernel, at 64 MiB: speedups as `mucudnn optimize` measured them."""
-    return _speedups(engine, cache, "division", kernels(pass_), f"all {pass_}", listener)
+def run(bench: Bench, pass_: str) -> list[Record]:
+    """Return each kernel's speedup by division at 64 MiB, as `mucudnn optimize` measures it, and the mean."""
+    return _speedups(bench, "division", kernels(pass_), f"all {pass_}")
 
 
-def run_deepbench(engine: Engine, cache: Cache, listener: Listener) -> list[Record]:
-    """The same of DeepBench's, forward."""
-    return _speedups(engine, cache, "deepbench", deepbench(), "all forward", listener)
+def run_deepbench(bench: Bench) -> list[Record]:
+    """Return the same speedups for four of DeepBench's kernels, forward."""
+    return _speedups(bench, "deepbench", deepbench(), "all forward")
 
 
-def _speedups(
-    engine: Engine, cache: Cache, bench: str, kernels: list[Kernel], case: str, listener: Listener
-) -> list[Record]:
-    result = optimize(engine, cache, kernels, POLICY, LIMIT, listener)
-    records = [_speedup(bench, decision) for decision in result.decisions]
+def _speedups(bench: Bench, theme: str, kernels: list[Kernel], case: str) -> list[Record]:
+    result = optimize(bench, kernels, POLICY, LIMIT)
+    records = [_speedup(theme, decision) for decision in result.decisions]
     speedups = [record.value for record in records if record.value is not None]
     details = {"best": max(speedups), "worst": min(speedups), "kernels": len(speedups)}
     mean = statistics.geometric_mean(speedups)
-    records.append(Record(bench, case, "geometric mean of speedups", mean, "ratio", details))
+    records.append(Record(theme, case, "geometric mean of speedups", mean, "ratio", details))
     return records
 
 
-def _speedup(bench: str, decision: Decision) -> Record:
+def _speedup(theme: str, decision: Decision) -> Record:
     comparison, kernel = decision.comparison, decision.kernel
     assert comparison is not None
     assert comparison.undivided_ms is not None
     assert decision.undivided is not None
     details = {
         "problem": str(kernel.problem),
-        "undivided": describe(decision.undivided),
+        "undivided": str(decision.undivided),
         "undivided_ms": comparison.undivided_ms,
-        "divided": describe(decision.divided),
+        "divided": str(decision.divided),
         "divided_ms": comparison.divided_ms,
         "predicted": decision.undivided.time_ms / decision.divided.time_ms,
         "held_up": not decision.dropped,
@@ -71,17 +66,20 @@ def _speedup(bench: str, decision: Decision) -> Record:
     }
     speedup = 1.0 if decision.dropped else comparison.undivided_ms / comparison.divided_ms
     name = f"{kernel.name} {kernel.pass_}"
-    return Record(bench, name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
+    return Record(theme, name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
 
 
-def sweep(engine: Engine, cache: Cache) -> list[Record]:
-    """Time of what is chosen against the limit, forward; each kernel's choices are run in turns."""
+def sweep(bench: Bench) -> list[Record]:
+    """Return the time of all forward kernels together within each limit, in ms.
+
+    The configurations that the limits choose for a kernel run in turns.
+    """
     totals = dict.fromkeys(SWEEP, 0.0)
     for kernel in kernels("forward"):
-        measured = {kernel: cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)}
-        chosen = {limit: decide(measured, POLICY, Limits(workspace=limit))[0] for limit in SWEEP}
+        costs = bench.costs([kernel])
+        chosen = {limit: decide(costs, POLICY, Limits(workspace=limit))[0] for limit in SWEEP}
         candidates = {c for decision in chosen.values() for c in (decision.undivided, decision.divided) if c}
-        times = run_whole(engine, kernel, sorted(candidates, key=lambda c: c.workspace), ROUNDS)
+        times = run_whole(bench.engine, kernel, sorted(candidates, key=lambda c: c.workspace), ROUNDS)
         medians = {configuration: statistics.median(runs) for configuration, runs in times.items()}
         for limit, decision in chosen.items():
             totals[limit] += min(medians[c] for c in (decision.undivided, decision.divided) if c)
@@ -91,12 +89,16 @@ def sweep(engine: Engine, cache: Cache) -> list[Record]:
     ]
 
 
-def total_workspace(engine: Engine, cache: Cache) -> list[Record]:
-    """Predicted time of all kernels and passes against one total: divided by need (WD) and evenly (WR)."""
+def total_workspace(bench: Bench) -> list[Record]:
+    """Return, for several totals of workspace, the time of WR over that of WD, summed over all kernels.
+
+    WR gives every kernel the same part of the total, WD divides the total by need. The times are predicted
+    from measurements, not run.
+    """
     fronts = {}
     for pass_ in PASSES:
         for kernel in kernels(pass_):
-            measured = cache.measurements(machine_of(engine), kernel.problem, pass_)
+            measured = bench.costs([kernel]).measurements[kernel]
             fronts[kernel] = desirable_configurations(measured, kernel)
     totals = [32 * MIB << step for step in range(7)]
     even = even_curve(fronts)
@@ -110,16 +112,18 @@ def total_workspace(engine: Engine, cache: Cache) -> list[Record]:
     return records
 
 
-def against_torch(engine: Engine, cache: Cache) -> list[Record]:
-    """What is chosen at 64 MiB, forward, against `torch.nn.functional.conv2d` on one thread, in turns."""
+def against_torch(bench: Bench) -> list[Record]:
+    """Return the speedup of each forward kernel over `torch.nn.functional.conv2d`, and that of their sum.
+
+    The kernel runs as it is decided at 64 MiB. Both run on one thread, in turns.
+    """
     torch.set_num_threads(1)
     records, ours_total, theirs_total = [], 0.0, 0.0
     for kernel in kernels("forward"):
-        measured = {kernel: cache.measurements(machine_of(engine), kernel.problem, kernel.pass_)}
-        decision = decide(measured, POLICY, LIMIT)[0]
-        ours, theirs = _in_turns_with_torch(engine, kernel, decision.divided)
+        decision = decide(bench.costs([kernel]), POLICY, LIMIT)[0]
+        ours, theirs = _in_turns_with_torch(bench.engine, kernel, decision.divided)
         ours_total, theirs_total = ours_total + ours, theirs_total + theirs
-        details = {"divided": describe(decision.divided), "divided_ms": ours, "torch_ms": theirs}
+        details = {"divided": str(decision.divided), "divided_ms": ours, "torch_ms": theirs}
         records.append(Record("torch", kernel.name, "speedup over torch", theirs / ours, "ratio", details))
     details = {"divided_ms": ours_total, "torch_ms": theirs_total, "torch": torch.__version__}
     ratio = theirs_total / ours_total
@@ -131,7 +135,7 @@ def _in_turns_with_torch(engine: Engine, kernel: Kernel, divided: Configuration)
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(divided.workspace)
-    divisions = [engine.prepare(problem, kernel.pass_, slices(divided))]
+    divisions = [engine.prepare(problem, kernel.pass_, divided.slices)]
     x = torch.rand(problem.mini_batch, problem.in_channels, *problem.input)
     w = torch.rand(problem.out_channels, problem.in_channels, *problem.kernel)
     ours, theirs = [], []

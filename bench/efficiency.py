@@ -1,4 +1,4 @@
-"""Implicit GEMM against raw sgemm of the same shape: how good the baseline of all speedups is."""
+"""Implicit GEMM against OpenBLAS's sgemm of the same shape: a check that the baseline is no slow one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 3
 
 
 def run(engine: Engine) -> list[Record]:
-    """Median ratios of sgemm's time to implicit GEMM's, both run in turns."""
+    """Return the median ratio of sgemm's time to implicit GEMM's for each kernel; both run in turns."""
     blas = OpenBlas()
     return [_compare(engine, blas, k.problem, k.pass_, k.name) for pass_ in ALGORITHM for k in kernels(pass_)]
 
@@ -45,7 +45,10 @@ Matrix = npt.NDArray[np.float32]
 
 
 def _operands(problem: Problem, pass_: str) -> tuple[Matrix, Matrix, Matrix, bool, bool]:
-    """A, B and C of the matrix product that the pass is, laid out; and which of A and B are transposed."""
+    """Return the matrices A, B and C of the product that a pass computes.
+
+    The two booleans are True if sgemm transposes A and B.
+    """
     pixels = problem.y_elements // problem.out_channels
     taps = problem.w_elements // problem.out_channels
     generator = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""`python -m bench.frameworks`: what the Python front ends cost and give, to `frameworks.jsonl`."""
+"""`python -m bench.frameworks`: measure the array functions and mucudnn.torch, into `frameworks.jsonl`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn.arrays.devices import device_named
 from mucudnn.arrays.dispatch import Call, prepared
-from mucudnn.costs.records import slices
 
 THEMES = ("overhead", "resnet18", "unet3d", "volume", "threads")
-LIMITS = ("8MiB", "64MiB")  # and none, for one volume, which tiles are held against
+LIMITS = ("8MiB", "64MiB")  # the theme `volume` has no limit too, for comparison with its tiles
 CALLS, REPEATS = 50, 500
 
 
 def overhead() -> list[Record]:
-    """Microseconds that each front end adds to running the same division on the same addresses."""
+    """Return the µs that each front end adds to a direct call of the engine with the same division."""
     x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
     arrays, parameter = (x.numpy(), w.numpy()), w.clone().requires_grad_()
     ready = prepared(Call("forward", "cpu", "f32", "nchw", x.shape, w.shape, None, 1, 0, 1, 1, None))
     engine, y = device_named("cpu").engine, np.empty(ready.shapes["y"], np.float32)
-    division = engine.prepare(ready.problem, "forward", slices(ready.configuration))
+    division = engine.prepare(ready.problem, "forward", ready.configuration.slices)
     workspace = engine.allocate(max(division.workspace, 1))
     addresses = x.data_ptr(), w.data_ptr(), y.ctypes.data
     direct = _microseconds(lambda: division.run(*addresses, workspace))
@@ -54,13 +53,13 @@ def overhead() -> list[Record]:
 
 
 def _microseconds(function: Callable[[], Any]) -> float:
-    """The fastest of many repeats: what comes on top is other programs' doing."""
+    """Return the µs of a call in the fastest of many repeats: other programs slow down the rest."""
     function()
     return min(timeit.repeat(function, number=CALLS, repeat=REPEATS)) / CALLS * 1e6
 
 
 def measured(theme: str) -> list[Record]:
-    """All figures of a theme."""
+    """Return the figures of a theme."""
     if theme == "overhead":
         return overhead()
     if theme == "threads":
@@ -70,10 +69,13 @@ def measured(theme: str) -> list[Record]:
 
 
 def training(name: str, limits: Sequence[str], threads: int = 1) -> list[Record]:
-    """A step of stock PyTorch, and of the converted network within each limit."""
+    """Compare training steps of a converted network within each limit with steps of stock PyTorch.
+
+    Return speedups and ratios of peak memory. Each network trains in a process of its own.
+    """
     stock, records = _step(name, "stock", threads), []
     for limit in limits:
-        _step(name, limit, threads)  # measures into the cache: what that takes is not the step's
+        _step(name, limit, threads)  # fills the cache, so that the next process measures no kernels
         ours = _step(name, limit, threads)
         details = {
             "ms": ours["ms"], "stock_ms": stock["ms"],
@@ -89,8 +91,8 @@ def training(name: str, limits: Sequence[str], threads: int = 1) -> list[Record]
 
 def _step(name: str, limit: str, threads: int) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.training_step", name, limit, "--threads", str(threads)]
-    # Tensors that are freed go back to the system at once. By default the C library keeps most, in holes that
-    # depend on the order of all allocations, and the peak would be theirs.
+    # Freed tensors shall go back to the system at once. By default the C library keeps most of them, and the
+    # peak would depend on the order of all allocations.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode:
@@ -100,11 +102,13 @@ def _step(name: str, limit: str, threads: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure everything anew, print it and write it."""
+    """Measure the themes that are asked for, print their records and write them."""
     without_openblas_environment()
     parser = argparse.ArgumentParser(prog="python -m bench.frameworks", description=__doc__)
-    parser.add_argument("--output", type=Path, default=RESULTS / "frameworks.jsonl", help="for the records")
-    parser.add_argument("--only", choices=THEMES, help="leave out the others")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS / "frameworks.jsonl", help="file for the records"
+    )
+    parser.add_argument("--only", choices=THEMES, help="one theme; the file then has no other records")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 

@@ -1,7 +1,8 @@
-"""What the drop-in costs in the graph API with a warm journal: an execution plan, its memory, its executions.
+"""The drop-in's cost in the graph API with a warm journal: for an execution plan, its memory, its executions.
 
-The loops are C, `graph_timing.c`, on the host engine and convolutions so small that the cost can be seen.
-The drop-in itself measures the journal; then its times are set, so that it decides as a figure needs it.
+The timing loops are in `graph_timing.c`. They use the host engine, and convolutions so small that the cost
+of the drop-in shows. First the drop-in writes a journal. Then this module replaces the times in the journal,
+so that the drop-in takes the decision that a figure needs.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from bench.record import Record, show
-from bench.shim import compare, compile_c, figure, pairs
+from bench.shim import compare, compile_c, figure, run_timing
 from mucudnn._native import host_library
 from mucudnn.drop_in.libraries import shim_path
 
 KERNELS, TIMES = 64, 100
-SAMPLES = 100  # of a mini-batch to plan, which is no power of two
-FEW, SLICES = 4, 64  # of one to execute undivided and divided
+SAMPLES = 100  # the mini-batch of the plans; no power of two, so that its slices have two sizes
+FEW, SLICES = 4, 64  # the mini-batches of executions: left undivided, and divided into single samples
 ROUNDS = 101
-PASSES = ("forward", "backward_filter")  # the latter's slices after the first have plans of their own
-OWN = "eng0"  # the engine of graph_timing.c
-PREPARED = 4  # plans that are made for one by the times of `_best_at_16`
+PASSES = ("forward", "backward_filter")  # in backward_filter the slices after the first have other plans
+OWN_ENGINE = "eng0"  # the engine that the program (graph_timing.c) asks for
+PREPARED_PLANS = 4  # execution plans that the drop-in makes for one of the program's, with `_best_at_16`
 
 
 def run() -> list[Record]:
-    """Measure. Needs a C compiler."""
+    """Measure the costs of planning, memory and execution. Needs a C compiler."""
     with TemporaryDirectory() as folder:
         native = Path(__file__).parents[1] / "native"
         timing, cache = Path(folder) / "timing", Path(folder) / "cache.sqlite"
@@ -44,7 +45,7 @@ def run() -> list[Record]:
             return [str(timing), what, pass_, *map(str, numbers), host_library(), str(shim_path())]
 
         def warm(pass_: str, kernels: int, samples: int, time: Callable[[int, str], float]) -> None:
-            pairs(*command("plans", pass_, kernels, samples, 1), **environment)
+            run_timing(*command("plans", pass_, kernels, samples, 1), **environment)
             set_times(cache.with_name(f"{cache.name}.journal"), time)
 
         def execution(case: str, metric: str, samples: int, micro_batch: int) -> Record:
@@ -55,7 +56,7 @@ def run() -> list[Record]:
         for pass_ in PASSES:
             warm(pass_, KERNELS, SAMPLES, _best_at_16)
             journal = cache.with_name(f"{cache.name}.journal").stat().st_size
-            plans = pairs(*command("plans", pass_, KERNELS, SAMPLES, TIMES), **environment)
+            plans = run_timing(*command("plans", pass_, KERNELS, SAMPLES, TIMES), **environment)
             cases = {
                 "whose kernel the process meets": plans[1:KERNELS],
                 "whose kernel is known": plans[KERNELS:],
@@ -67,12 +68,12 @@ def run() -> list[Record]:
         for pass_ in PASSES:
             warm(pass_, KERNELS, SAMPLES, _best_at_16)
             memory = command("memory", pass_, KERNELS, SAMPLES, 0)
-            (_, prepared), (_, kept) = pairs(*memory, **environment)
+            (_, prepared), (_, kept) = run_timing(*memory, **environment)
             warm(pass_, KERNELS, SAMPLES, _own_is_best)
-            (own, known), _ = pairs(*memory, **environment)
+            (own, known), _ = run_timing(*memory, **environment)
             figures = {
                 f"the program's own plan, {pass_}": own,
-                f"a plan made for one, {pass_}": (prepared - known) / PREPARED,
+                f"a plan made for one, {pass_}": (prepared - known) / PREPARED_PLANS,
                 f"what a plan knows of its kernel, {pass_}": known - own,
                 f"what stays of a kernel without a plan, {pass_}": kept,
             }
@@ -85,7 +86,7 @@ def run() -> list[Record]:
 
 
 def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
-    """Replace what was measured in a journal by times in ms of a micro-batch size and an algorithm."""
+    """Replace every time in a journal by `time(micro-batch size, algorithm)`, in ms."""
 
     def changed(match: re.Match[str]) -> str:
         size, algorithm = int(match[1]), match[2]
@@ -95,21 +96,22 @@ def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
 
 
 def _best_at_16(size: int, algorithm: str) -> float:
-    """Six slices of 16 and one of 4, of engines.
+    """Return a time by which the drop-in chooses six slices of 16 and one of 4.
 
-    Each size takes two plans: in `forward` of an engine with workspace, and of our own for want of it; in
-    `backward_filter`, of one that needs none, for the first slice and for those that add to it.
+    For each of the two sizes it makes two execution plans, so PREPARED_PLANS is 4. In `forward` one of them
+    has workspace, and one is of the program's engine, for executions without workspace. In `backward_filter`
+    one is for the first slice, and one is for the slices that add to it.
     """
-    slow = 8.0 if not algorithm.startswith("eng") else 4.0 if algorithm == OWN else 1.0
+    slow = 8.0 if not algorithm.startswith("eng") else 4.0 if algorithm == OWN_ENGINE else 1.0
     return slow * (1 + (size / 16) ** 2)
 
 
 def _own_is_best(size: int, algorithm: str) -> float:
-    return math.sqrt(size) * (1.0 if algorithm == OWN else 100.0)
+    return math.sqrt(size) * (1.0 if algorithm == OWN_ENGINE else 100.0)
 
 
 def _samples_are_best(size: int, algorithm: str) -> float:
-    return size**2 * (1.0 if algorithm == OWN else 100.0)
+    return size**2 * (1.0 if algorithm == OWN_ENGINE else 100.0)
 
 
 if __name__ == "__main__":

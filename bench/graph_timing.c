@@ -1,8 +1,12 @@
-/* The timing loops of bench/graph.py, for convolutions of the graph API on the host engine, alone and through
- * the shim. `plans` finalizes plans of KERNELS kernels, TIMES times each, and prints "alone with" in ns, a
- * line a plan. `calls` does so for an execution, or for a slice of one against a loop of our own, a line a
- * round. `memory` prints bytes: in the first line of a plan whose kernel is known, in the second what stays
- * of a kernel when its plan is destroyed.
+/* The timing loops of bench/graph.py: convolutions of the graph API on the host engine, alone and through the
+ * drop-in ("with"). Three commands:
+ * - `plans` finalizes execution plans of KERNELS kernels, TIMES times each. It prints a line for each plan:
+ *   ns alone, ns with.
+ * - `calls` executes one plan. It prints a line for each round: ns for each slice alone, and with. "Alone" is
+ *   a loop over the slices.
+ * - `memory` prints bytes for each plan, alone and with. The first line is for plans that exist, of kernels
+ *   that the drop-in knows. The second line is the memory that stays after the plan is destroyed; there
+ *   "with" is for a kernel that the drop-in meets for the first time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +20,7 @@
 
 enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3 };
 
-/* One library: the host engine, or the shim in front of it. */
+/* The functions of one library, which is the host engine or the drop-in, and a handle of it. */
 #define MEMBER(result, function, parameters) result(*function) parameters;
 typedef struct {
   MUCUDNN_BACKEND_FUNCTIONS(MEMBER)
@@ -98,8 +102,8 @@ static cudnnBackendDescriptor_t convolution(const Library* l) {
   return made;
 }
 
-/* A plan of one engine for 3x3 filters, complete but for its Finalize. The kernel's number is its channels.
- */
+/* Returns an execution plan of one engine for 3x3 filters; the caller finalizes it. Each number of channels
+ * is a kernel of its own. */
 static cudnnBackendDescriptor_t plan(const Library* l, int is_forward, int64_t samples, int64_t channels,
                                      int64_t engine) {
   const cudnnBackendDescriptor_t parts[] = {tensor(l, 'x', samples, 1, kSide), tensor(l, 'w', channels, 1, 3),
@@ -161,7 +165,7 @@ static cudnnBackendDescriptor_t pack(const Library* l, float* x, float* w, float
   return made;
 }
 
-/* The plans of all kernels, finalized in turns; a line for each. */
+/* Finalizes a plan of each kernel alone and with, in turns, and prints a line for each kernel. */
 static void time_plans(const Library* alone, const Library* with, int is_forward, int kernels,
                        int64_t samples) {
   for (int kernel = 1; kernel <= kernels; ++kernel) {
@@ -176,7 +180,8 @@ static void time_plans(const Library* alone, const Library* with, int is_forward
 
 static double held(void) { return (double)mallinfo2().uordblks; }
 
-/* Bytes a plan, of all kernels but the first: while they are there, and once they are destroyed. */
+/* Measures the bytes that a plan holds: bytes[0] while it exists, bytes[1] after it is destroyed. The first
+ * kernel is left out, because main() has planned it already. */
 static void measure_memory(const Library* l, int is_forward, int kernels, int64_t samples, double bytes[2]) {
   cudnnBackendDescriptor_t plans[kMostKernels];
   const double before = held();

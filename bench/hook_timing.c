@@ -1,6 +1,6 @@
-/* The timing loops of bench/hooks.py: a convolution of `SAMPLES` samples as the library does it, slice by
- * slice in a loop of our own, and as one call through the shim. Prints one round a line, "alone with", in ns
- * a sample.
+/* The timing loops of bench/hooks.py: a convolution of SAMPLES samples, first as a loop over single samples
+ * without the drop-in ("alone"), then as one call through the drop-in ("with"). It prints a line for each
+ * round: ns for each sample alone, and with.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
-"""What the drop-in costs where it does more than pass on: a hooked call, and a slice of a divided one.
+"""The drop-in's cost in the legacy API: for a hooked call, and for each slice of a divided call.
 
-The loop is C, `hook_timing.c`, on the host engine and a convolution so small that the cost can be seen.
+The timing loop is in `hook_timing.c`. It uses the host engine, and a convolution so small that the cost of
+the drop-in shows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PROBLEM = Problem(mini_batch=SLICES, in_channels=1, out_channels=1, input=(4, 4)
 
 
 def run() -> list[Record]:
-    """Measure. Needs a C compiler."""
+    """Measure a hooked call in three modes, and a slice. Needs a C compiler."""
     with TemporaryDirectory() as folder:
         timing, plan = Path(folder) / "timing", Path(folder) / "slices.plan"
         headers = Path(__file__).parents[1] / "native" / "abi"
@@ -47,13 +48,13 @@ def run() -> list[Record]:
 
 
 def _plan() -> str:
-    """Each sample by itself, by the algorithm of the loop."""
+    """Return a plan that divides PROBLEM into single samples, with the algorithm that the loop asks for."""
     parts = [(1, "IMPLICIT_GEMM", 1.0, 0)] * SLICES
     return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [], [])])
 
 
 def _journal() -> str:
-    """Measurements of one sample by which the algorithm of the loop is the fastest."""
+    """Return a journal for one sample, by which the algorithm that the loop asks for is the fastest."""
     engine, problem = _engine(), PROBLEM.replace(mini_batch=1)
     options = [
         [(1, found.algorithm, 1.0 if found.algorithm == "IMPLICIT_GEMM" else 2.0, found.workspace)]

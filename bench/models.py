@@ -1,4 +1,4 @@
-"""Networks as people train them, without a framework's model zoo."""
+"""ResNets and a 3-D U-Net in PyTorch, so that the benches need no model zoo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH = 32
 
 
 def _shortcut(channels: int, out_channels: int, stride: int) -> nn.Module:
-    """What is added to a block's convolutions: its input, or that in the shape of their output."""
+    """Return the module on a block's shortcut: the identity, or a 1x1 convolution if the shape changes."""
     if (channels, stride) == (out_channels, 1):
         return nn.Identity()
     return nn.Sequential(
@@ -22,7 +22,7 @@ def _shortcut(channels: int, out_channels: int, stride: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """ResNet's basic block."""
+    """ResNet's basic block: two 3x3 convolutions, and a shortcut."""
 
     def __init__(self, channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class Block(nn.Module):
         self.shortcut = _shortcut(channels, out_channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's sum with its shortcut."""
+        """Return the sum of the convolutions and the shortcut, (N, out_channels, H', W')."""
         inner = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
         return torch.relu(inner + self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
-    """ResNet's block of three convolutions, with the stride in the middle one, as people build it today."""
+    """ResNet's block of three convolutions, with the stride in the 3x3 one; in the paper the first has it."""
 
     def __init__(self, channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -52,12 +52,15 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(channels, out_channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's sum with its shortcut."""
+        """Return the sum of the convolutions and the shortcut, (N, out_channels, H', W')."""
         return torch.relu(self.branch(x) + self.shortcut(x))
 
 
 def _resnet(block: type[Block | Bottleneck], widths: Sequence[int], counts: Sequence[int]) -> nn.Sequential:
-    """K. He et al., Deep residual learning for image recognition, 2015, table 1: blocks of four widths."""
+    """Build a ResNet of four stages; `widths` are their output channels, `counts` their numbers of blocks.
+
+    Source: K. He et al., Deep residual learning for image recognition, 2015, table 1.
+    """
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
         nn.MaxPool2d(3, 2, padding=1),
@@ -71,17 +74,20 @@ def _resnet(block: type[Block | Bottleneck], widths: Sequence[int], counts: Sequ
 
 
 def resnet18() -> nn.Sequential:
-    """ResNet-18."""
+    """Build ResNet-18."""
     return _resnet(Block, (64, 128, 256, 512), (2, 2, 2, 2))
 
 
 def resnet50() -> nn.Sequential:
-    """ResNet-50."""
+    """Build ResNet-50."""
     return _resnet(Bottleneck, (256, 512, 1024, 2048), (3, 4, 6, 3))
 
 
 def build(name: str) -> tuple[nn.Module, Tensor]:
-    """A network of that name, and a mini-batch for it; the same every time."""
+    """Build a network for the CPU benches, and a mini-batch for it; a fixed seed makes both the same again.
+
+    `volume` is a larger U-Net with one sample, any other name but `resnet18` is the U-Net.
+    """
     torch.manual_seed(1)
     if name == "resnet18":
         return resnet18(), torch.randn(BATCH, 3, 224, 224)
@@ -90,7 +96,7 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)
 
 
-# As they are trained on a GPU: how each is made, and the mini-batch; then the mini-batch of a dry run.
+# The networks of the GPU bench: constructor, shape of the mini-batch on a GPU, and in a dry run without one.
 TRAINED = {
     "resnet18": (resnet18, (256, 3, 224, 224), (2, 3, 32, 32)),
     "resnet50": (resnet50, (128, 3, 224, 224), (2, 3, 32, 32)),
@@ -98,8 +104,11 @@ TRAINED = {
 }
 
 
-def trained(name: str, *, small: bool) -> tuple[nn.Module, Tensor]:
-    """A network of TRAINED and a mini-batch for it; the same every time."""
+def build_trained(name: str, *, small: bool) -> tuple[nn.Module, Tensor]:
+    """Build a network of TRAINED, and a mini-batch for it; a fixed seed makes both the same again.
+
+    `small` selects the mini-batch of a dry run.
+    """
     torch.manual_seed(1)
     make, shape, small_shape = TRAINED[name]
     return make(), torch.randn(small_shape if small else shape)

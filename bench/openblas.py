@@ -1,4 +1,4 @@
-"""OpenBLAS as the host engine uses it: its name, and its raw sgemm to compare with."""
+"""The OpenBLAS of the host engine, called directly: the name of its kernels, and the time of its sgemm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy_openblas32
 
-_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans
 
 
 def without_openblas_environment() -> None:
-    """Start this program again without OPENBLAS_* where any is set.
+    """Start this program again without its OPENBLAS_* variables, if any is set.
 
-    OPENBLAS_CORETYPE or OPENBLAS_L2_SIZE can slow OpenBLAS down by a factor of 1.6, which would make
-    divided runs look better than they are.
+    OPENBLAS_CORETYPE or OPENBLAS_L2_SIZE can make OpenBLAS 1.6 times as slow, and division look better than
+    it is.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
     if len(kept) != len(os.environ):
@@ -37,7 +37,7 @@ class OpenBlas:
 
     @property
     def kernel(self) -> str:
-        """The processor that OpenBLAS took its kernels for."""
+        """The name of the processor for which OpenBLAS chose its kernels, such as `SkylakeX`."""
         return str(self._library.scipy_openblas_get_corename().decode())
 
     def sgemm_ms(
@@ -49,7 +49,10 @@ class OpenBlas:
         transpose_a: bool = False,
         transpose_b: bool = False,
     ) -> float:
-        """Milliseconds of c = op(a) @ op(b), all row-major and contiguous."""
+        """Compute c = op(a) @ op(b), and return the time in ms.
+
+        The matrices are row-major and contiguous; op transposes a matrix if its flag is set.
+        """
         (m, n), k = c.shape, a.shape[0] if transpose_a else a.shape[1]
         pointer = ctypes.POINTER(ctypes.c_float)
         arguments = (

@@ -43,7 +43,7 @@ STYLE: dict[Any, Any] = {
 
 
 def measure() -> None:
-    """Run AlexNet at each limit, and write what came of it."""
+    """Run AlexNet at each limit, and write the records."""
     machine, records = {}, []
     for limit in LIMITS:
         result = _optimize(limit)
@@ -96,7 +96,7 @@ def draw(path: Path) -> None:
 
 
 def main() -> None:
-    """Measure if asked to, and draw."""
+    """Measure if `--measure` is given, then draw the picture."""
     parser = argparse.ArgumentParser(prog="python -m bench.picture", description=__doc__)
     parser.add_argument("--measure", action="store_true", help="make the records anew, which takes minutes")
     parser.add_argument(

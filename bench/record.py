@@ -1,4 +1,4 @@
-"""The one format of all figures: JSON lines, a machine's description, then a record for each figure."""
+"""The format of all figures: JSON lines, one that describes the machine, then a record for each figure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Record:
-    """One figure: what was measured (`bench`, `case`, `metric`) and how it came out.
+    """One figure: its name (`bench`, `case`, `metric`), its value and its unit.
 
-    `details` holds what explains the figure (algorithms, sizes, counts), never a second figure of the
-    same rank.
+    A value of None says that there is no figure. `details` explains the figure by algorithms, sizes, counts
+    or the reason for None; a second figure of the same rank is a record of its own.
     """
 
     bench: str
@@ -39,7 +39,7 @@ class Record:
 
 
 def describe_machine(**engine: Any) -> dict[str, Any]:
-    """What a reader needs to judge the figures: processor, cores, versions, commit, environment."""
+    """Return the description of this machine, which readers need to judge its figures; add `engine` to it."""
     return {
         "kind": "machine",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -56,16 +56,16 @@ def describe_machine(**engine: Any) -> dict[str, Any]:
 
 
 def write(path: Path, machine: dict[str, Any], records: Iterable[Record]) -> None:
-    """Write one run to `path`, replacing what was there."""
+    """Write the records of one run to a file, and replace its former content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     append(path, machine, *records)
 
 
 def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
-    """The records of a file, in order, each with the machine described before it; [] where there is none.
+    """Return the records of a file in order, each with the machine described before it; [] without a file.
 
-    A last line without an end is left out: who wrote it was killed meanwhile.
+    A last line without a newline is left out: its writer was killed in the middle.
     """
     machine: dict[str, Any] = {}
     found = []
@@ -80,7 +80,7 @@ def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
 
 
 def update(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> None:
-    """Write one run; of what was there the records of other benches stay, each under its own machine."""
+    """Replace the records of the benches that one run measured; those of other benches keep their machine."""
     benches = {record.bench for record in records}
     kept = [found for found in read(path) if found[1].bench not in benches]
     path.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def update(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> No
 
 
 def append(path: Path, *lines: dict[str, Any] | Record) -> None:
-    """Add records and descriptions of machines to a file, in the place of a line without an end."""
+    """Append records and descriptions of machines to a file, and remove a last line without a newline."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell():
@@ -134,13 +134,13 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit in use, and whether anything but results differs from it."""
+    """Return the checkout's commit, with `-dirty` if files other than results differ from it; else ""."""
     git = ["git", "-C", str(Path(__file__).parent)]
     named = [*git, "rev-parse", "--short", "HEAD"]
     changed = [*git, "diff", "--quiet", "HEAD", "--", ":(top,exclude)bench/results"]
     try:
         commit = subprocess.run(named, capture_output=True, text=True, check=False).stdout.strip()
         is_dirty = subprocess.run(changed, capture_output=True, check=False).returncode == 1
-    except OSError:  # no git
+    except OSError:  # git is not installed
         return ""
     return commit + ("-dirty" if is_dirty else "")

@@ -1,6 +1,7 @@
-"""What the drop-in costs a program: a call that it passes on, and the start of a program that makes none.
+"""The drop-in's cost for a program: for a call through a trampoline, and for the program's start.
 
-The loops are C, `shim_timing.c`. Both sides run in turns, and a figure is the median of their differences.
+The timing loops are in `shim_timing.c`. They run in turns without and with the drop-in, and a figure is the
+median of the differences.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from mucudnn._native import host_library
 from mucudnn.drop_in.libraries import shim_path
 
 ROUNDS = 201
-FUNCTION = "cudnnGetVersion"  # as short as functions come
+FUNCTION = "cudnnGetVersion"  # a function that does next to nothing, so that the trampoline's cost shows
 
 
 def run() -> list[Record]:
-    """Measure calls and starts. Needs a C compiler."""
+    """Measure the cost of a call and of a start. Needs a C compiler."""
     with TemporaryDirectory() as folder:
         timing, nothing = Path(folder) / "timing", Path(folder) / "nothing"
         compile_c(Path(__file__).with_name("shim_timing.c"), timing)
@@ -44,32 +45,38 @@ def run() -> list[Record]:
 def compare(
     theme: str, case: str, metric: str, unit: str, ns: float, *command: str | Path, **environment: str
 ) -> Record:
-    """The figure of one command, in units of `ns` nanoseconds."""
-    return figure(theme, case, metric, unit, ns, pairs(*command, **environment))
+    """Run a timing program, and return the drop-in's cost as a record; one `unit` is `ns` nanoseconds."""
+    return figure(theme, case, metric, unit, ns, run_timing(*command, **environment))
 
 
 def figure(
     theme: str, case: str, metric: str, unit: str, ns: float, rounds: list[tuple[float, float]]
 ) -> Record:
-    """The median difference of rounds in ns."""
+    """Return the median difference of the two times of a round as a record.
+
+    The times are in ns; one `unit` is `ns` nanoseconds.
+    """
     alone, through = (statistics.median(side) / ns for side in zip(*rounds, strict=True))
     cost = statistics.median(second - first for first, second in rounds) / ns
     details = {f"alone_{unit}": alone, f"with_{unit}": through, "rounds": len(rounds)}
     return Record(theme, case, metric, cost, unit, details)
 
 
-def pairs(*command: str | Path, **environment: str) -> list[tuple[float, float]]:
-    """The lines of a timing program that measures on the host engine: without the shim, and with it."""
+def run_timing(*command: str | Path, **environment: str) -> list[tuple[float, float]]:
+    """Run a timing program on the host engine. Return its rounds: (ns without the drop-in, ns with it).
+
+    Exits if the program prints an error.
+    """
     variables = {**os.environ, "MUCUDNN_LIBRARY": "host", **environment}
     answer = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    if answer.stderr:  # what the loader could not preload costs nothing
+    if answer.stderr:  # such as the loader's warning that it could not preload the drop-in
         raise SystemExit(answer.stderr)
     lines = [line.split() for line in answer.stdout.splitlines()]
     return [(float(alone), float(through)) for alone, through in lines]
 
 
 def compile_c(source: Path, program: Path, *options: str) -> None:
-    """Build a C program."""
+    """Compile a C program with $CC, or else cc. Exits if there is no compiler."""
     compiler = os.environ.get("CC") or shutil.which("cc")
     if compiler is None:
         raise SystemExit("needs a C compiler: set CC")

@@ -1,5 +1,5 @@
-/* The timing loops of bench/shim.py: what a call and a start cost alone, and with the shim in between. Prints
- * one round a line, "alone with", in ns. */
+/* The timing loops of bench/shim.py: a call of one function, and the start of a program, without the drop-in
+ * ("alone") and with it. It prints a line for each round: ns alone, ns with. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <spawn.h>
@@ -28,7 +28,7 @@ static Function* find(const char* library, const char* function) {
   exit(1);
 }
 
-/* One call, in ns. */
+/* Returns the time of one call in ns. */
 static double time_calls(Function* function) {
   Function* volatile called = function;
   const double start = now();
@@ -36,7 +36,7 @@ static double time_calls(Function* function) {
   return (now() - start) / kCalls;
 }
 
-/* From the start of a program to its end, in ns. */
+/* Returns the time from the start of a program to its end in ns. */
 static double time_start(char* program, char* preload) {
   char* const arguments[] = {program, NULL};
   char* const environment[] = {preload, NULL};

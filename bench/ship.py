@@ -1,7 +1,7 @@
-"""`python -m bench.ship FOLDER`: the measurements of a GPU's results into those that the package ships.
+"""`python -m bench.ship FOLDER`: add the measurements of a GPU's results to those that the package ships.
 
-Of two rows about the same the one measured later stays, and of all of them those that some limit would
-choose: they decide the same, and of some fifty engines they are a few.
+If two rows measure the same, the later one stays. Of these rows only those are shipped that the decision can
+use under some limit. These are a few of some fifty engines, and they give the same decisions.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SHIPPED = Path(__file__).parents[1] / "mucudnn" / "costs" / "data"
 
 
 def ship(measurements: Path, shipped: Path) -> Path:
-    """Add the rows of a `measurements.jsonl.gz` to the file of its machine, which is returned.
+    """Add the rows of a `measurements.jsonl.gz` to its machine's file in `shipped`, and return that file.
 
-    Raises MucudnnError where they are not of one machine, or where a file is damaged.
+    Raises MucudnnError if the rows are not of exactly one machine, or if a file is damaged.
     """
     rows: list[Row] = []
     if measurements.exists():
@@ -35,7 +35,7 @@ def ship(measurements: Path, shipped: Path) -> Path:
     machines = {_machine(row) for row in rows}
     if len(machines) != 1:
         names = ", ".join(sorted(map(str, machines))) or "no measurements"
-        raise MucudnnError(f"{measurements} is to have the measurements of one machine: it has {names}")
+        raise MucudnnError(f"{measurements} must have the measurements of one machine: it has {names}")
     (machine,) = machines
     file = shipped / file_name(machine)
     system = SystemDatabase(shipped)
@@ -47,7 +47,10 @@ def ship(measurements: Path, shipped: Path) -> Path:
 
 
 def _useful(rows: Iterable[Row]) -> Iterator[Row]:
-    """Of each kernel at each size what is faster than all that needs no more; where nothing ran, all."""
+    """Yield the rows that are faster than all rows of the same kernel and size with at most their workspace.
+
+    If nothing ran, yield all rows of the kernel and size.
+    """
     fastest: dict[tuple[object, ...], float] = {}
     measured = [values for kind, values in rows if kind is MEASUREMENT]
     for values in sorted(measured, key=_leanest_first):
@@ -70,7 +73,7 @@ def _machine(row: Row) -> Machine:
 
 
 def main() -> None:
-    """Add the rows of each folder."""
+    """Ship the measurements of each folder, and print the changed files."""
     parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="under bench/results/")
     for folder in parser.parse_args().folders:

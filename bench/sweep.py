@@ -1,17 +1,15 @@
-"""Time against mini-batch size: where that of a sample jumps, undivided, and what dividing makes of it."""
+"""Time against mini-batch size: the sizes at which the time of a sample jumps, and the gain by division."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bench.record import Record
 from bench.whole import run_whole
 from mucudnn._native import Engine
-from mucudnn.costs.cache import Cache
-from mucudnn.listener import Listener
-from mucudnn.plans.sweep import Point, find_cliffs, sweep
+from mucudnn.measuring.bench import Bench
+from mucudnn.plans.sweep import SweepPoint, find_cliffs, sweep
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -19,11 +17,12 @@ LIMIT = 64 * 2**20
 ROUNDS = 7
 
 
-def run(
-    engine: Engine, cache: Cache, kernel: Kernel, sizes: Sequence[int], listener: Listener
-) -> list[Record]:
-    """Of one kernel at these mini-batch sizes, within 64 MiB: cliffs, and the most that dividing gains."""
-    ((found,), _) = sweep(engine, cache, [kernel], sizes, "power_of_two", LIMIT, listener)
+def run(bench: Bench, kernel: Kernel, sizes: Sequence[int]) -> list[Record]:
+    """Sweep one kernel over mini-batch sizes within 64 MiB.
+
+    Return the number of cliffs, and the speedup by division at the size where the prediction is largest.
+    """
+    ((found,), _) = sweep(bench, [kernel], sizes, "power_of_two", LIMIT)
     details = {
         "problem": str(kernel.problem),
         "at": [cliff.point.mini_batch for cliff in found.cliffs],
@@ -32,29 +31,28 @@ def run(
     }
     cliffs = Record("sweep", str(kernel), "cliffs within 64 MiB", len(found.cliffs), "", details)
     most = max(found.points, key=_predicted)
-    return [cliffs, _gain(engine, kernel, most)]
+    return [cliffs, _gain(bench.engine, kernel, most)]
 
 
 def cliffs_of(times: dict[int, float]) -> list[int]:
-    """The mini-batch sizes at which times jump that were measured elsewhere, in ms for each size."""
+    """Return the mini-batch sizes at which times jump; `times` gives ms by size, from any measurement."""
     measured = [MicroConfiguration(size, "any", times[size], 0) for size in sorted(times)]
-    points = [Point(part.micro_batch, Configuration((part,)), None) for part in measured]
+    points = [SweepPoint(part.micro_batch, Configuration((part,)), None) for part in measured]
     return [cliff.point.mini_batch for cliff in find_cliffs(points)]
 
 
-def _predicted(point: Point) -> float:
+def _predicted(point: SweepPoint) -> float:
     if point.undivided is None or point.divided is None:
         return 0.0
     return point.undivided.time_ms / point.divided.time_ms
 
 
-def _gain(engine: Engine, kernel: Kernel, point: Point) -> Record:
-    """Of dividing at one size, both run whole."""
+def _gain(engine: Engine, kernel: Kernel, point: SweepPoint) -> Record:
+    """Run the undivided and the divided configuration of one size whole, and return the speedup."""
     details = {"at": point.mini_batch, "predicted": _predicted(point)}
     metric = "gain where dividing promises most"
     if point.undivided is None or point.divided is None:
         return Record("sweep", str(kernel), metric, None, "ratio", details)
-    there = replace(kernel, problem=kernel.problem.replace(mini_batch=point.mini_batch))
-    times = run_whole(engine, there, (point.undivided, point.divided), ROUNDS)
+    times = run_whole(engine, kernel.at(point.mini_batch), (point.undivided, point.divided), ROUNDS)
     undivided, divided = (statistics.median(times[c]) for c in (point.undivided, point.divided))
     return Record("sweep", str(kernel), metric, undivided / divided, "ratio", details)

@@ -1,4 +1,4 @@
-"""`python -m bench.tables`: the tables of `bench/README.md`, anew from the records in `bench/results/`."""
+"""`python -m bench.tables`: make the tables of `bench/README.md` from the records in `bench/results/`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ README = Path(__file__).with_name("README.md")
 Records = list[Record]
 
 
-def refreshed(text: str, results: Path) -> str:
-    """The README's text, with what is between its marks made anew."""
+def refresh(text: str, results: Path) -> str:
+    """Return the README's text with new tables between its marks (`<!-- cpu: -->` to `<!-- end cpu -->`)."""
     for name, make in (("cpu", cpu_tables), ("gpu", gpu_tables)):
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
         text = text[: text.index("\n", start) + 1] + make(results) + text[end:]
@@ -25,7 +25,7 @@ def refreshed(text: str, results: Path) -> str:
 
 
 def cpu_tables(results: Path) -> str:
-    """One for each command."""
+    """Return the text of the CPU tables, one for each command."""
     lines = []
     for command, file, rows in CPU:
         found = read(results / file)
@@ -45,11 +45,11 @@ def _where(found: list[tuple[dict[str, object], Record]]) -> str:
 
 
 def gpu_tables(results: Path) -> str:
-    """One for each GPU, or, while there is none, one without figures."""
+    """Return the text of the GPU tables: one for each GPU, or one without figures if there is no GPU."""
     lines, head = [], ("question", "aim", "figure")
     for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
         found = read(folder / "gpu.jsonl")
-        if any(machine["engine"] != HOST.engine for machine, _ in found):  # else it was a dry run
+        if any(machine["engine"] != HOST.engine for machine, _ in found):  # otherwise it was a dry run
             records = latest(record for _, record in found)
             dates = sorted({machine["date"][:10] for machine, _ in found})
             when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
@@ -58,8 +58,8 @@ def gpu_tables(results: Path) -> str:
     return "\n".join(lines or [*table(head, questions({})), ""])
 
 
-def _of(records: Records, bench: str, metric: str = "", case: str = "") -> list[float]:
-    """The values whose metric and case contain these."""
+def _values(records: Records, bench: str, metric: str = "", case: str = "") -> list[float]:
+    """Return the values of a bench's records whose metric and case contain these texts."""
     found = [r for r in records if r.bench == bench and metric in r.metric and case in r.case]
     return [record.value for record in found if record.value is not None]
 
@@ -67,10 +67,13 @@ def _of(records: Records, bench: str, metric: str = "", case: str = "") -> list[
 def _figure(
     bench: str, metric: str = "", case: str = "", unit: str = "", *, form: str = "range"
 ) -> Callable[[Records], str]:
-    """A value, or the least and the most of several; `mean` has their geometric mean before them."""
+    """Make a function that shows a value, or the least and the most of several.
+
+    With the form `mean` the geometric mean comes first, and the number of values last.
+    """
 
     def answer(records: Records) -> str:
-        values = _of(records, bench, metric, case)
+        values = _values(records, bench, metric, case)
         if not values:
             return ""
         least, most = map(_short, (min(values), max(values)))
@@ -83,7 +86,7 @@ def _figure(
 
 
 def _by_case(bench: str, metric: str, unit: str, cases: str = ".*") -> Callable[[Records], str]:
-    """Each case that the pattern matches with its value."""
+    """Make a function that shows each case that the pattern `cases` matches, with its value."""
 
     def answer(records: Records) -> str:
         found = [
@@ -110,88 +113,94 @@ _PEAK = "peak memory of stock"
 Row = tuple[str, str, Callable[[Records], str]]
 CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
     ("python -m bench.cpu", "cpu.jsonl", (
-        ("divided over the best undivided, both within 64 MiB, N=64: forward (geometric mean, worst to best)",
+        ("speedup by division within 64 MiB, N=64, forward: geometric mean, worst to best",
          "above the paper's 1.63", _figure("division", _SPEEDUP, " forward", form="mean")),
-        ("backward data", "", _figure("division", _SPEEDUP, " backward_data", form="mean")),
-        ("backward filter", "", _figure("division", _SPEEDUP, " backward_filter", form="mean")),
-        ("two 3×3 and two 5×5 of DeepBench, forward, N=32", "",
+        ("the same, backward data", "", _figure("division", _SPEEDUP, " backward_data", form="mean")),
+        ("the same, backward filter", "", _figure("division", _SPEEDUP, " backward_filter", form="mean")),
+        ("the same, two 3×3 and two 5×5 kernels of DeepBench, forward, N=32", "",
          _figure("deepbench", _SPEEDUP, form="mean")),
-        ("sum of the forward kernels within a limit", "", _by_case("limits", "sum", "ms")),
-        ("time within evenly split workspace (WR) over that of WD, at one total", "at least 1",
+        ("time of all forward kernels together within a limit", "", _by_case("limits", "sum", "ms")),
+        ("time of WR, with equal shares of a total, relative to that of WD", "at least 1",
          _by_case("totals", "WR", "")),
-        ("implicit GEMM, the usual baseline, of raw sgemm", "about 1", _figure("efficiency")),
-        ("divided forward kernels over PyTorch's on one thread (sum)", "above 1",
+        ("speed of implicit GEMM, the usual baseline, relative to OpenBLAS's sgemm", "about 1",
+         _figure("efficiency")),
+        ("speedup of all forward kernels together over PyTorch, one thread", "above 1",
          _figure("torch", case="sum")),
-        ("one sample in tiles, over the best whole algorithm within 64 MiB", "above 1",
+        ("speedup of one sample in tiles over the fastest whole algorithm, both within 64 MiB", "above 1",
          _figure("tiles", "within the limit", form="mean")),
-        ("the same, its time of the fastest whole one without a limit", "at most 1.1",
+        ("time of these tiles relative to the fastest whole algorithm without a limit", "at most 1.1",
          _figure("tiles", "unlimited", form="mean")),
-        ("mini-batch sizes from 1 to 24 at which the time jumps within 64 MiB", "", _cliffs),
-        ("gain at the size where dividing promises most", "above 1", _figure("sweep", "gain")),
-        ("error of 2, 4 and 8 slices over that undivided, three types", "at most 2",
+        ("mini-batch sizes from 1 to 24 at which the time jumps, within 64 MiB", "", _cliffs),
+        ("speedup by division at the size with the largest prediction", "above 1", _figure("sweep", "gain")),
+        ("error of 2, 4 and 8 slices relative to the undivided error, three types", "at most 2",
          _figure("equality", form="mean")),
         ("different results of one kernel in three processes", "1", _figure("determinism")),
-        ("desirable set, N=1024, eight algorithms at all 1024 sizes", "",
+        ("time of a desirable set, N=1024, eight algorithms at all 1024 sizes", "",
          _figure("solver", case="desirable_set, N=1024, all", unit="ms")),
-        ("WD over 159 kernels with 562 configurations (the paper: 5.46 ms)", "",
+        ("time of WD for 159 kernels with 562 configurations (the paper: 5.46 ms)", "",
          _figure("solver", case="159 kernels", unit="ms")),
-        ("WD over 150 kernels with 200 configurations each", "",
+        ("time of WD for 150 kernels with 200 configurations each", "",
          _figure("solver", case="150 kernels", unit="ms")),
-        ("deciding ResNet-50, three passes, from a warm cache: a whole command", "at most 2000 ms",
+        ("time of `mucudnn optimize` for ResNet-50, three passes, with a warm cache", "at most 2000 ms",
          _figure("cache", "time", "optimize", "ms")),
-        ("opening a cache of 100,000 rows and answering", "at most 20 ms",
+        ("time to open a cache of 100,000 rows and read one problem", "at most 20 ms",
          _figure("cache", "time", "open", "ms")),
-        ("eight processes writing to one cache", "", _figure("cache", "rate", unit="rows/s")),
-        ("drop-in: a call that it passes on", "at most 5 ns", _figure("shim", case="trampoline", unit="ns")),
-        ("a program's start", "at most 0.2 ms", _figure("shim", case="never calls", unit="ms")),
-        ("a hooked call, mode off", "at most 50 ns", _figure("hooks", case="mode off", unit="ns")),
-        ("a hooked call, mode online, left undivided", "", _figure("hooks", case="online", unit="ns")),
-        ("a slice, against a loop of one's own", "at most 1000 ns", _figure("hooks", "slice", unit="ns")),
-        ("graph API: planning, Finalize of a plan whose kernel the process meets, warm", "at most 100 µs",
+        ("rate of eight processes that write to one cache", "", _figure("cache", "rate", unit="rows/s")),
+        ("drop-in: cost of a call through a trampoline", "at most 5 ns",
+         _figure("shim", case="trampoline", unit="ns")),
+        ("cost of a program's start", "at most 0.2 ms", _figure("shim", case="never calls", unit="ms")),
+        ("cost of a hooked call, mode off", "at most 50 ns", _figure("hooks", case="mode off", unit="ns")),
+        ("cost of a hooked call, mode online, left undivided", "",
+         _figure("hooks", case="online", unit="ns")),
+        ("cost of a slice, compared with the program's own loop", "at most 1000 ns",
+         _figure("hooks", "slice", unit="ns")),
+        ("graph API: cost of planning a kernel that is new to the process, warm journal", "at most 100 µs",
          _figure("graph", "planning", "meets", "µs")),
-        ("the same, of a plan whose kernel is known", "at most 100 µs",
+        ("the same, a kernel that the process knows", "at most 100 µs",
          _figure("graph", "planning", "is known", "µs")),
-        ("the same, of the first plan of a process, which indexes a journal of 64 kernels", "",
+        ("the same, the first kernel of a process, which reads a journal of 64 kernels", "",
          _figure("graph", "planning", "reads the journal", "µs")),
-        ("an execution left undivided", "at most 1000 ns", _figure("graph", case="undivided", unit="ns")),
-        ("a slice, against a loop of one's own plans", "at most 1000 ns",
+        ("cost of an execution, left undivided", "at most 1000 ns",
+         _figure("graph", case="undivided", unit="ns")),
+        ("cost of a slice, compared with the program's own loop over its plans", "at most 1000 ns",
          _figure("graph", "slice", unit="ns")),
-        ("memory of a plan made for one of the program's", "",
+        ("memory of an execution plan that the drop-in makes", "",
          _figure("graph", "memory", "made for one", "bytes")),
     )),
     ("python -m bench.frameworks", "frameworks.jsonl", (
-        ("a call of the array functions, beyond the engine's own", "",
+        ("time of a call of the array functions beyond the engine's own", "",
          _figure("overhead", case="convolution_forward", unit="µs")),
-        ("mucudnn.torch.conv2d without gradient", "at most 20 µs",
+        ("the same, `mucudnn.torch.conv2d` without gradient", "at most 20 µs",
          _figure("overhead", case="without gradient", unit="µs")),
-        ("with gradient", "", _figure("overhead", case="with gradient", unit="µs")),
-        ("a training step of ResNet-18 on one thread, N=32, over stock PyTorch", "above 1",
+        ("the same, `mucudnn.torch.conv2d` with gradient", "",
+         _figure("overhead", case="with gradient", unit="µs")),
+        ("speedup of a training step of ResNet-18 over stock PyTorch, N=32, one thread", "above 1",
          _by_case("training", _STEP, "", r"resnet18 within \w+")),
-        ("its peak memory of stock's", "at most 1",
+        ("its peak memory relative to stock PyTorch's", "at most 1",
          _by_case("training", _PEAK, "", r"resnet18 within \w+")),
-        ("a training step of a 3-D U-Net, over stock", "above 1",
+        ("speedup of a training step of a 3-D U-Net over stock PyTorch", "above 1",
          _by_case("training", _STEP, "", r"unet3d within \w+")),
-        ("its peak memory of stock's", "at most 1",
+        ("its peak memory relative to stock PyTorch's", "at most 1",
          _by_case("training", _PEAK, "", r"unet3d within \w+")),
-        ("one volume through a 3-D U-Net, over stock", "above 1",
+        ("speedup of one volume through a 3-D U-Net over stock PyTorch", "above 1",
          _by_case("training", _STEP, "", r"volume within \w+")),
-        ("a training step on all cores, over stock", "above 1",
+        ("speedup of a training step on all cores over stock PyTorch", "above 1",
          _by_case("training", _STEP, "", ".* threads")),
     )),
     ("python -m bench.peak", "peak.jsonl", (
         ("memory that a call takes beyond its arrays", "the limit", _by_case("peak", "peak", "MiB")),
     )),
     ("python -m bench.picture --measure", "picture.jsonl", (
-        ("AlexNet forward, run whole within a limit: best undivided algorithms", "",
+        ("time of AlexNet forward, run whole within a limit: best undivided algorithms", "",
          _by_case("picture", "undivided", "ms")),
-        ("divided", "", _by_case("picture", ", divided", "ms")),
+        ("the same, divided", "", _by_case("picture", ", divided", "ms")),
     )),
 )  # fmt: skip
 
 
 def main() -> None:
-    """Write the README."""
-    README.write_text(refreshed(README.read_text("utf-8"), RESULTS), "utf-8")
+    """Write the README with new tables."""
+    README.write_text(refresh(README.read_text("utf-8"), RESULTS), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One sample under a limit: tiles against the best undivided algorithm within it, and without any limit."""
+"""One sample in tiles within 64 MiB, against the fastest whole algorithm within the limit and without one."""
 
 from __future__ import annotations
 
@@ -7,46 +7,45 @@ from itertools import chain
 
 from bench.record import Record
 from mucudnn._native import Engine
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import slices
-from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, extent
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.tiles import fastest_tiles
-from mucudnn.problems.kernels import Flags, Kernel, read_network
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.solver import MicroConfiguration, Tiling
 
 LIMIT = 64 * 2**20
-MOST_FLOPS = 1e11  # a second or so for one run
+MOST_FLOPS = 1e11  # about one second a run
 ROUNDS = 3
 
 
-def run(engine: Engine, cache: Cache, listener: Listener) -> list[Record]:
-    """Of the kernels of a 3-D U-Net and of an image decoder that have something to gain."""
-    networks = (read_network(name, Flags(batch=1), ("forward",)) for name in ("unet3d", "image_vae"))
+def run(bench: Bench) -> list[Record]:
+    """Compare the kernels of a 3-D U-Net and of an image decoder.
+
+    Kernels whose fastest algorithm fits into the limit anyway are left out: tiles cannot help them.
+    """
+    networks = (read_kernels(name, Flags(batch=1), ("forward",)) for name in ("unet3d", "image_vae"))
     found = [
-        _kernel(engine, cache, kernel, listener)
+        _kernel(bench, kernel)
         for kernel in chain.from_iterable(networks)
         if kernel.problem.flops <= MOST_FLOPS
     ]
     return sorted(chain.from_iterable(found), key=lambda record: record.metric)
 
 
-def _kernel(engine: Engine, cache: Cache, kernel: Kernel, listener: Listener) -> list[Record]:
-    problem, pass_ = kernel.problem, kernel.pass_
-    benchmark(engine, cache, [kernel], "undivided", listener, comparing=False)
-    measured = cache.measurements(machine_of(engine), problem, pass_)
+def _kernel(bench: Bench, kernel: Kernel) -> list[Record]:
+    benchmark(bench, [kernel], "undivided", comparing=False)
+    measured = bench.costs([kernel]).measurements[kernel]
     whole = [part for m in measured if (part := m.part()) is not None]
     fastest = min(whole, key=_time)
     within = min((part for part in whole if part.workspace <= LIMIT), key=_time)
     if fastest == within:
         return []
-    tiles = fastest_tiles(engine, cache, problem, pass_, "power_of_two", LIMIT, listener)
+    tiles = fastest_tiles(bench, kernel, "power_of_two", LIMIT)
     assert tiles is not None
-    tiled_ms, within_ms, fastest_ms = _run_whole(engine, kernel, tiles, within, fastest)
+    tiled_ms, within_ms, fastest_ms = _run_whole(bench.engine, kernel, tiles, within, fastest)
     details = {
-        "tiles": f"{len(tiles.parts)} of up to {tiles.parts[0].micro_batch} steps",
+        "tiles": f"{len(tiles.parts)} of up to {tiles.parts[0].steps} steps",
         "tile_algorithm": tiles.parts[0].algorithm,
         "tile_workspace_mib": round(tiles.workspace / 2**20, 1),
         "within": within.algorithm,
@@ -64,13 +63,11 @@ def _time(part: MicroConfiguration) -> float:
     return part.time_ms
 
 
-def _run_whole(
-    engine: Engine, kernel: Kernel, tiles: Configuration, *whole: MicroConfiguration
-) -> list[float]:
+def _run_whole(engine: Engine, kernel: Kernel, tiles: Tiling, *whole: MicroConfiguration) -> list[float]:
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     divisions = [
-        engine.prepare(problem, kernel.pass_, slices(tiles), tiles=True),
+        engine.prepare(problem, kernel.pass_, tiles.slices, tiles=True),
         *(engine.prepare(problem, kernel.pass_, [(1, part.algorithm)]) for part in whole),
     ]
     workspace = engine.allocate(max(1, *(division.workspace for division in divisions)))

@@ -1,7 +1,7 @@
-"""`python -m bench.training_step NETWORK LIMIT`: time and memory of steps, in a process of its own.
+"""`python -m bench.training_step NETWORK LIMIT`: measure the time and the memory of training steps.
 
-A step trains, but that of `volume` is the forward pass of one volume. LIMIT is `stock` for PyTorch's own
-convolutions. Prints one line of JSON.
+A step of `volume` is the forward pass of one volume only. The LIMIT `stock` stands for PyTorch's own
+convolutions. The program prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = 3
 
 
 def main() -> None:
-    """Make as many steps, the first of which is not timed; memory is that of all of them."""
+    """Run one step that is not timed and STEPS that are. Print the median time and the peak of all steps."""
     parser = argparse.ArgumentParser(prog="python -m bench.training_step", description=__doc__)
     parser.add_argument("network", choices=("resnet18", "unet3d", "volume"))
     parser.add_argument("limit")
@@ -29,14 +29,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model, x = build(arguments.network)
-    small = torch.nn.Conv2d(1, 1, 1)  # loads the libraries, whose memory is not that of a step
+    small = torch.nn.Conv2d(1, 1, 1)  # its call loads the libraries, whose memory does not count
     if arguments.limit != "stock":
         mucudnn.torch.convert(model, workspace=arguments.limit)
         mucudnn.torch.convert(small)
     small(torch.ones(1, 1, 8, 8)).sum().backward()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
     before, times, loss = _status("VmRSS"), [], torch.zeros(())
     for _ in range(1 + STEPS):
         start = time.perf_counter()
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _status(field: str) -> int:
-    """Bytes of a field of the process's status."""
+    """Return the bytes in a field of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) * 1024
 

@@ -1,11 +1,10 @@
-"""Configurations of one kernel run whole, in turns, which is what counts."""
+"""Configurations of one kernel, run whole and in turns: sums of separately timed parts promise too much."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mucudnn._native import Engine
-from mucudnn.costs.records import slices
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
@@ -14,10 +13,10 @@ from mucudnn.solver import Configuration
 def run_whole(
     engine: Engine, kernel: Kernel, configurations: Iterable[Configuration], rounds: int
 ) -> dict[Configuration, list[float]]:
-    """Milliseconds of each configuration in each round, after one round that is not counted."""
+    """Return the time of each configuration in each round, in ms; one round before is not counted."""
     problem, different = kernel.problem, list(dict.fromkeys(configurations))
     tensors = Tensors.random(engine, problem, extent(problem))
-    divisions = [engine.prepare(problem, kernel.pass_, slices(c)) for c in different]
+    divisions = [engine.prepare(problem, kernel.pass_, c.slices) for c in different]
     workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
     times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     return dict(zip(different, times, strict=True))

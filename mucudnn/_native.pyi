@@ -86,6 +86,18 @@ class Problem:
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
+def settings() -> dict[str, str]:
+    """Return the meaning of each environment variable that the package and the drop-in read."""
+
+def parse_setting(variable: str, text: str) -> str | int | None:
+    """Return the value of a setting's text; None for no limit. Raises ValueError that quotes the text."""
+
+def parse_size(text: str) -> int:
+    """Return what `mucudnn.sizes.parse_size` does, as the drop-in parses it. Raises ValueError."""
+
+def parse_threads(text: str) -> int:
+    """Return a number of threads from 1 to 1024. Raises ValueError that quotes the text."""
+
 def parse_descriptor(
     text: str,
     *,

@@ -1,16 +1,21 @@
 """The decisions: from measured times and workspaces to micro-batch sizes and algorithms."""
 
-from .configuration import Configuration, Infeasible, MicroConfiguration
-from .division import Division, divide_workspace, solve_division
+from .configuration import Configuration, Infeasible, MicroConfiguration, Slices
+from .division import WorkspaceDivision, divide_workspace, solve_division
 from .reuse import desirable_set, reuse_workspace
+from .tiles import Tile, Tiling, tile_sample
 
 __all__ = [
     "Configuration",
-    "Division",
     "Infeasible",
     "MicroConfiguration",
+    "Slices",
+    "Tile",
+    "Tiling",
+    "WorkspaceDivision",
     "desirable_set",
     "divide_workspace",
     "reuse_workspace",
     "solve_division",
+    "tile_sample",
 ]

@@ -5,9 +5,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from itertools import groupby
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 TIE = 1e-12  # times count as equal if they differ relatively by no more than this
+
+
+class Costed(Protocol):
+    """A thing that has a time and a workspace, such as a configuration."""
+
+    @property
+    def time_ms(self) -> float:
+        """The time in milliseconds."""
+        ...
+
+    @property
+    def workspace(self) -> int:
+        """The workspace in bytes."""
+        ...
+
+
+class Part(Costed, Protocol):
+    """An algorithm that runs on a part of the work, such as a slice of the mini-batch."""
+
+    @property
+    def size(self) -> int:
+        """The part's length along the axis that is divided."""
+        ...
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        ...
+
+
+C = TypeVar("C", bound=Costed)
+P = TypeVar("P", bound=Part)
+
+Slices: TypeAlias = tuple[tuple[int, str], ...]
+"""The (size, algorithm) of each part of a configuration, in order, as engines take them."""
+
+
+def check_part(part: Part, name: str) -> None:
+    """Raise a ValueError that holds the figure if a part's size, time or workspace is out of its range.
+
+    `name` is that of the part's field with the size.
+    """
+    if part.size < 1:
+        raise ValueError(f"{name} is {part.size}, must be at least 1")
+    place = f"{part.algorithm} at {name.replace('_', '-')} {part.size}"
+    if not 0 <= part.time_ms < math.inf:  # False for NaN too
+        raise ValueError(f"time_ms of {place} is {part.time_ms}, must be finite and not negative")
+    if part.workspace < 0:
+        raise ValueError(f"workspace of {place} is {part.workspace}, must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +80,27 @@ class MicroConfiguration:
     workspace: int
 
     def __post_init__(self) -> None:
-        if self.micro_batch < 1:
-            raise ValueError(f"micro_batch is {self.micro_batch}, must be at least 1")
-        if not 0 <= self.time_ms < math.inf:  # False for NaN too
-            raise ValueError(f"time_ms of {self._name} is {self.time_ms}, must be finite and not negative")
-        if self.workspace < 0:
-            raise ValueError(f"workspace of {self._name} is {self.workspace}, must not be negative")
+        check_part(self, "micro_batch")
 
     @property
-    def _name(self) -> str:
-        return f"{self.algorithm} at micro-batch {self.micro_batch}"
+    def size(self) -> int:
+        """The micro-batch size."""
+        return self.micro_batch
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """Micro-configurations run one after the other on one workspace; their sizes add to the mini-batch.
+class Sequential(Generic[P]):
+    """Parts that run one after the other on one workspace."""
 
-    Raises:
-        ValueError: there are no parts.
-    """
-
-    parts: tuple[MicroConfiguration, ...]
+    __slots__ = ()
+    parts: tuple[P, ...]
 
     def __post_init__(self) -> None:
         if not self.parts:
             raise ValueError("a configuration needs at least one part")
 
-    @property
-    def mini_batch(self) -> int:
-        """The sum of the parts' sizes."""
-        return sum(part.micro_batch for part in self.parts)
+    def __str__(self) -> str:
+        """Return a text such as `4*16 WINOGRAD_NONFUSED`, different parts joined by ` + `."""
+        return " + ".join(f"{times}*{part.size} {part.algorithm}" for times, part in self.grouped())
 
     @property
     def time_ms(self) -> float:
@@ -70,6 +111,32 @@ class Configuration:
     def workspace(self) -> int:
         """Bytes, the maximum over the parts."""
         return max(part.workspace for part in self.parts)
+
+    @property
+    def slices(self) -> Slices:
+        """The (size, algorithm) of each part, in order."""
+        return tuple((part.size, part.algorithm) for part in self.parts)
+
+    def grouped(self) -> list[tuple[int, P]]:
+        """Return (how many, part) for each run of parts with equal size and algorithm, in order."""
+        runs = [list(run) for _, run in groupby(self.parts, key=lambda part: (part.size, part.algorithm))]
+        return [(len(run), run[0]) for run in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration(Sequential[MicroConfiguration]):
+    """Micro-configurations run one after the other on one workspace; their sizes add to the mini-batch.
+
+    Raises:
+        ValueError: there are no parts.
+    """
+
+    parts: tuple[MicroConfiguration, ...]
+
+    @property
+    def mini_batch(self) -> int:
+        """The sum of the parts' sizes."""
+        return sum(part.micro_batch for part in self.parts)
 
 
 class Infeasible(Exception):  # noqa: N818 (a fixed public name)
@@ -84,23 +151,6 @@ class Infeasible(Exception):  # noqa: N818 (a fixed public name)
         super().__init__(message)
         self.limit = limit
         self.need = need
-
-
-class Costed(Protocol):
-    """A thing that has a time and a workspace, such as a configuration."""
-
-    @property
-    def time_ms(self) -> float:
-        """The time in milliseconds."""
-        ...
-
-    @property
-    def workspace(self) -> int:
-        """The workspace in bytes."""
-        ...
-
-
-C = TypeVar("C", bound=Costed)
 
 
 def faster(time_ms: float, than_ms: float) -> bool:

@@ -25,7 +25,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Division(Generic[K]):
+class WorkspaceDivision(Generic[K]):
     """A division of the total workspace among kernels.
 
     Attributes:
@@ -63,7 +63,7 @@ def solve_division(
     exact: bool = False,
     solver: Literal["auto", "highs", "exact"] = "auto",
     time_limit: float = TIME_LIMIT,
-) -> Division[K]:
+) -> WorkspaceDivision[K]:
     """Choose one configuration of each kernel so that all workspaces together fit a total (WD).
 
     It minimises the sum over the kernels of count x time; the sum of count x workspace is at most the total.
@@ -101,7 +101,7 @@ def solve_division(
 
     if sum(int(options.workspace[-1]) for options in problem.values()) <= capacity:
         fastest = {kernel: front[-1] for kernel, front in fronts.items()}
-        return Division(fastest, 0.0, True, "none", time.monotonic() - start)
+        return WorkspaceDivision(fastest, 0.0, True, "none", time.monotonic() - start)
 
     order = sorted(problem, key=lambda k: (*_list_values(problem[k]), repr(k)))
     kept = worthwhile([problem[k] for k in order], capacity)
@@ -122,7 +122,7 @@ def solve_division(
             break
     assert chosen is not None  # dynamic programming always finds a choice
     index = {k: int(indices[i]) for k, indices, i in zip(order, kept, chosen, strict=True)}
-    return Division(
+    return WorkspaceDivision(
         choice={kernel: front[index[kernel]] for kernel, front in fronts.items()},
         gap=gap if gap > 2 * TIE else 0.0,
         reached=gap <= gap_asked + 2 * TIE,

@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from mucudnn.settings import SETTINGS
 
 # A failed assertion in these helper modules shows its values, like one in a test.
 pytest.register_assert_rewrite("client_problems", "cudnn_stand_in", "host_forward", "reference", "shim_cases")
+
+# A shell starts a job in the background with interrupts ignored, and a child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The time of an example depends on the machine, so it has no deadline.
 settings.register_profile("mucudnn", deadline=None)

@@ -1,1 +1,1 @@
-"""What division gives on a GPU: `python -m bench.gpu`, and the programs that it runs."""
+"""The gain by division on a GPU: `python -m bench.gpu`, and the programs that it runs."""

@@ -1,8 +1,8 @@
-"""`python -m bench.gpu`: what division gives on a GPU, the most telling first.
+"""`python -m bench.gpu`: measure the gain by division on a GPU, the most telling figures first.
 
-Goes to a folder of its own, `bench/results/DEVICE-LIBRARY/`, where what is measured is kept as it is done: a
-run that was stopped, or whose time was over, goes on where it was when it is started again. With
-`--engine host` everything runs end to end on a machine without a GPU, on small sizes; its times say nothing.
+The figures go to the folder `bench/results/DEVICE-LIBRARY/`, one by one as they are measured. A run that is
+stopped, or that has no time left, continues when the program is started again. With `--engine host` all of
+it runs without a GPU, on small sizes; such times say nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.gpu.part import PARTS, SETTINGS, UNUSABLE
-from bench.gpu.processes import LAST_SECONDS, end_on_terminate, finished, watched
+from bench.gpu.processes import LAST_SECONDS, end_on_terminate, run_captured, run_visibly
 from bench.gpu.run import record_outcome
 from bench.gpu.store import Store
 from bench.gpu.summary import write_summary
 from bench.record import RESULTS
 
 MINUTES = 8.0
-FOR_THE_LAST = 35.0  # seconds at the end at which nothing is begun, or a tenth of all
-OVERTIME = 60.0  # seconds that a part may take beyond its time, for what it has begun
-MOST_TO_OPEN = 120.0  # seconds
-PROCESSES = 4  # that one part may take, where what it measures ends them
+FOR_THE_LAST = 35.0  # seconds before the end in which nothing begins; in a short run a tenth of its time
+OVERTIME = 60.0  # seconds that a part may take beyond its time, to finish the case that it has begun
+MOST_TO_OPEN = 120.0  # seconds that opening the device may take
+PROCESSES = 4  # processes that one part may use up, if its cases crash them
 
 
 def parts(text: str) -> list[str]:
-    """Names with commas between them, in their own order."""
+    """Return the parts that a comma-separated text names, in the order of PARTS.
+
+    Raises ArgumentTypeError for a name that is no part.
+    """
     unknown = set(names := text.split(",")) - PARTS.keys()
     if unknown:
         raise argparse.ArgumentTypeError(f"{min(unknown)} is no part: {', '.join(PARTS)}")
@@ -37,19 +40,19 @@ def parts(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Measure what the time allows, each part in a process of its own; then write the summary."""
+    """Measure the parts until the time is over, each in a process of its own; write the summary."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--engine", choices=SETTINGS, default="cudnn", help="host is a dry run")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="that it may take (default: 8)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="the time it may take (default: 8)")
     parser.add_argument("--only", type=parts, default=list(PARTS), metavar="PARTS", help=", ".join(PARTS))
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results' folder")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for DEVICE-LIBRARY")
     arguments = parser.parse_args()
     end_on_terminate()
     begin = time.monotonic()
-    which = finished([sys.executable, "-m", "bench.gpu.which", arguments.engine], MOST_TO_OPEN)
-    if which.returncode:
-        raise SystemExit(which.stderr.strip() or f"opening the device ended with {which.returncode}")
-    store = Store((arguments.results / which.stdout.strip()).absolute())
+    opened = run_captured([sys.executable, "-m", "bench.gpu.folder_name", arguments.engine], MOST_TO_OPEN)
+    if opened.returncode:
+        raise SystemExit(opened.stderr.strip() or f"opening the device ended with {opened.returncode}")
+    store = Store((arguments.results / opened.stdout.strip()).absolute())
     store.restore()
 
     seconds = arguments.minutes * 60
@@ -62,7 +65,7 @@ def main() -> None:
             if start >= last:
                 failed.append(f"not begun: {', '.join(arguments.only[index:])}")
                 break
-            why = measured(part, arguments.engine, store, start + max(0.0, (last - start) * share), end)
+            why = measure_part(part, arguments.engine, store, start + max(0.0, (last - start) * share), end)
             if why:
                 failed.append(f"{part}: {why}")
             record_outcome(store.records, part, time.monotonic() - start, why)
@@ -75,8 +78,12 @@ def main() -> None:
     Console(width=110).print(f"{store.summary}", *failed, sep="\n", highlight=False)
 
 
-def measured(part: str, engine: str, store: Store, until: float, end: float) -> str:
-    """Measure until then, in as many processes as it takes. Says why it failed; nothing where it did not."""
+def measure_part(part: str, engine: str, store: Store, until: float, end: float) -> str:
+    """Measure one part. Return the reason of its failure, or "" for success.
+
+    `until` and `end` are times of the monotonic clock: no case begins after `until`, and the process is ended
+    at `end`. If a case crashes the process, another process continues.
+    """
     why = ""
     for _ in range(PROCESSES):
         seconds = max(0.0, until - time.monotonic())
@@ -84,7 +91,7 @@ def measured(part: str, engine: str, store: Store, until: float, end: float) -> 
             sys.executable, "-m", "bench.gpu.part", part,
             "--engine", engine, "--folder", str(store.folder), "--seconds", f"{seconds:.1f}",
         ]  # fmt: skip
-        code = watched(command, min(seconds + OVERTIME, max(1.0, end - time.monotonic())))
+        code = run_visibly(command, min(seconds + OVERTIME, max(1.0, end - time.monotonic())))
         if code == 0:
             return ""
         if code is None:

@@ -12,36 +12,37 @@ from pathlib import Path
 
 from bench import equality, sweep
 from bench.determinism import compare_processes
-from bench.gpu.processes import ROOT, ProgramError, finished
-from bench.gpu.programs import HOWS, call
+from bench.gpu.processes import ROOT, ProgramError, run_captured
+from bench.gpu.programs import LAUNCHES, call
 from bench.gpu.run import Case, Run
 from bench.gpu.setting import COLUMNS, NCHW
 from bench.record import Record
 from mucudnn._native import host_library
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
-STOCK = next(iter(HOWS))
+STOCK = next(iter(LAUNCHES))
 SUITE = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
-LEAST_SECONDS_OF_SUITE = 40.0  # that a file which was begun may take
-SIZES = 64  # that one process of PyTorch sweeps
+LEAST_SECONDS_OF_SUITE = 40.0  # a test file may take this long, even if the part has less time left
+SIZES = 64  # mini-batch sizes that one process of PyTorch sweeps
 
 
 def sweeping(run: Run) -> Iterator[Case]:
-    """What a program meets at every size, and the engine with and without division at those about powers."""
+    """Yield sweeps of mini-batch sizes: stock PyTorch at all sizes, the engine at those near powers of 2."""
     most = max(run.setting.swept_batches)
-    # Several processes, so that one that is stopped costs little; a jump at an end is in two of them.
+    # Several processes share the sizes, so that a stopped one costs little. Neighbours share the size between
+    # them, so that none misses a jump there.
     for first, last in pairwise((1, *range(SIZES, most, SIZES), most)):
         case = f"PyTorch, stock, N={first} to {last}"
         yield Case("sweep", case, partial(_program_sweep, run, range(first, last + 1), case))
-    (kernel,) = read_network(
+    (kernel,) = read_kernels(
         run.setting.swept.descriptor, Flags(max(run.setting.swept_batches)), ("forward",)
     )
     yield Case("sweep", str(kernel), partial(_engine_sweep, run, kernel))
 
 
 def _engine_sweep(run: Run, kernel: Kernel) -> list[Record]:
-    return sweep.run(run.engine, run.cache, kernel, run.setting.swept_batches, run.listener)
+    return sweep.run(run.bench, kernel, run.setting.swept_batches)
 
 
 def _program_sweep(run: Run, sizes: range, case: str) -> Iterator[Record]:
@@ -56,7 +57,7 @@ def _program_sweep(run: Run, sizes: range, case: str) -> Iterator[Record]:
 
 
 def results(run: Run) -> Iterator[Case]:
-    """Equality of results in each type, the call that sums in fp32, and determinism over processes."""
+    """Yield the checks of results: sums of slices in fp32, errors in each type, equality over processes."""
     yield Case("sums", "16-bit slices in fp32", partial(_sums, run))
     for column in NCHW:
         for pass_ in PASSES:
@@ -69,11 +70,11 @@ def results(run: Run) -> Iterator[Case]:
 
 
 def _kernel(run: Run, column: str, pass_: str) -> Kernel:
-    return read_network(run.setting.checked, Flags(None, *COLUMNS[column]), (pass_,))[0]
+    return read_kernels(run.setting.checked, Flags(None, *COLUMNS[column]), (pass_,))[0]
 
 
 def _equality(run: Run, kernel: Kernel, case: str) -> Iterable[Record]:
-    return equality.run(run.engine, run.cache, kernel, case, run.listener)
+    return equality.run(run.bench, kernel, case)
 
 
 def _sums(run: Run) -> Iterator[Record]:
@@ -84,18 +85,18 @@ def _sums(run: Run) -> Iterator[Record]:
 
 
 def _determinism(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
     yield compare_processes(run.setting.engine, run.cache.path, kernel, case)
 
 
 def suite(run: Run) -> Iterator[Case]:
-    """`pytest -m gpu tests/gpu`, a process for each file."""
+    """Yield the files of `pytest -m gpu tests/gpu`, each to run in a process of its own."""
     for file in SUITE:
         yield Case("suite", file.name, partial(_suite, run, file))
 
 
 def _suite(run: Run, file: Path) -> Iterator[Record]:
-    # With warnings of other libraries as what they are, and without other projects' plugins.
+    # Other libraries' warnings must not fail the tests (-W default), nor may other projects' plugins load.
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider",
         str(file),
@@ -103,7 +104,7 @@ def _suite(run: Run, file: Path) -> Iterator[Record]:
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if run.setting.engine == "host":
         environment["TEST_GPU_ENGINE"] = "host"
-    tests = finished(command, max(run.seconds_left, LEAST_SECONDS_OF_SUITE), environment)
+    tests = run_captured(command, max(run.seconds_left, LEAST_SECONDS_OF_SUITE), environment)
     lines = tests.stdout.strip().splitlines() or [tests.stderr.strip()[-200:]]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     outcome = re.search(r"\d+ (passed|failed|skipped|deselected|error)", lines[-1])

@@ -1,6 +1,6 @@
-"""The step that users met between 63 and 64 samples (pytorch#128936), with memory in plenty and with little.
+"""The jump in time between 63 and 64 samples (pytorch#128936), with unlimited and with little workspace.
 
-In PyTorch, stock and under the drop-in, each in a process of its own; then by the engine alone.
+Stock PyTorch and PyTorch under the drop-in run it in processes of their own, then the engine runs it alone.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
-from bench.gpu.programs import HOWS, call
+from bench.gpu.programs import LAUNCHES, call
 from bench.gpu.run import Case, Run
 from bench.gpu.setting import MIB
 from bench.record import Record
 from bench.whole import run_whole
-from mucudnn.costs.records import describe
 from mucudnn.errors import NothingFitsError
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.problems.kernels import Flags, read_network
+from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.solver import Configuration
 
 FREE = {"512 MiB of workspace": 512, "any workspace": None}
@@ -28,20 +26,20 @@ RUNS, ROUNDS = 3, 5
 
 
 def cases(run: Run) -> Iterator[Case]:
-    """Programs first: they are what users see. The size at which it jumps first, stock and divided."""
+    """Yield the programs first, because users see them, and N=64 before N=63; then the engine alone."""
     for batch in reversed(run.setting.cliff_batches):
-        for free, how in product(FREE, HOWS):
-            case = f"N={batch}, {free}, {how}"
-            yield Case("cliff", case, partial(_in_pytorch, run, how, batch, free, case))
+        for free, launch in product(FREE, LAUNCHES):
+            case = f"N={batch}, {free}, {launch}"
+            yield Case("cliff", case, partial(_in_pytorch, run, launch, batch, free, case))
     for batch in reversed(run.setting.cliff_batches):
         case = f"N={batch}, the engine alone"
         yield Case("cliff", case, partial(_by_engine, run, batch, case))
 
 
-def _in_pytorch(run: Run, how: str, batch: int, free: str, case: str) -> Iterator[Record]:
+def _in_pytorch(run: Run, launch: str, batch: int, free: str, case: str) -> Iterator[Record]:
     convolution, mib = run.setting.cliff, FREE[free]
     answer = call(
-        run, how, "bench.gpu.torch_convolution", "--batches", str(batch), "--runs", str(RUNS),
+        run, launch, "bench.gpu.torch_convolution", "--batches", str(batch), "--runs", str(RUNS),
         "--channels", str(convolution.channels), "--size", str(convolution.size),
         "--stride", str(convolution.stride), *(() if mib is None else ("--free-mib", str(mib))),
         share="cliff",
@@ -51,21 +49,21 @@ def _in_pytorch(run: Run, how: str, batch: int, free: str, case: str) -> Iterato
 
 
 def _by_engine(run: Run, batch: int, case: str) -> Iterator[Record]:
-    (kernel,) = read_network(run.setting.cliff.descriptor, Flags(batch), ("forward",))
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
-    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    (kernel,) = read_kernels(run.setting.cliff.descriptor, Flags(batch), ("forward",))
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    costs = run.bench.costs([kernel])
     found: dict[str, Configuration] = {}
     for free, mib in FREE.items():
         limits = Limits(workspace=None if mib is None else mib * MIB)
         try:
-            (decision,) = decide({kernel: rows}, "power_of_two", limits)
-        except NothingFitsError:  # then there is nothing to time
+            (decision,) = decide(costs, "power_of_two", limits)
+        except NothingFitsError:  # this limit has no figure
             continue
         if decision.undivided is not None:
             found[f"undivided, {free}"] = decision.undivided
         found[f"divided, {free}"] = decision.divided
     times = run_whole(run.engine, kernel, found.values(), ROUNDS)
     for metric, configuration in found.items():
-        details = {"by": describe(configuration), "workspace": configuration.workspace}
+        details = {"by": str(configuration), "workspace": configuration.workspace}
         ms = statistics.median(times[configuration])
         yield Record("cliff", case, metric, ms, "ms", details)

@@ -1,4 +1,4 @@
-"""What the driver says of the GPU, and how fast it ran while it was measured."""
+"""The state of the GPU as nvidia-smi reports it, and its clocks during the measurements."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STATE = (
     "temperature.gpu",
 )  # fmt: skip
 SAMPLED = {"clocks.sm": "MHz", "temperature.gpu": "°C", "power.draw": "W"}
-SECONDS = 30.0  # more than it ever takes to answer
+SECONDS = 30.0  # the time limit for an answer of nvidia-smi
 
 
 def state() -> dict[str, str]:
-    """Of the GPU now, and the driver's version; empty where nobody says."""
+    """Return the GPU's state now and the driver's version (STATE); {} if nvidia-smi does not answer."""
     try:
         printed = subprocess.run(
             _query(*STATE), capture_output=True, text=True, check=True, timeout=SECONDS
@@ -33,7 +33,11 @@ def state() -> dict[str, str]:
 
 @contextmanager
 def watching(part: str) -> Iterator[list[Record]]:
-    """A list; at the end the clock's median comes into it, with the least and the most that was sampled."""
+    """Sample the clocks until the block ends. Then the list that this yields gets the record of a part.
+
+    The record's value is the median SM clock in MHz. Its details are the least and the most of each sampled
+    value. The list stays empty without nvidia-smi.
+    """
     found: list[Record] = []
     try:
         process = Popen([*_query(*SAMPLED, units=False), "--loop=2"], stdout=PIPE, stderr=DEVNULL, text=True)
@@ -49,7 +53,7 @@ def watching(part: str) -> Iterator[list[Record]]:
 
 
 def _clocks(part: str, printed: str) -> list[Record]:
-    """Of lines of numbers; a number that is not available is left out."""
+    """Return the record for the lines that nvidia-smi printed; values such as `[N/A]` are left out."""
     sampled: dict[str, list[float]] = {name: [] for name in SAMPLED}
     for line in printed.splitlines():
         for name, value in zip(SAMPLED, line.split(", "), strict=False):

@@ -1,6 +1,7 @@
-"""Which engines there are, with their notes, times and workspaces, from the whole mini-batch down to 1.
+"""cuDNN's engines for each kernel, with notes, times and workspaces, from the whole mini-batch down to 1.
 
-Each single measurement goes to the folder's `measurements.jsonl.gz`; the records are what they come to.
+The measurements themselves go to `measurements.jsonl.gz` in the results' folder. A record sums up those of a
+kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 from bench.gpu.run import Case, Run
 from bench.record import Record
 from mucudnn.costs.records import SUCCESS, Measurement
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import PASSES, Kernel
 
@@ -22,7 +22,7 @@ TENSOR = "tensor_op"
 
 
 def cases(run: Run) -> Iterator[Case]:
-    """Forward first; of each kernel all data types before the next kernel."""
+    """Yield the kernels, forward first; each in all data types before the next kernel begins."""
     for pass_ in PASSES:
         found = {column: _kernels(run, column, pass_) for column in TYPES}
         for same in zip(*found.values(), strict=True):
@@ -40,21 +40,24 @@ def _kernels(run: Run, column: str, pass_: str) -> list[Kernel]:
 
 
 def _engines(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
-    benchmark(run.engine, run.cache, [kernel], "power_of_two", run.listener, comparing=False)
-    rows = run.cache.measurements(machine_of(run.engine), kernel.problem, kernel.pass_)
+    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    rows = run.bench.costs([kernel]).measurements[kernel]
     ran = [row for row in rows if row.median_ms is not None]
     sizes = sorted({row.micro_batch for row in ran}, reverse=True)
-    whole = {row.algorithm: row.status for row in rows if row.micro_batch == kernel.problem.mini_batch}
+    whole = {row.algorithm: row.status for row in rows if row.micro_batch == kernel.mini_batch}
     details = {
         "problem": str(kernel.problem),
-        "sizes": {size: at([row for row in ran if row.micro_batch == size]) for size in sizes},
+        "sizes": {size: summarize_size([row for row in ran if row.micro_batch == size]) for size in sizes},
         "legacy": {name: whole.get(name, "unknown") == SUCCESS for name in LEGACY},
     }
     yield Record("engines", case, "algorithms that run", len({row.algorithm for row in ran}), "", details)
 
 
-def at(rows: Sequence[Measurement]) -> dict[str, Any]:
-    """What those that ran at one size come to: how many, the fastest, and what tensor cores need."""
+def summarize_size(rows: Sequence[Measurement]) -> dict[str, Any]:
+    """Sum up the measurements at one size: their number, the fastest, and the needs of tensor cores.
+
+    Times are in ms, workspaces in bytes.
+    """
     fastest = min(rows, key=_time)
     tensor = [row for row in rows if TENSOR in row.notes.split()]
     without = [row for row in rows if row not in tensor]

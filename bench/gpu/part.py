@@ -1,4 +1,4 @@
-"""`python -m bench.gpu.part PART`: one part, in a process of its own, so that what ends it ends no other."""
+"""`python -m bench.gpu.part PART`: measure one part; its own process keeps a crash from the other parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.gpu.setting import GPU, HOST
 from bench.record import append, describe_machine
 
 SETTINGS = {setting.engine: setting for setting in (GPU, HOST)}
-# In this order, the most telling first; with the share of the time that each may take.
+# The parts with their cases and shares of the time, in the order in which they run: the most telling first.
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "cliff": (cliff.cases, 20),
     "engines": (engines.cases, 6),
@@ -28,12 +28,13 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "suite": (checks.suite, 4),
 }
 PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime", "nvidia-cublas")
-TELLING = ("CUBLAS_", "CUDA_", "CUDNN_", "NVIDIA_TF32", "PYTORCH_", "TORCH_")  # variables, by how they begin
-UNUSABLE = 3  # the exit code that asks for a new process
+# Prefixes of the environment variables that may change figures, and that are therefore recorded.
+TELLING = ("CUBLAS_", "CUDA_", "CUDNN_", "NVIDIA_TF32", "PYTORCH_", "TORCH_")
+UNUSABLE = 3  # the exit code by which a part asks for a new process, because the device fails in this one
 
 
 def main() -> None:
-    """Describe the machine as it is now, and measure."""
+    """Record the machine's state, and measure the part."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.part", description=__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--engine", choices=SETTINGS, required=True)
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def machine(engine: str, part: str) -> dict[str, Any]:
-    """With the GPU's state when the part begins."""
+    """Return the description of the machine, with the GPU's state at the beginning of a part."""
     environment = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(TELLING)}
     return describe_machine(
         engine=engine, part=part, gpu=driver.state(), packages=_packages(), environment=environment
@@ -69,7 +70,7 @@ def _packages() -> dict[str, str]:
     for name in PACKAGES:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # not every program needs every one
+        except PackageNotFoundError:  # not installed: no machine has all of them
             continue
     return found
 

@@ -1,4 +1,4 @@
-"""Processes that end when they are to end, with all that they have started."""
+"""Child processes with a time limit, which end together with the processes that they have started."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from mucudnn.errors import MucudnnError
 
 ROOT = Path(__file__).parents[2]
 PR_SET_PDEATHSIG = 1
-LAST_SECONDS = 10.0  # for what a process does when it is told to end
+LAST_SECONDS = 10.0  # a process has this long to end after SIGTERM; then it is killed
 
 
 class ProgramError(MucudnnError):
-    """A program failed, or took too long: which says nothing about what is measured next."""
+    """The failure or the timeout of a measured program, which does not affect later measurements."""
 
 
-def finished(
+def run_captured(
     command: Sequence[str], seconds: float, environment: dict[str, str] | None = None
 ) -> CompletedProcess[str]:
-    """What a command printed. Raises ProgramError where it takes longer; its whole session is ended then."""
+    """Run a command, and return its exit code and output.
+
+    Raises ProgramError if it takes longer than `seconds`, and kills its whole session.
+    """
     with Popen(
         command, cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True, errors="replace",
         start_new_session=True,
@@ -39,10 +42,10 @@ def finished(
     return CompletedProcess(command, process.returncode, output, messages)
 
 
-def watched(command: Sequence[str], seconds: float) -> int | None:
-    """The exit code of a command that prints where we do; None where its time was over and it was ended.
+def run_visibly(command: Sequence[str], seconds: float) -> int | None:
+    """Run a command whose output goes to ours. Return its exit code, or None if its time was over.
 
-    Whatever ends the waiting ends the command.
+    A timeout, and any exception in this process, ends the command.
     """
     with Popen(command, cwd=ROOT) as process:
         try:
@@ -59,10 +62,10 @@ def watched(command: Sequence[str], seconds: float) -> int | None:
 
 
 def end_with_parent() -> None:
-    """Let the end of the process that started this one, whatever ends it, be a SIGTERM to this one."""
+    """Make the kernel send SIGTERM to this process when its parent ends in any way."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_on_terminate() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: what it has begun is ended, and what it has is kept."""
+    """Make SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that cleanup runs and records are kept."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Programs that know nothing of mucudnn, each in a process of its own: alone, or under the drop-in."""
+"""Programs that know nothing of mucudnn, run in processes of their own, alone or under the drop-in."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import re
 import sys
 from typing import Any
 
-from bench.gpu.processes import ProgramError, finished
+from bench.gpu.processes import ProgramError, run_captured
 from bench.gpu.run import Run
 from mucudnn.settings import CACHE, LIBRARY, LOG, SETTINGS
 
 LIMIT = "512MiB"
-HOWS = {"stock": (), f"mucudnn run --workspace {LIMIT}": ("--workspace", LIMIT, "--online")}
-SAID = "mucudnn: "
-LEAST_SECONDS = 30.0  # that a program which was begun may take
+# Ways to start a program -> options of `mucudnn run`, none if it starts without mucudnn.
+LAUNCHES = {"stock": (), f"mucudnn run --workspace {LIMIT}": ("--workspace", LIMIT, "--online")}
+PREFIX = "mucudnn: "  # the prefix of the drop-in's messages
+LEAST_SECONDS = 30.0  # a program may take this long, even if the part has less time left
 
 
-def call(run: Run, how: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:
-    """The JSON that a program prints on its last line, and `drop_in`, all that the drop-in says of it.
+def call(run: Run, launch: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:
+    """Run a program. Return the JSON of its last line, with the drop-in's messages as `drop_in`.
 
-    What the drop-in measures serves later programs of the same `share`.
-
-    Raises ProgramError where it fails or takes longer than there is time.
+    `launch` is a key of LAUNCHES. Programs with the same `share` have one cache, so that the drop-in measures
+    a kernel for the first of them only. Raises ProgramError if the program fails or has no time left.
     """
     command = [sys.executable, "-m", module, *arguments, "--device", run.setting.device]
-    if HOWS[how]:
-        command = [sys.executable, "-m", "mucudnn", "run", *HOWS[how], "--", *command]
-    program = finished(command, max(run.seconds_left, LEAST_SECONDS), _environment(run, share))
+    if LAUNCHES[launch]:
+        command = [sys.executable, "-m", "mucudnn", "run", *LAUNCHES[launch], "--", *command]
+    program = run_captured(command, max(run.seconds_left, LEAST_SECONDS), _environment(run, share))
     if program.returncode:
         raise ProgramError(f"exit code {program.returncode}: {_cause(program.stderr)}")
     answer: dict[str, Any] = json.loads(program.stdout.splitlines()[-1])
-    said = [line.removeprefix(SAID) for line in program.stderr.splitlines() if line.startswith(SAID)]
+    said = [line.removeprefix(PREFIX) for line in program.stderr.splitlines() if line.startswith(PREFIX)]
     return {**answer, "drop_in": said}
 
 
@@ -46,7 +46,7 @@ def _environment(run: Run, share: str) -> dict[str, str]:
 
 
 def _cause(messages: str) -> str:
-    """The last line of a traceback's error, which may have more lines than one; else the last line."""
-    lines = [line for line in messages.strip().splitlines() if not line.startswith(SAID)]
+    """Return the line of a traceback that names the error, else the last line; the drop-in's do not count."""
+    lines = [line for line in messages.strip().splitlines() if not line.startswith(PREFIX)]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     return (errors or lines or [""])[-1]

@@ -1,4 +1,4 @@
-"""The questions that the benchmark asks, each with its aim and what the records answer."""
+"""The questions of the GPU bench, each with its aim and a function that finds the answer in the records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.checks import SUITE
 from bench.gpu.columns import PAPER
-from bench.gpu.programs import HOWS
+from bench.gpu.programs import LAUNCHES
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, MIB
 from bench.gpu.training import PEAK, SECOND, WAYS
@@ -17,12 +17,12 @@ from bench.record import Record
 from mucudnn.problems.kernels import PASSES
 
 NOT_MEASURED = "not measured"
-STOCK, DROP_IN = HOWS
-Found = dict[tuple[str, str, str], Record]
+STOCK, DROP_IN = LAUNCHES
+Found = dict[tuple[str, str, str], Record]  # (bench, case, metric) -> its last record
 
 
 def latest(records: Iterable[Record]) -> Found:
-    """The last record of each case and metric; a failure only of what was not measured afterwards."""
+    """Return the last record of each case and metric; a figure removes the earlier failure of its case."""
     found: Found = {}
     for record in records:
         if record.metric != FAILED:
@@ -32,25 +32,26 @@ def latest(records: Iterable[Record]) -> Found:
 
 
 def questions(found: Found) -> list[tuple[str, str, str]]:
-    """(question, aim, figure), in the order in which they are measured."""
+    """Return (question, aim, figure) for every question, in the order in which they are measured."""
     return [(question, aim, answer(found) or NOT_MEASURED) for question, aim, answer in QUESTIONS]
 
 
 def value_of(found: Found, bench: str, case: str, metric: str, unit: str) -> str:
-    """A figure with its unit; nothing where there is none."""
+    """Return a figure with its unit, "" if there is none."""
     record = found.get((bench, case, metric))
     return "" if record is None or record.value is None else f"{short(record.value)} {unit}".strip()
 
 
 def short(value: float) -> str:
-    """Four significant digits, and all those before the point."""
+    """Return a number with four significant digits, and with all digits before the point."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cliff(batch: int, free: str) -> Callable[[Found], str]:
     def answer(found: Found) -> str:
         times = {
-            how: value_of(found, "cliff", f"N={batch}, {free}, {how}", "time of a call", "ms") for how in HOWS
+            launch: value_of(found, "cliff", f"N={batch}, {free}, {launch}", "time of a call", "ms")
+            for launch in LAUNCHES
         }
         if not any(times.values()):
             return ""
@@ -87,7 +88,7 @@ def _legacy(found: Found) -> str:
 
 
 def ratios_of(found: Found, column: str, networks: tuple[str, ...], limit: int) -> list[Record]:
-    """The records of a column within a limit, of the kernels of these networks."""
+    """Return the speedup records of a column within a limit (in bytes), for the kernels of these networks."""
     return [
         record
         for (bench, case, metric), record in found.items()
@@ -98,7 +99,10 @@ def ratios_of(found: Found, column: str, networks: tuple[str, ...], limit: int) 
 def _speedup(
     column: str, networks: tuple[str, ...], *limits: int, kernels: str = ""
 ) -> Callable[[Found], str]:
-    """Of the networks' kernels whose descriptor contains `kernels`."""
+    """Make a function that shows the speedups of the networks' kernels within limits in MiB.
+
+    `kernels` is a part of the descriptor that selects kernels.
+    """
 
     def answer(found: Found) -> str:
         records = [r for mib in limits for r in ratios_of(found, column, networks, mib * MIB)]
@@ -120,7 +124,7 @@ def _speedup(
 
 
 def _passes(records: list[Record]) -> Iterator[str]:
-    """How many are of which pass."""
+    """Yield the number of records of each pass that has any, such as `5 forward`."""
     for pass_ in PASSES:
         if count := sum(record.case.endswith(f" {pass_}") for record in records):
             yield f"{count} {pass_}"
@@ -226,29 +230,30 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
     ("engines that cuDNN offers", "", _engines),
     ("kernels in which legacy FFT and Winograd run, strict fp32", "", _legacy),
     *(
-        (f"geometric mean of divided over undivided, {column}, AlexNet and ResNet-50, N=256, 64 MiB",
+        (f"geometric mean of the speedups by division, {column}, AlexNet and ResNet-50, N=256, 64 MiB",
          _AIMS.get(column, ""), _speedup(column, _BOTH, 64))
         for column in COLUMNS
     ),
-    ("the same, AlexNet, fp32 NCHW", "above 1.63×", _speedup("fp32 NCHW", ("alexnet",), 64)),
+    ("the same, AlexNet alone, fp32 NCHW, N=256, 64 MiB", "above 1.63×",
+     _speedup("fp32 NCHW", ("alexnet",), 64)),
     *(
         (f"DeepBench {size}×{size}, {column}, N=256, 128 and 512 MiB", aim if column == PAPER[0] else "",
          _speedup(f"DeepBench {column}", ("deepbench",), 128, 512, kernels=f"_kh{size}kw{size}_"))
         for column in PAPER
         for size, aim in ((3, "the paper: up to 2.31×"), (5, "the paper: up to 3.85×"))
     ),
-    ("time divided within 64 MiB, of that undivided without a limit, fp16, TF32 and bf16 NCHW", "within 5 %",
+    ("time within 64 MiB relative to undivided without a limit, fp16, TF32 and bf16 NCHW", "within 5 %",
      _of_unlimited),
-    ("worst of all kernels, columns and limits", "at least 0.98×", _worst),
+    ("worst speedup of all kernels, columns and limits", "at least 0.98×", _worst),
     *(
         (f"a training step of {network} within 512 MiB, against cudnn.benchmark",
          "at least 0.95; at most 512 MiB; 0 bytes", _step(network))
         for network in GPU.networks
     ),
     ("mini-batch sizes from 1 to 256 at which stock PyTorch's time jumps", "", _cliffs),
-    ("the same, of the engine undivided within 64 MiB, about powers of two", "", _engine_cliffs),
-    ("error of divided results over that of undivided ones", "at most 2", _equality),
-    ("calls that add 16-bit slices in fp32", "one at least", _sums),
+    ("the same, the engine undivided within 64 MiB, sizes near powers of two", "", _engine_cliffs),
+    ("error of divided results relative to the undivided error", "at most 2", _equality),
+    ("calls of cuDNN that add 16-bit slices in fp32", "at least one", _sums),
     ("kernels with one result in three processes", "all", _determinism),
     ("the tests that need a GPU", "all pass", _suite),
 )  # fmt: skip

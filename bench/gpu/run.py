@@ -1,4 +1,4 @@
-"""One run of one part: its engine, its caches, its time, and the records that are there already."""
+"""One run of one part: its engine, its caches, its time limit, and the records of former runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 
-MOST_FAILURES = 5
-FAILED = "failed"  # the metric of a record without a value, whose details say why
+MOST_FAILURES = 5  # failures in a row that end a part
+FAILED = "failed"  # the metric of a failure; its record has no value, and its details say why
 
 
 class UnusableDeviceError(Exception):
-    """An error on the device has made it unusable to this process, but not to another one."""
+    """The device does not answer in this process any more; it may answer in another one."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured in one go: its records bear these names."""
+    """A step that is measured as a whole, with the function that does it and the names in its records."""
 
     bench: str
     name: str
@@ -38,7 +39,7 @@ class Case:
 
 
 class Run:
-    """A results folder, what to measure, and how long. Closed by `with`."""
+    """A run that measures cases into a results folder for some seconds. Use it in a `with` statement."""
 
     def __init__(self, folder: Path, setting: Setting, seconds: float) -> None:
         self.folder, self.setting = folder, setting
@@ -48,7 +49,7 @@ class Run:
         self.listener: Listener = Terminal()
         self._opened: Cache | None = None
         records = [record for _, record in read(self.records)]
-        self._measured = _named(records)
+        self._measured = _measured_cases(records)
         self._failed = {(record.bench, record.case) for record in records if record.metric == FAILED}
 
     def __enter__(self) -> Run:
@@ -60,37 +61,43 @@ class Run:
 
     @property
     def records(self) -> Path:
-        """All figures, those of former runs first."""
+        """The file of all figures, those of former runs first."""
         return self.store.records
 
     @property
     def seconds_left(self) -> float:
-        """Until nothing new is to be begun."""
+        """The seconds during which another case may begin."""
         return self.deadline - time.monotonic()
 
     @cached_property
     def engine(self) -> Engine:
-        """Opened when it is first needed: it takes memory of the device."""
+        """The engine, opened on first use, because an open one takes memory of the device."""
         return open_engine(self.setting.engine, 1)
 
     @property
     def cache(self) -> Cache:
-        """Of what the engine measures."""
+        """The cache for the engine's measurements, opened on first use."""
         if self._opened is None:
             self._opened = Cache.open(self.store.engine_cache)
         return self._opened
 
+    @property
+    def bench(self) -> Bench:
+        """The engine with its cache, and with the memory that is available now."""
+        return Bench(self.engine, self.cache, self.listener)
+
     def has(self, bench: str, case: str) -> bool:
-        """Whether a case is measured."""
+        """Return whether a case has been measured, in this run or a former one."""
         return (bench, case) in self._measured
 
     def measure(self, cases: Iterator[Case]) -> None:
-        """Measure the cases that are not there yet, in order, until the time is over.
+        """Measure the cases that no run has measured, in order, until the time is over.
 
-        A failure becomes a record and stops nothing; later runs try it again, after all that they have not
-        tried yet. What ends the whole process is such a failure too, once the next run finds its traces.
-        But many failures in a row, other than of programs, are of one cause: then SystemExit is raised, and
-        UnusableDeviceError where the device does not answer any more.
+        A failure becomes a record, and the next case begins. Cases that failed come last, also in later runs.
+        If a case ends the process, the next run finds its name in the store and records the failure.
+
+        Raises SystemExit after MOST_FAILURES failures in a row: they have one cause. Failures of programs do
+        not count. Raises UnusableDeviceError if the device does not answer after a failure.
         """
         self._note_crash()
         wanted = [case for case in cases if not self.has(case.bench, case.name)]
@@ -103,12 +110,15 @@ class Run:
             failures = 0 if self._measure(case) else failures + 1
 
     def _measure(self, case: Case) -> bool:
-        """Whether it went well, or was a program, which is a process of its own."""
+        """Measure one case and keep its records. Return False for a failure in this process.
+
+        The failure of a program, which is a process of its own, returns True.
+        """
         self.store.at_work.write_text(json.dumps([case.bench, case.name]), "utf-8")
         why, program = "", False
         try:
             records = list(case.measure())
-        except Exception as error:  # whatever it is, the others are not concerned
+        except Exception as error:  # any error is a failure of this case only
             program = isinstance(error, ProgramError)
             lines = str(error).strip().splitlines() or [""]
             why = f"{type(error).__name__}: {lines[-1]}"
@@ -128,7 +138,7 @@ class Run:
 
     def _keep(self, records: list[Record]) -> None:
         append(self.records, *records)
-        self._measured |= _named(records)
+        self._measured |= _measured_cases(records)
         self._failed |= {(record.bench, record.case) for record in records if record.metric == FAILED}
         for record in records:
             print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
@@ -142,8 +152,8 @@ class Run:
             return False
 
 
-def _named(records: Iterable[Record]) -> set[tuple[str, str]]:
-    """Those that were measured."""
+def _measured_cases(records: Iterable[Record]) -> set[tuple[str, str]]:
+    """Return (bench, case) of the records that are no failures."""
     return {(record.bench, record.case) for record in records if record.metric != FAILED}
 
 
@@ -158,5 +168,5 @@ def _failure(bench: str, case: str, why: str) -> Record:
 
 
 def record_outcome(path: Path, part: str, seconds: float, why: str) -> None:
-    """Of a part as a whole: what it took, or why it failed."""
+    """Record the seconds that a part took, or the reason of its failure if `why` is not empty."""
     append(path, _failure("part", part, why) if why else Record("part", part, "took", seconds, "s"))

@@ -1,13 +1,13 @@
-"""What is measured: on a GPU, and in a dry run on a machine without one."""
+"""The kernels, sizes and columns of the GPU bench, on a GPU and in a dry run without one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mucudnn.problems.kernels import Flags, Kernel, read_network
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 MIB = 2**20
-NCHW = {  # name: data type, layout, math; the most telling first
+NCHW = {  # column -> data type, layout, math; the most telling first
     "fp16 NCHW": ("f16", "nchw", "default"),
     "TF32 NCHW": ("f32", "nchw", "tf32"),
     "bf16 NCHW": ("bf16", "nchw", "default"),
@@ -24,7 +24,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of square images as a program calls it; without padding where it has a stride."""
+    """A 3x3 convolution of square images with equal channels in and out; with a stride it has no padding."""
 
     channels: int
     size: int
@@ -32,7 +32,7 @@ class Convolution:
 
     @property
     def descriptor(self) -> str:
-        """Of one with a 3x3 kernel in bf16."""
+        """The descriptor of the convolution in bf16, NCHW, without a mini-batch."""
         padding = 0 if self.stride > 1 else 1
         out = (self.size + 2 * padding - 3) // self.stride + 1
         geometry = f"ic{self.channels}ih{self.size}_oc{self.channels}oh{out}"
@@ -41,29 +41,32 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Setting:
-    """Sizes and names; `most` is how many kernels of each network are taken, the cheapest, or all."""
+    """The choice of kernels and sizes for one engine."""
 
     engine: str
-    device: str  # as PyTorch calls it
-    batch: int
+    device: str  # PyTorch's name of the device
+    batch: int  # the mini-batch of the networks' kernels
     cliff: Convolution
     cliff_batches: tuple[int, ...]
     swept: Convolution
-    swept_batches: tuple[int, ...]  # with the engine; programs take each up to the largest
-    networks: tuple[str, ...]  # trained
-    steps: int  # after the first
-    checked: str  # the descriptor whose results are looked at
-    most: int | None = None
+    swept_batches: tuple[int, ...]  # sizes for the engine; PyTorch sweeps all up to the largest
+    networks: tuple[str, ...]  # the networks that are trained
+    steps: int  # timed training steps; the first step is timed apart
+    checked: str  # the descriptor of the kernels whose results are compared
+    most_kernels: int | None = None  # kernels that are taken of each network, the cheapest ones; None for all
 
     def kernels(self, network: str, column: str, passes: tuple[str, ...]) -> list[Kernel]:
-        """Of a bundled network, in one column's data type, layout and math; first layers come last."""
-        kernels = read_network(network, Flags(self.batch, *COLUMNS[column]), passes)
-        if self.most is None:
+        """Return a bundled network's kernels in a column's data type, layout and math.
+
+        First layers, with fewer than 16 channels, come last. With `most_kernels` the cheapest come first.
+        """
+        kernels = read_kernels(network, Flags(self.batch, *COLUMNS[column]), passes)
+        if self.most_kernels is None:
             return sorted(kernels, key=lambda kernel: kernel.problem.in_channels < 16)
-        return sorted(kernels, key=lambda kernel: kernel.problem.flops)[: self.most]
+        return sorted(kernels, key=lambda kernel: kernel.problem.flops)[: self.most_kernels]
 
 
-# pytorch#128936: at 64 samples x has 2^31 elements and more.
+# The cliff is that of pytorch#128936: from 64 samples on, x has more than 2^31 elements.
 GPU = Setting(
     engine="cudnn",
     device="cuda",
@@ -74,7 +77,7 @@ GPU = Setting(
     swept_batches=tuple(sorted({n for k in range(9) for n in (2**k - 1, 2**k, 2**k + 1)} - {0, 257})),
     networks=("resnet50", "resnet18", "unet3d"),
     steps=10,
-    checked="mb32_ic192ih13_oc384_kh3_ph1",  # AlexNet's third
+    checked="mb32_ic192ih13_oc384_kh3_ph1",  # AlexNet's conv3
 )
 HOST = Setting(
     engine="host",
@@ -87,5 +90,5 @@ HOST = Setting(
     networks=("resnet18", "resnet50", "unet3d"),
     steps=1,
     checked="mb8_ic8ih13_oc8_kh3_ph1",
-    most=1,
+    most_kernels=1,
 )

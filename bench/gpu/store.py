@@ -1,4 +1,4 @@
-"""The files of a results folder: those that are kept, and the caches, which elsewhere are made from them."""
+"""The files of a results folder: those to keep and to commit, and caches, which can be made from them."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from mucudnn.costs.journal import journal_of
 
 @dataclass(frozen=True)
 class Store:
-    """Of one device and library."""
+    """The results folder of one device and library."""
 
     folder: Path
 
     @property
     def records(self) -> Path:
-        """All figures, as JSON lines."""
+        """The file of all figures, JSON lines."""
         return self.folder / "gpu.jsonl"
 
     @property
     def measurements(self) -> Path:
-        """Every algorithm at every size that was measured, as `mucudnn cache export` writes them."""
+        """The file of the engine's measurements, in the format of `mucudnn cache export`, gzipped."""
         return self.folder / "measurements.jsonl.gz"
 
     @property
     def journals(self) -> Path:
-        """What the drop-in measured under programs, its journals."""
+        """The archive of the journals in which the drop-in keeps its measurements."""
         return self.folder / "journals.tar.gz"
 
     @property
     def summary(self) -> Path:
-        """What the figures come to."""
+        """The page that sums up the figures."""
         return self.folder / "summary.md"
 
     @property
     def engine_cache(self) -> Path:
-        """What the engine measures."""
+        """The cache for the engine's measurements."""
         return self.folder / "cache" / "engine.sqlite"
 
     @property
     def at_work(self) -> Path:
-        """Names the case that is being measured: where it stays, the process ended in it."""
+        """The file that names the case in progress. If a run finds it, that case ended the last process."""
         return self.folder / "cache" / "at-work.json"
 
     def programs_cache(self, name: str) -> Path:
-        """The cache of programs under the drop-in which have one together; beside it they keep a journal."""
+        """Return the cache that programs under the drop-in share; the drop-in's journal is beside it."""
         return self.folder / "cache" / f"programs-{name}.sqlite"
 
     def make(self) -> None:
-        """The folders."""
+        """Make the folders."""
         self.engine_cache.parent.mkdir(parents=True, exist_ok=True)
 
     def restore(self) -> None:
-        """Into the caches, which stay where they are made, what the folder keeps."""
+        """Fill the caches from the files that are kept: a folder from another machine has no caches."""
         self.make()
         if self.measurements.exists():
             lines = gzip.decompress(self.measurements.read_bytes()).decode().splitlines()
@@ -73,7 +73,7 @@ class Store:
                         _replace(journal, file.read())
 
     def keep(self) -> None:
-        """Write what the caches hold beside the figures."""
+        """Write the measurements and the journals of the caches to the files that are kept."""
         if self.engine_cache.exists():
             with Cache.read_only(self.engine_cache) as cache:
                 rows = "".join(format_rows(cache.rows())).encode()
@@ -88,7 +88,7 @@ class Store:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Whole or not at all, whenever this is killed."""
+    """Replace a file so that it is never half written, even if this process is killed."""
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(content)
     os.replace(new, path)

@@ -1,4 +1,4 @@
-"""What the records of a results folder come to: each question with its aim and its figure, and the tables."""
+"""The page `summary.md` of a results folder: each question with its aim and figure, and detailed tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mucudnn.problems.kernels import PASSES
 
 
 def write_summary(store: Store) -> None:
-    """`summary.md`, anew."""
+    """Write `summary.md` from the records of a results folder."""
     records = read(store.records)
     machine = records[-1][0] if records else {}
     text = summary(store.folder.name, machine, latest(record for _, record in records))
@@ -27,7 +27,7 @@ def write_summary(store: Store) -> None:
 
 
 def summary(name: str, machine: dict[str, Any], found: Found) -> str:
-    """The page."""
+    """Return the text of the page; `machine` describes the machine at the last part."""
     lines = [
         f"# {name}",
         "",
@@ -61,7 +61,7 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
 
 
 def _machine(machine: dict[str, Any]) -> Iterator[str]:
-    """Paragraphs, of the last part that was begun."""
+    """Yield the paragraphs that describe the machine, each with an empty line after it."""
     if machine.get("engine") == HOST.engine:
         yield from ("A dry run without a GPU: its times say nothing.", "")
     for name in ("gpu", "packages"):
@@ -72,7 +72,7 @@ def _machine(machine: dict[str, Any]) -> Iterator[str]:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Markdown."""
+    """Return the lines of a Markdown table."""
     titles = list(head)
     return [_row(titles), "|" + "---|" * len(titles), *map(_row, rows)]
 
@@ -89,7 +89,7 @@ COLUMNS_HEAD = (
 
 
 def _parts(found: Found) -> Iterator[tuple[str, ...]]:
-    """The last run of each."""
+    """Yield a row for each part: name, seconds, median clock, ranges of the sampled values."""
     for (bench, part, metric), record in found.items():
         if bench == "part" and metric == "took":
             clocks = found.get(("clocks", part, "SM clock, median"))

@@ -1,7 +1,7 @@
-"""`python -m bench.gpu.torch_convolution`: one convolution of PyTorch, at several mini-batch sizes.
+"""`python -m bench.gpu.torch_convolution`: time one convolution of PyTorch at several mini-batch sizes.
 
-A program like any other: it does not know of mucudnn, which comes in front of its cuDNN by `mucudnn run`.
-Prints one line of JSON.
+The program does not import mucudnn: `mucudnn run` puts the drop-in in front of its cuDNN. It prints one line
+of JSON.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 
 from bench.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions, wall_milliseconds
 
-ROUNDING = 32 * MIB  # what PyTorch's allocator rounds up, of all tensors together
+ROUNDING = 32 * MIB  # bytes that PyTorch's allocator may add by rounding up, for all tensors together
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def main() -> None:
-    """Time forward calls: the first of all, and at each size the median of later ones."""
+    """Time forward calls, and print them in ms: the first call of all, and the median at each size."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.torch_convolution", description=__doc__)
     parser.add_argument("--batches", required=True, help="mini-batch sizes, with commas between them")
-    parser.add_argument("--channels", type=int, required=True, help="of input and output")
+    parser.add_argument("--channels", type=int, required=True, help="channels of input and output")
     parser.add_argument("--size", type=int, required=True, help="height and width of the input")
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--padding", type=int, default=0)
     parser.add_argument("--dtype", choices=TYPES, default="bf16")
-    parser.add_argument("--free-mib", type=int, help="that PyTorch may still allocate beside x, w and y")
-    parser.add_argument("--runs", type=int, default=5, help="runs that the median is of")
+    parser.add_argument("--free-mib", type=int, help="memory that PyTorch may allocate beside x, w and y")
+    parser.add_argument("--runs", type=int, default=5, help="runs for the median")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
@@ -55,9 +55,9 @@ def main() -> None:
 
 
 def leave_free(size: int) -> None:
-    """Forbid PyTorch's allocator, which cuDNN's workspaces come from, all but so many bytes more.
+    """Limit PyTorch's allocator to `size` bytes more than it holds now; cuDNN's workspaces come from it.
 
-    The device itself keeps its memory, so that only tensors and workspaces feel the limit.
+    The device's own memory stays free, so that the limit concerns tensors and workspaces only.
     """
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties().total_memory

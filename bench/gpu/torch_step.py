@@ -1,7 +1,7 @@
-"""`python -m bench.gpu.torch_step NETWORK`: training steps of PyTorch, in a process of its own.
+"""`python -m bench.gpu.torch_step NETWORK`: time training steps of PyTorch.
 
-A program like any other: it does not know of mucudnn, which comes in front of its cuDNN by `mucudnn run`.
-Prints one line of JSON.
+The program does not import mucudnn: `mucudnn run` puts the drop-in in front of its cuDNN. It prints one line
+of JSON.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import json
 import torch
 
 from bench.gpu.torch_timing import median_milliseconds, peak_mib, versions, wall_milliseconds
-from bench.models import TRAINED, trained
+from bench.models import TRAINED, build_trained
 
 
 def main() -> None:
-    """The first step, which finds algorithms, and those after it; memory is the most of all of them."""
+    """Time the first step, in which cuDNN finds algorithms, and later ones; print times, peak and losses."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.torch_step", description=__doc__)
     parser.add_argument("network", choices=TRAINED)
     parser.add_argument("--benchmark", action="store_true", help="set torch.backends.cudnn.benchmark")
-    parser.add_argument("--steps", type=int, default=10, help="that the median is of, after two others")
+    parser.add_argument("--steps", type=int, default=10, help="steps for the median, after two others")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.backends.cudnn.benchmark = arguments.benchmark
 
-    model, x = (part.to(device) for part in trained(arguments.network, small=device.type != "cuda"))
+    model, x = (part.to(device) for part in build_trained(arguments.network, small=device.type != "cuda"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
 

@@ -1,8 +1,8 @@
-"""`python -m bench.gpu.torch_sums`: which call of cuDNN adds 16-bit slices in fp32.
+"""`python -m bench.gpu.torch_sums`: find the calls of cuDNN that add 16-bit tensors in fp32.
 
-A backward_filter of a 16-bit type in many slices needs their sum in fp32: added up in the output itself, each
-slice rounds it once more. Each call here adds ones to a sum that a 16-bit type cannot add one to. PyTorch
-provides the memory alone. Prints one line of JSON.
+A backward_filter in many 16-bit slices must be summed in fp32: in a 16-bit output each slice would round the
+sum once more. Each call here adds 1 to a number so large that a 16-bit type would round the sum back to it.
+PyTorch only provides the memory. The program prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -17,41 +17,42 @@ import torch
 
 from bench.gpu.cudnn_calls import FLOAT, Library
 
-COUNT = 4096
+COUNT = 4096  # values in each tensor
+# Name -> cuDNN's number of the type, PyTorch's type, and the number to which the type cannot add 1.
 CODES = {"f16": (2, torch.float16, 2048), "bf16": (9, torch.bfloat16, 256)}
 ONE, ZERO = c_float(1.0), c_float(0.0)
 Sum = Callable[[], tuple[int, torch.Tensor]]
 
 
-def sums(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str, Sum, float]]:
-    """Each way to sum: its name, what makes the sum, and what it must be."""
+def ways_to_sum(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str, Sum, float]]:
+    """Yield each way to sum: its name, a function that returns status and sum, and the right sum."""
     code, dtype, stalls = CODES[name]
     ones = torch.ones(stalls + 2, COUNT, device=device, dtype=dtype)
-    x = pointer(ones)
+    x = pointer_to(ones)
 
     def add_one(function: str) -> tuple[int, torch.Tensor]:
         total = torch.full((COUNT,), float(stalls), device=device)
         summand, sum_ = (cudnn.tensor(each, COUNT) for each in (code, FLOAT))
-        summands = byref(ONE), summand, x, byref(ONE), sum_, pointer(total)
+        summands = byref(ONE), summand, x, byref(ONE), sum_, pointer_to(total)
         return cudnn.call(function, cudnn.handle, *summands), total
 
     def operate() -> tuple[int, torch.Tensor]:
         total = torch.full((COUNT,), float(stalls), device=device)
-        adding = cudnn.made("cudnnCreateOpTensorDescriptor")
+        adding = cudnn.create("cudnnCreateOpTensorDescriptor")
         cudnn.check("cudnnSetOpTensorDescriptor", adding, 0, FLOAT, 0)
         a, b, c = (cudnn.tensor(each, COUNT) for each in (FLOAT, code, FLOAT))
-        summands = byref(ONE), a, pointer(total), byref(ONE), b, x, byref(ZERO), c, pointer(total)
+        summands = byref(ONE), a, pointer_to(total), byref(ONE), b, x, byref(ZERO), c, pointer_to(total)
         return cudnn.call("cudnnOpTensor", cudnn.handle, adding, *summands), total
 
     def reduce(code_out: int, type_out: torch.dtype) -> tuple[int, torch.Tensor]:
         total = torch.zeros(COUNT, device=device, dtype=type_out)
-        adding = cudnn.made("cudnnCreateReduceTensorDescriptor")
+        adding = cudnn.create("cudnnCreateReduceTensorDescriptor")
         cudnn.check("cudnnSetReduceTensorDescriptor", adding, 0, FLOAT, 0, 0, 0)
         rows, one, size = cudnn.tensor(code, COUNT, ones.shape[0]), cudnn.tensor(code_out, COUNT), c_size_t()
         cudnn.check("cudnnGetReductionWorkspaceSize", cudnn.handle, adding, rows, one, byref(size))
         workspace = torch.empty(max(size.value, 1), device=device, dtype=torch.uint8)
-        scratch = c_void_p(), c_size_t(0), pointer(workspace), size
-        summands = byref(ONE), rows, x, byref(ZERO), one, pointer(total)
+        scratch = c_void_p(), c_size_t(0), pointer_to(workspace), size
+        summands = byref(ONE), rows, x, byref(ZERO), one, pointer_to(total)
         return cudnn.call("cudnnReduceTensor", cudnn.handle, adding, *scratch, *summands), total
 
     def graph() -> tuple[int, torch.Tensor]:
@@ -60,9 +61,9 @@ def sums(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str,
 
         def allocate(size: int) -> c_void_p:
             kept.append(torch.empty(max(size, 1), device=device, dtype=torch.uint8))
-            return pointer(kept[-1])
+            return pointer_to(kept[-1])
 
-        cudnn.add((FLOAT, code, FLOAT), COUNT, (pointer(total), x, pointer(result)), allocate)
+        cudnn.add((FLOAT, code, FLOAT), COUNT, (pointer_to(total), x, pointer_to(result)), allocate)
         return 0, result
 
     yield f"pointwise ADD of the graph API, fp32 and {name} to fp32", graph, stalls + 1
@@ -73,28 +74,28 @@ def sums(cudnn: Library, device: torch.device, name: str) -> Iterator[tuple[str,
     yield f"cudnnReduceTensor, {name} to {name}", partial(reduce, code, dtype), stalls + 2
 
 
-def pointer(tensor: torch.Tensor) -> c_void_p:
-    """To its memory."""
+def pointer_to(tensor: torch.Tensor) -> c_void_p:
+    """Return the address of a tensor's memory."""
     return c_void_p(tensor.data_ptr())
 
 
 def main() -> None:
-    """Try each."""
+    """Try each way to sum in each type, and print the outcomes."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.torch_sums", description=__doc__)
-    parser.add_argument("--library", default="libcudnn.so.9", help="that PyTorch has loaded, or a path")
+    parser.add_argument("--library", default="libcudnn.so.9", help="PyTorch's own, or the path of another")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    torch.zeros(1, device=device)  # makes the CUDA context
+    torch.zeros(1, device=device)  # creates the CUDA context, which cuDNN needs
     cudnn, found = Library(arguments.library), {}
     for name, (_, _, stalls) in CODES.items():
-        for way, make, expected in sums(cudnn, device, name):
-            found[way] = tried(make, device, expected, stalls)
+        for way, make, expected in ways_to_sum(cudnn, device, name):
+            found[way] = try_sum(make, device, expected, stalls)
     print(json.dumps({"sums": found}))
 
 
-def tried(make: Sum, device: torch.device, expected: float, stalls: int) -> str:
-    """`fp32`, or in words what else came out."""
+def try_sum(make: Sum, device: torch.device, expected: float, stalls: int) -> str:
+    """Return `fp32` if the sum is right, else a text that says what happened instead."""
     try:
         status, output = make()
         if device.type == "cuda":

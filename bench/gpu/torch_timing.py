@@ -1,4 +1,4 @@
-"""How programs of PyTorch are timed, on a GPU and on the CPU. Nothing here knows of mucudnn."""
+"""Timing and peak memory for PyTorch programs, on a GPU and on the CPU. Nothing here imports mucudnn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 import torch
 
 MIB = 2**20
-SHORT_MS = 5.0  # below which a run is several calls, one behind the other, as a network makes them
+SHORT_MS = 5.0  # a run of a shorter call makes several calls in sequence, as a network does
 
 
 def wall_milliseconds(device: torch.device, work: Callable[[], object]) -> float:
-    """Of one call, with what it does on the host, from a device that is idle until it is done."""
+    """Return the ms from the start of one call on an idle device until the device is done."""
     synchronize(device)
     start = time.perf_counter()
     work()
@@ -22,7 +22,10 @@ def wall_milliseconds(device: torch.device, work: Callable[[], object]) -> float
 
 
 def median_milliseconds(device: torch.device, work: Callable[[], object], runs: int) -> float:
-    """Of one call: between two CUDA events around a run, or by the clock. One call before is not counted."""
+    """Return the median ms of one call: between CUDA events on a GPU, else by the clock.
+
+    Each of `runs` runs makes enough calls for SHORT_MS. One call before them is not counted.
+    """
     calls = max(1, min(100, int(SHORT_MS / max(wall_milliseconds(device, work), 1e-3))))
     times = [_milliseconds(device, work, calls) / calls for _ in range(runs)]
     return statistics.median(times)
@@ -44,17 +47,17 @@ def _milliseconds(device: torch.device, work: Callable[[], object], calls: int) 
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU is done."""
+    """Wait until the device is done, if it is a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_mib(device: torch.device) -> float | None:
-    """The most that PyTorch's allocator had given out: tensors, and cuDNN's workspaces."""
+    """Return the peak of PyTorch's allocator in MiB, cuDNN's workspaces included; None on the CPU."""
     return torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
 
 
 def versions(device: torch.device) -> dict[str, object]:
-    """Of PyTorch and of the library that it computes with, and whether fp32 convolutions take TF32 there."""
+    """Return the versions of PyTorch and cuDNN, and whether PyTorch allows TF32 in fp32 convolutions."""
     cudnn = torch.backends.cudnn.version() if device.type == "cuda" else None
     return {"torch": torch.__version__, "cudnn": str(cudnn), "tf32": torch.backends.cudnn.allow_tf32}

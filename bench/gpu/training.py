@@ -1,4 +1,4 @@
-"""Whole training steps in unmodified PyTorch: stock, with cuDNN's own tuning, and under the drop-in."""
+"""Training steps of whole networks in unmodified PyTorch: stock, with cudnn.benchmark, under the drop-in."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.programs import HOWS, call
+from bench.gpu.programs import LAUNCHES, call
 from bench.gpu.run import Case, Run
 from bench.record import Record
 from mucudnn.costs.journal import journal_of
 from mucudnn.errors import MucudnnError
 
-STOCK, DROP_IN = HOWS
+STOCK, DROP_IN = LAUNCHES
 FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"
 PEAK = "peak memory of PyTorch's allocator"
-WAYS = {  # name: how, and PyTorch's own tuning
+WAYS = {  # way -> key of LAUNCHES, and whether to set torch.backends.cudnn.benchmark
     "stock": (STOCK, False),
     "cudnn.benchmark": (STOCK, True),
     FIRST: (DROP_IN, False),
@@ -25,23 +25,23 @@ WAYS = {  # name: how, and PyTorch's own tuning
 
 
 def cases(run: Run) -> Iterator[Case]:
-    """Network after network."""
+    """Yield the training steps, network by network, each in all ways."""
     for network in run.setting.networks:
         for way in WAYS:
             yield Case("training", f"{network}, {way}", partial(_steps, run, network, way))
 
 
 def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
-    case, (how, tuned) = f"{network}, {way}", WAYS[way]
+    case, (launch, tuned) = f"{network}, {way}", WAYS[way]
     if way == SECOND and not run.has("training", f"{network}, {FIRST}"):
         raise MucudnnError("the first process was not done")
     journal = journal_of(run.store.programs_cache(network))
     before = _size(journal)
     arguments = (network, "--steps", str(run.setting.steps), *(("--benchmark",) if tuned else ()))
-    answer = call(run, how, "bench.gpu.torch_step", *arguments, share=network)
+    answer = call(run, launch, "bench.gpu.torch_step", *arguments, share=network)
     details: dict[str, Any] = {name: answer[name] for name in ("losses", "torch", "cudnn", "tf32", "drop_in")}
-    if how == DROP_IN:
-        # What a first process found already is of one that was stopped.
+    if launch == DROP_IN:
+        # A first process finds a journal only if a former one was stopped; then it has less to measure.
         details |= {"journal_bytes_before": before, "journal_bytes_added": _size(journal) - before}
     yield Record("training", case, "step", answer["step_ms"], "ms", details)
     yield Record("training", case, "first step", answer["first_ms"], "ms")

@@ -11,7 +11,7 @@ from mucudnn.measuring.engines import open_engine
 from mucudnn.sizes import format_size
 
 
-class Device:
+class ArrayDevice:
     """An engine, with workspaces that finished calls left for the next calls on the same stream.
 
     A stream has as many workspaces as calls ran on it at once. Each has the size of its largest call.
@@ -88,7 +88,7 @@ def _no_memory(size: int) -> NothingFitsError:
     return NothingFitsError(f"there is no memory for a workspace of {format_size(size)}")
 
 
-def device_named(name: str, threads: int | None = None) -> Device:
+def device_named(name: str, threads: int | None = None) -> ArrayDevice:
     """Return the device for `cpu` (the host engine) or such as `cuda:0` (cuDNN on the current CUDA device).
 
     The host engine runs on `threads` threads; None stands for MUCUDNN_THREADS. Raises NoEngineError, and
@@ -100,12 +100,12 @@ def device_named(name: str, threads: int | None = None) -> Device:
 
 
 @cache
-def _host_device(threads: int) -> Device:
-    return Device(open_engine("host", threads))
+def _host_device(threads: int) -> ArrayDevice:
+    return ArrayDevice(open_engine("host", threads))
 
 
 @cache
-def _cuda_device(name: str) -> Device:
+def _cuda_device(name: str) -> ArrayDevice:
     if not name.startswith("cuda:"):
         raise NoEngineError(f"there is no engine for arrays on {name}")
     try:
@@ -117,4 +117,4 @@ def _cuda_device(name: str) -> Device:
             f"the arrays are on {name}, but the current CUDA device is cuda:{engine.device_number}: "
             f"make {name} the current device"
         )
-    return Device(engine)
+    return ArrayDevice(engine)

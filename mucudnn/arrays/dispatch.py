@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
-from mucudnn.arrays.devices import Device, device_named
+from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import slices
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
 from mucudnn.listener import Listener
-from mucudnn.measuring.measure import machine_of
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
@@ -33,7 +32,7 @@ from mucudnn.problems.shapes import (
     whole_number,
 )
 from mucudnn.sizes import format_size, parse_limit
-from mucudnn.solver import Configuration
+from mucudnn.solver import Configuration, Tiling
 
 PlanOrPath = Plan | AnyPath
 
@@ -62,10 +61,10 @@ class Prepared:
     """A division made ready to run on its device, with the shapes of its tensors."""
 
     problem: Problem
-    configuration: Configuration
+    configuration: Configuration | Tiling
     shapes: dict[str, Shape]
     plan: PlanOrPath | None  # kept alive, because the key of `_prepared` holds its id
-    _device: Device
+    _device: ArrayDevice
     _division: Division
     _workspace: int
 
@@ -194,20 +193,22 @@ _read_plan = cache(read_plan)
 
 def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     problem, shapes = geometry(call)
+    kernel = Kernel(problem, call.pass_)
     device = device_named(call.device, call.threads)
-    planned = None if plan is None else known_plan(plan).find(problem, call.pass_)
+    planned = None if plan is None else known_plan(plan).find(kernel)
     if planned is not None:
         limit = None if call.workspace is None else limit_of(call.workspace)
-        configuration, tiles = _choose_planned(planned, limit)
+        configuration = _choose_planned(planned, limit)
     elif plan is not None and only_plan:
-        raise _make_missing_error(known_plan(plan), problem, call.pass_)
+        raise _make_missing_error(known_plan(plan), kernel)
     else:
-        configuration, tiles = _decide(device.engine, problem, call.pass_, limit_of(call.workspace))
+        configuration = _decide(device.engine, kernel, limit_of(call.workspace))
+    tiles = isinstance(configuration, Tiling)
     count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
     if refusal := refusal_of_slices(problem, call.pass_, count):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     try:
-        division = device.engine.prepare(problem, call.pass_, slices(configuration), tiles=tiles)
+        division = device.engine.prepare(problem, call.pass_, configuration.slices, tiles=tiles)
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, because it was made for another engine: {error}"
@@ -217,47 +218,46 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 
-def _decide(engine: Engine, problem: Problem, pass_: str, limit: int | None) -> tuple[Configuration, bool]:
-    """Return the fastest configuration, and whether its parts are tiles. Raises NothingFitsError."""
-    kernel, listener, policy = Kernel(problem, pass_), LogListener(), settings.BATCH_POLICY.read()
+def _decide(engine: Engine, kernel: Kernel, limit: int | None) -> Configuration | Tiling:
+    """Return the fastest configuration or tiling within a limit. Raises NothingFitsError."""
+    listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        benchmark(engine, cache, [kernel], policy, listener, comparing=False, limit=limit)
-        measured = {kernel: cache.measurements(machine_of(engine), problem, pass_)}
+        bench = Bench(engine, cache, listener)
+        benchmark(bench, [kernel], policy, comparing=False, limit=limit)
         try:
-            divided = decide(measured, policy, Limits(workspace=limit), listener)[0].chosen
+            [decision] = decide(bench.costs([kernel]), policy, Limits(workspace=limit), listener)
         except NothingFitsError:
-            tiles = better_tiles(engine, cache, kernel, policy, limit, None, listener)
+            tiles = better_tiles(bench, kernel, policy, limit, None)
             if tiles is None:
                 raise
-            return tiles, True
-        tiles = better_tiles(engine, cache, kernel, policy, limit, divided, listener)
-    return (divided, False) if tiles is None else (tiles, True)
+            return tiles
+        return better_tiles(bench, kernel, policy, limit, decision.chosen) or decision.chosen
 
 
-def _choose_planned(planned: PlanKernel, limit: int | None) -> tuple[Configuration, bool]:
-    """Return the plan's configuration to run, and whether its parts are tiles.
+def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | Tiling:
+    """Return the plan's tiles or choice.
 
-    It is the plan's tiles or choice. If these exceed the limit, it is the fastest configuration of the
-    desirable set within the limit. Raises NothingFitsError.
+    If these exceed the limit, it is the fastest configuration of the desirable set within the limit. Raises
+    NothingFitsError.
     """
     if planned.tiles is not None and (limit is None or planned.tiles.workspace <= limit):
-        return planned.tiles, True
+        return planned.tiles
     if limit is None or planned.chosen.workspace <= limit:
-        return planned.chosen, False
+        return planned.chosen
     fitting = [c for c in planned.desirable if c.workspace <= limit]
     if not fitting:
         raise NothingFitsError(
             f"nothing in the plan for {planned.pass_} of {planned.problem} fits {format_size(limit)} "
             "of workspace"
         )
-    return min(fitting, key=lambda configuration: configuration.time_ms), False
+    return min(fitting, key=lambda configuration: configuration.time_ms)
 
 
-def _make_missing_error(plan: Plan, problem: Problem, pass_: str) -> UsageError:
-    others = [str(k.problem) for k in plan.kernels if k.pass_ == pass_]
+def _make_missing_error(plan: Plan, kernel: Kernel) -> UsageError:
+    others = [str(k.problem) for k in plan.kernels if k.pass_ == kernel.pass_]
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
     there = ", ".join(others[:2]) + more if others else "none"
-    return UsageError(f"the plan has no {pass_} of {problem}: of this pass it has {there}")
+    return UsageError(f"the plan has no {kernel.pass_} of {kernel.problem}: of this pass it has {there}")
 
 
 def _is_exact(call: Call) -> bool:

@@ -9,10 +9,10 @@ from mucudnn.cli.devices import measure_on_devices, parse_devices
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import SUCCESS, Machine
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.described_device import bundled_devices, open_planner, plan, read_properties
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.text import short_names
 from mucudnn.problems.kernels import Kernel
@@ -55,8 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(terminal, needed=True) as cache:
-        new = benchmark(engine, cache, kernels, policy, terminal, comparing=False)
-        _show(cache, arguments, kernels, policy, {machine_of(engine): new})
+        bench = Bench(engine, cache, terminal)
+        new = benchmark(bench, kernels, policy, comparing=False)
+        _show(cache, arguments, kernels, policy, {bench.machine: new})
 
 
 def _show(
@@ -74,9 +75,9 @@ def _show(
         if len(made) > 1:
             rows.add_row(str(machine), style="bold")
         for name, kernel in zip(names, kernels, strict=True):
-            sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
+            sizes = usable_sizes(policy, kernel)
             label = f"{name} {kernel.pass_}"
-            for row in cache.measurements(machine, kernel.problem, kernel.pass_):
+            for row in cache.measurements(machine, kernel):
                 if row.micro_batch not in sizes or row.status != SUCCESS:
                     continue
                 cells = (f"{value:.3f}" for value in (row.median_ms or 0.0, (row.spread_ms or 0.0) / 2))
@@ -118,7 +119,7 @@ def _show_planned(
     for title in ("micro-batch", "engines", "least workspace", "with tensor cores"):
         rows.add_column(title, justify="right")
     for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
-        sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
+        sizes = usable_sizes(policy, kernel)
         label = f"{name} {kernel.pass_}"
         for size, found in candidates(planner, machine, cache, kernel, sizes).items():
             fast = [one for one in found if "tensor_op" in one.notes.split()]

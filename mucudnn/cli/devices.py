@@ -23,8 +23,8 @@ from mucudnn.costs.cache import default_path
 from mucudnn.costs.records import Machine
 from mucudnn.errors import InterruptedByUserError, MucudnnError, NoEngineError, UsageError
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.optimizer import benchmark
 
 Answer: TypeAlias = tuple[Machine, int] | Exception
@@ -133,4 +133,5 @@ def _measure(arguments: argparse.Namespace, listener: Listener) -> tuple[Machine
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(listener, needed=True) as cache:
-        return machine_of(engine), benchmark(engine, cache, kernels, policy, listener, comparing=False)
+        bench = Bench(engine, cache, listener)
+        return bench.machine, benchmark(bench, kernels, policy, comparing=False)

@@ -10,7 +10,6 @@ from mucudnn.cli.terminal import show
 from mucudnn.drop_in import doctor
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.libraries import (
-    SONAME,
     Found,
     find_libraries,
     format_version,
@@ -20,7 +19,7 @@ from mucudnn.drop_in.libraries import (
     version_of,
 )
 from mucudnn.errors import MucudnnError, NoEngineError
-from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.engines import SONAME, open_engine
 from mucudnn.output import write_lines
 
 HELP = "see whether `mucudnn run` works, for which programs, and why not"

@@ -10,6 +10,7 @@ from mucudnn.cli import options
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.cli.terminal import Terminal, opened_cache
 from mucudnn.costs.cache import Cache
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.plans.plan import write_plan
@@ -58,7 +59,7 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     engine = open_engine(*options.engine_options(arguments))
     terminal = Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        return optimize(engine, cache, kernels, policy, limits, terminal, run=not arguments.no_run)
+        return optimize(Bench(engine, cache, terminal), kernels, policy, limits, run=not arguments.no_run)
 
 
 def _replay(arguments: argparse.Namespace) -> Result:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from mucudnn import settings
 from mucudnn.errors import UsageError
 from mucudnn.plans.decide import Limits
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, bundled_networks, read_network
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, bundled_networks, read_kernels
 from mucudnn.problems.policies import POLICIES
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -137,7 +137,7 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
     """Return the kernels that the flags ask for. Raises UsageError."""
     flags = Flags(arguments.batch, arguments.dtype, arguments.layout, arguments.math)
-    return read_network(arguments.network, flags, arguments.passes)
+    return read_kernels(arguments.network, flags, arguments.passes)
 
 
 def policy_of(arguments: argparse.Namespace) -> str:

@@ -5,12 +5,12 @@ import argparse
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, show, table
 from mucudnn.errors import MucudnnError
-from mucudnn.measuring.buffers import memory_cap
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
 from mucudnn.plans.text import micro_batches, milliseconds
 from mucudnn.plans.verify import foreign, verify
 from mucudnn.problems.descriptor import short_text
+from mucudnn.problems.kernels import Kernel
 from mucudnn.settings import LIBRARY, parse_threads
 from mucudnn.sizes import format_size
 
@@ -99,29 +99,29 @@ def _verify(arguments: argparse.Namespace) -> None:
     elsewhere = foreign(plan, engine)
     if elsewhere:
         raise MucudnnError(f"{arguments.plan} does not hold here: {'; '.join(elsewhere)}")
-    findings = verify(plan, engine, memory_cap(engine), Terminal(), run=not arguments.no_run)
+    checks = verify(plan, engine, Terminal(), run=not arguments.no_run)
     rows = table()
     for name in ("kernel", "chosen micro-batches"):
         rows.add_column(name, overflow="fold")
     for name in ("plan's ms", "ms now"):
         rows.add_column(name, justify="right", no_wrap=True)
-    for finding in findings:
-        chosen = finding.kernel.chosen
+    for check in checks:
+        chosen = check.kernel.chosen
         rows.add_row(
-            _format_name(finding.kernel),
+            _format_name(check.kernel),
             micro_batches(chosen),
             milliseconds(chosen.time_ms),
-            milliseconds(finding.time_ms),
+            milliseconds(check.time_ms),
         )
     show(rows, "")
-    for finding in findings:
-        show(*(f"{_format_name(finding.kernel)}: {complaint}" for complaint in finding.complaints))
-    failed = sum(bool(finding.complaints) for finding in findings)
+    for check in checks:
+        show(*(f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints))
+    failed = sum(bool(check.complaints) for check in checks)
     if failed:
-        raise MucudnnError(f"{failed} of the plan's {len(findings)} kernels do not hold any more")
-    slower = sum(finding.slower is not None for finding in findings)
+        raise MucudnnError(f"{failed} of the plan's {len(checks)} kernels do not hold any more")
+    slower = sum(check.slower is not None for check in checks)
     show(
-        f"{len(findings)} of {len(findings)} kernels hold."
+        f"{len(checks)} of {len(checks)} kernels hold."
         + (f" {slower} took longer than planned." if slower else "")
     )
 
@@ -155,8 +155,8 @@ def _diff(arguments: argparse.Namespace) -> None:
     )
 
 
-def _index_by_kernel(plan: Plan) -> dict[tuple[str, str], PlanKernel]:
-    return {(str(kernel.problem), kernel.pass_): kernel for kernel in plan.kernels}
+def _index_by_kernel(plan: Plan) -> dict[Kernel, PlanKernel]:
+    return {planned.kernel: planned for planned in plan.kernels}
 
 
 def _format_name(kernel: PlanKernel | None) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.table import CostTable
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output import write_lines
 from mucudnn.plans.optimizer import Result, optimize, replay
@@ -49,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
         with opened_cache(terminal, needed=False) as cache:
-            result = optimize(engine, cache, kernels, policy, limits, terminal, run=not arguments.no_run)
+            bench = Bench(engine, cache, terminal)
+            result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
             report = _gather(arguments.network, result, cache)
     _write_page(report, arguments.output)
     lines = [*report.advice, ""]
@@ -60,8 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _gather(network: str, result: Result, cache: Cache) -> Report:
     kernels = [decision.kernel for decision in result.decisions]
-    measured = {k: cache.measurements(result.machine, k.problem, k.pass_) for k in kernels}
-    return gather(network, result, measured)
+    return gather(network, result, CostTable.read(cache, result.machine, kernels))
 
 
 def _write_page(report: Report, path: Path) -> None:

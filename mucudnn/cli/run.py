@@ -12,8 +12,9 @@ from mucudnn import settings
 from mucudnn.cli import options
 from mucudnn.costs.cache import default_path
 from mucudnn.drop_in.elf import NotElfError
-from mucudnn.drop_in.libraries import chosen_library, find_libraries, preloading, shim_path, unknown_functions
+from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unknown_functions
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
+from mucudnn.measuring.engines import chosen_library
 from mucudnn.plans.plan import read_plan
 from mucudnn.sizes import parse_limit
 

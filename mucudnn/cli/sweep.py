@@ -12,8 +12,8 @@ from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.costs.records import Machine
 from mucudnn.errors import UsageError
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
 from mucudnn.plans.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.problems.descriptor import short_text
@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     limit = options.workspace_of(arguments)
     engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        sweeps, new = sweep(engine, cache, kernels, sizes, policy, limit, terminal)
+        bench = Bench(engine, cache, terminal)
+        sweeps, new = sweep(bench, kernels, sizes, policy, limit)
     names = short_names([k.name or short_text(k.problem, mini_batch=False) for k in kernels])
     titles = [f"{name} {kernel.pass_}" for name, kernel in zip(names, kernels, strict=True)]
     if arguments.plot:
@@ -61,10 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
 
         write_sweeps(dict(zip(titles, sweeps, strict=True)), arguments.plot)
     if arguments.json:
-        print(json.dumps(_make_json(sweeps, machine_of(engine), limit, new), indent=1))
+        print(json.dumps(_make_json(sweeps, bench.machine, limit, new), indent=1))
         return
     allowed = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
-    lines: list[Table | str] = [f"{arguments.network}: within {allowed}", f"on {machine_of(engine)}", ""]
+    lines: list[Table | str] = [f"{arguments.network}: within {allowed}", f"on {bench.machine}", ""]
     for title, found in zip(titles, sweeps, strict=True):
         lines += [title, _make_table(found), ""]
         lines += [cliff_sentence(cliff, limit) for cliff in found.cliffs] or ["No cliff."]

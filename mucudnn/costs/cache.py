@@ -7,11 +7,11 @@ from typing import Any
 import platformdirs
 
 from mucudnn import settings
-from mucudnn._native import Problem, format_candidates, parse_candidates
+from mucudnn._native import format_candidates, parse_candidates
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims
 from mucudnn.costs.file import Database, UnwritableError
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, TileComparison
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import (
     COMPARISON,
@@ -19,12 +19,15 @@ from mucudnn.costs.schema import (
     KERNEL_KEY,
     MACHINE,
     MEASUREMENT,
+    TILE_COMPARISON,
     Table,
     record_of,
 )
 from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.listener import Listener
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, Tiling
 
 _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
@@ -139,61 +142,85 @@ class Cache(CacheRows):
             )
         return found
 
-    def measurements(self, machine: Machine, problem: Problem, pass_: str) -> list[Measurement]:
+    def measurements(self, machine: Machine, kernel: Kernel) -> list[Measurement]:
         """Return all that was measured of the problem's geometry at any size, by size and algorithm."""
-        rows = self._kernel_rows(MEASUREMENT, machine, problem, pass_)
+        rows = self._kernel_rows(MEASUREMENT, machine, kernel)
         found = {(row["micro_batch"], row["algorithm"]): row for row in rows}
         return [record_of(Measurement, found[place]) for place in sorted(found)]
 
-    def add(self, machine: Machine, problem: Problem, pass_: str, measured: Measurement) -> None:
+    def add(self, machine: Machine, kernel: Kernel, measured: Measurement) -> None:
         """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
-        self._keep(MEASUREMENT, machine, problem, pass_, vars(measured))
+        self._keep(MEASUREMENT, machine, kernel, vars(measured))
 
-    def enumerations(self, machine: Machine, problem: Problem, pass_: str) -> dict[int, list[Listed]]:
+    def enumerations(self, machine: Machine, kernel: Kernel) -> dict[int, list[Listed]]:
         """Return what can run at each size that the engine listed whole, in the engine's order."""
-        rows = self._kernel_rows(ENUMERATION, machine, problem, pass_)
+        rows = self._kernel_rows(ENUMERATION, machine, kernel)
         texts = {row["micro_batch"]: row["candidates"] for row in rows}
         return {size: [Listed(*one) for one in parse_candidates(text)] for size, text in texts.items()}
 
     def add_enumeration(
-        self, machine: Machine, problem: Problem, pass_: str, micro_batch: int, candidates: Sequence[Listed]
+        self, machine: Machine, kernel: Kernel, micro_batch: int, candidates: Sequence[Listed]
     ) -> None:
         """Keep all that can run at a size."""
         listed = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
-        self._keep(ENUMERATION, machine, problem, pass_, listed)
+        self._keep(ENUMERATION, machine, kernel, listed)
 
     def comparison(
-        self, machine: Machine, problem: Problem, pass_: str, undivided: str, divided: str
+        self, machine: Machine, kernel: Kernel, undivided: Configuration | None, divided: Configuration
     ) -> Comparison | None:
-        """Return the comparison of two configurations, given as text; `undivided` is empty if none fits."""
-        for row in reversed(self._kernel_rows(COMPARISON, machine, problem, pass_)):
-            if (row["undivided"], row["divided"]) == (undivided, divided):
-                return record_of(Comparison, row)
-        return None
+        """Return the comparison of two configurations; `undivided` is None if none fits."""
+        row = self._find(COMPARISON, machine, kernel, _texts(undivided=undivided, divided=divided))
+        return None if row is None else record_of(Comparison, row)
 
     def add_comparison(
         self,
         machine: Machine,
-        problem: Problem,
-        pass_: str,
-        undivided: str,
-        divided: str,
+        kernel: Kernel,
+        undivided: Configuration | None,
+        divided: Configuration,
         compared: Comparison,
     ) -> None:
         """Keep one comparison, at once."""
-        values = {"undivided": undivided, "divided": divided, **vars(compared)}
-        self._keep(COMPARISON, machine, problem, pass_, values)
+        values = _texts(undivided=undivided, divided=divided) | vars(compared)
+        self._keep(COMPARISON, machine, kernel, values)
 
-    def _kernel_rows(
-        self, table: Table, machine: Machine, problem: Problem, pass_: str
-    ) -> list[dict[str, Any]]:
+    def tile_comparison(
+        self, machine: Machine, kernel: Kernel, division: Configuration, tiles: Tiling
+    ) -> TileComparison | None:
+        """Return the comparison of tiles with a division of the mini-batch."""
+        row = self._find(TILE_COMPARISON, machine, kernel, _texts(division=division, tiles=tiles))
+        return None if row is None else record_of(TileComparison, row)
+
+    def add_tile_comparison(
+        self,
+        machine: Machine,
+        kernel: Kernel,
+        division: Configuration,
+        tiles: Tiling,
+        compared: TileComparison,
+    ) -> None:
+        """Keep one comparison, at once."""
+        values = _texts(division=division, tiles=tiles) | vars(compared)
+        self._keep(TILE_COMPARISON, machine, kernel, values)
+
+    def _find(
+        self, table: Table, machine: Machine, kernel: Kernel, wanted: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return the row of a kernel that has these values; the user's own before a shipped one."""
+        rows = reversed(self._kernel_rows(table, machine, kernel))
+        return next((row for row in rows if wanted.items() <= row.items()), None)
+
+    def _kernel_rows(self, table: Table, machine: Machine, kernel: Kernel) -> list[dict[str, Any]]:
         """Return the rows of a kernel; the user's own come after those that are shipped, and win."""
-        text = table.problem_text(problem)
+        text, pass_ = table.problem_text(kernel.problem), kernel.pass_
         shipped = [] if self._system is None else self._system.rows(machine, text, pass_)
         own = self.select(table, _OF_KERNEL, (*machine.identity, text, pass_))
         return [*(row for of, row in shipped if of is table), *own]
 
-    def _keep(
-        self, table: Table, machine: Machine, problem: Problem, pass_: str, own: Mapping[str, Any]
-    ) -> None:
-        self._upsert(table, table.row(machine, problem, pass_, own), "")
+    def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
+        self._upsert(table, table.row(machine, kernel, own), "")
+
+
+def _texts(**configurations: Configuration | Tiling | None) -> dict[str, Any]:
+    """Return the text of each configuration; that of None is empty."""
+    return {name: "" if one is None else str(one) for name, one in configurations.items()}

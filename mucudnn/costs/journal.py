@@ -14,6 +14,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
+from mucudnn.problems.kernels import Kernel
 
 
 def journal_of(cache: Path) -> Path:
@@ -55,11 +56,17 @@ def rows_of(text: str) -> Iterator[Row]:
                 one = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
                 )
-                yield MEASUREMENT, MEASUREMENT.row(machine, problem, pass_, vars(one), measured_at=time)
+                yield (
+                    MEASUREMENT,
+                    MEASUREMENT.row(machine, Kernel(problem, pass_), vars(one), measured_at=time),
+                )
             for problem, pass_, api, text in candidates:
                 if api == _api_of_engine(problem, is_host=is_host):
                     listed = {"micro_batch": problem.mini_batch, "candidates": text}
-                    yield ENUMERATION, ENUMERATION.row(machine, problem, pass_, listed, measured_at=time)
+                    yield (
+                        ENUMERATION,
+                        ENUMERATION.row(machine, Kernel(problem, pass_), listed, measured_at=time),
+                    )
 
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:

@@ -1,13 +1,9 @@
 """The records of the cache: machines, algorithms, measurements, and comparisons of whole runs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from mucudnn.solver import Configuration, MicroConfiguration
-
-Slices: TypeAlias = tuple[tuple[int, str], ...]
+from mucudnn.solver import MicroConfiguration
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
 PLANNING = "planned"  # in the place of a machine's engine: nothing is measured on it
@@ -87,19 +83,16 @@ class Comparison:
         return None if self.undivided_ms is None else self.undivided_ms / self.divided_ms
 
 
-def grouped(parts: Sequence[MicroConfiguration]) -> list[tuple[int, MicroConfiguration]]:
-    """Return (how many, part) for each run of equal parts, in order."""
-    runs = [list(run) for _, run in groupby(parts, key=lambda p: (p.micro_batch, p.algorithm))]
-    return [(len(run), run[0]) for run in runs]
+@dataclass(frozen=True)
+class TileComparison:
+    """A kernel's tiles, with their copies, and its division of the mini-batch, run whole in turns."""
 
+    division_ms: float
+    tiles_ms: float
+    division_spread_ms: float
+    tiles_spread_ms: float
 
-def slices(configuration: Configuration) -> Slices:
-    """Return the (micro-batch size, algorithm) of each part, as engines take them."""
-    return tuple((part.micro_batch, part.algorithm) for part in configuration.parts)
-
-
-def describe(configuration: Configuration) -> str:
-    """Return a text such as `4*16 WINOGRAD_NONFUSED`, several joined by ` + `."""
-    return " + ".join(
-        f"{times}*{part.micro_batch} {part.algorithm}" for times, part in grouped(configuration.parts)
-    )
+    @property
+    def speedup(self) -> float:
+        """The time of the division over that of the tiles."""
+        return self.division_ms / self.tiles_ms

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 from mucudnn import __version__
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement, TileComparison
 from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
+from mucudnn.problems.kernels import Kernel
 
 Record = TypeVar("Record")
 
@@ -103,8 +104,7 @@ class Table:
     def row(
         self,
         machine: Machine,
-        problem: Problem,
-        pass_: str,
+        kernel: Kernel,
         own: Mapping[str, Any],
         *,
         measured_at: str | None = None,
@@ -112,8 +112,8 @@ class Table:
         """Return an exported row for the values of the table's own columns. Without a time it is of now."""
         return {
             **vars(machine),
-            "problem": self.problem_text(problem),
-            "pass": pass_,
+            "problem": self.problem_text(kernel.problem),
+            "pass": kernel.pass_,
             **{column.name: own[column.name] for column in self.own},
             "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
             "version": __version__,
@@ -139,6 +139,13 @@ COMPARISON = Table(
     ("undivided", "divided"),
     keeps_mini_batch=True,
 )
+TILE_COMPARISON = Table(
+    "tile_comparison",
+    "tile_comparisons",
+    (Column("division", str), Column("tiles", str), *columns_of(TileComparison)),
+    ("division", "tiles"),
+    keeps_mini_batch=True,
+)
 # A row lists everything that can run at a micro-batch size: other algorithms are not there, or cannot run.
 ENUMERATION = Table(
     "enumeration",
@@ -146,6 +153,6 @@ ENUMERATION = Table(
     (Column("micro_batch", int), Column("candidates", str)),
     ("micro_batch",),
 )
-TABLES = (MEASUREMENT, COMPARISON, ENUMERATION)
+TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION)
 
 Row: TypeAlias = tuple[Table, dict[str, Any]]

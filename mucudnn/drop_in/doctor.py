@@ -14,15 +14,14 @@ from pathlib import Path
 
 from mucudnn.drop_in.elf import Elf, NotElfError, mapped, read_elf
 from mucudnn.drop_in.libraries import (
-    SONAME,
     TIMEOUT,
-    chosen_library,
     format_version,
     preloading,
     run_child,
     shim_path,
 )
 from mucudnn.errors import UsageError
+from mucudnn.measuring.engines import SONAME, chosen_library
 
 _OPEN = """
 import ctypes

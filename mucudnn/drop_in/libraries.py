@@ -13,8 +13,8 @@ from pathlib import Path
 from mucudnn import settings
 from mucudnn._native import host_library
 from mucudnn.drop_in.elf import Elf, read_elf
+from mucudnn.measuring.engines import SONAME, chosen_library
 
-SONAME = "libcudnn.so.9"
 TIMEOUT = 60  # seconds that a child process may take
 _ASK_VERSION = """
 import ctypes, sys
@@ -55,24 +55,13 @@ def _list_functions(library: Elf) -> frozenset[str]:
     return frozenset(name for name in library.exports if name.startswith("cudnn"))
 
 
-def chosen_library() -> Path | None:
-    """Return the library that MUCUDNN_LIBRARY names; None if it is not set.
-
-    Raises UsageError if the variable cannot be read.
-    """
-    choice: str | None = settings.LIBRARY.read()
-    if choice == "host":
-        return Path(host_library())
-    return Path(choice) if choice else None
-
-
 def find_libraries() -> list[Found]:
     """Return every libcudnn.so.9 that can be found, each file once, without the drop-in itself.
 
     That of MUCUDNN_LIBRARY comes first. Raises UsageError if that variable cannot be read.
     """
     chosen = chosen_library()
-    named = [Found(chosen, "MUCUDNN_LIBRARY")] if chosen else []
+    named = [Found(chosen, settings.LIBRARY.variable)] if chosen else []
     found: dict[Path, Found] = {}
     for item in (*named, *_search_packages(), *_search_path(), *_search_loader_cache()):
         if item.path.is_file() or item in named:

@@ -8,11 +8,6 @@ from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
 
-def memory_cap(engine: Engine) -> int:
-    """Return the bytes that a measurement may allocate: half of the device's memory available now."""
-    return engine.available_memory // 2
-
-
 @dataclass(frozen=True)
 class Extent:
     """The bytes of x, w, y and the epilogue's operands for a number of samples."""

@@ -18,7 +18,7 @@ def candidates(
     An algorithm that fails for a passing reason, such as a lack of memory, is not kept as failed. The list
     is then incomplete and not kept either, so that the next call asks the source again.
     """
-    known = cache.enumerations(machine, kernel.problem, kernel.pass_)
+    known = cache.enumerations(machine, kernel)
     for size in sizes:
         if size not in known:
             known[size] = _ask(source, machine, cache, kernel, size)
@@ -26,16 +26,15 @@ def candidates(
 
 
 def _ask(source: Engine | Planner, machine: Machine, cache: Cache, kernel: Kernel, size: int) -> list[Listed]:
-    problem, pass_ = kernel.problem.replace(mini_batch=size), kernel.pass_
-    enumeration = source.enumerate(problem, pass_)
-    measured = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
+    enumeration = source.enumerate(kernel.at(size).problem, kernel.pass_)
+    measured = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel)}
     runnable = []
     for c in enumeration:
         if c.status == SUCCESS:
             runnable.append(Listed(c.algorithm, c.workspace, c.notes))
         elif c.is_lasting and (size, c.algorithm) not in measured:
             failure = Measurement(size, c.algorithm, c.status, c.workspace, c.notes)
-            cache.add(machine, problem, pass_, failure)
+            cache.add(machine, kernel, failure)
     if enumeration.is_complete:
-        cache.add_enumeration(machine, problem, pass_, size, runnable)
+        cache.add_enumeration(machine, kernel, size, runnable)
     return runnable

@@ -7,45 +7,46 @@ from collections.abc import Sequence
 import numpy as np
 
 from mucudnn._native import Engine, EngineError
-from mucudnn.costs.records import Comparison, Slices, slices
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent
+from mucudnn.costs.records import Comparison
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.reference import Reference, piece_of
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration
+from mucudnn.solver import Configuration, Slices
 
 _BUDGET_MS = 2000.0
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
 
 
 def compare(
-    engine: Engine, kernel: Kernel, undivided: Configuration | None, divided: Configuration, cap: int
+    bench: Bench, kernel: Kernel, undivided: Configuration | None, divided: Configuration
 ) -> Comparison:
     """Run both configurations in turns on the whole mini-batch, and return their times and errors.
 
-    `cap` bounds the bytes that are allocated. Raises MucudnnError if the tensors take more than `cap`.
+    Raises MucudnnError if the tensors do not fit the bench's memory.
     """
-    problem, pass_ = kernel.problem, kernel.pass_
-    measuring_extent(problem, cap, engine.bytes_beyond_caches)
+    engine, problem, pass_ = bench.engine, kernel.problem, kernel.pass_
+    bench.extent(kernel)
     tensors = Tensors.random(engine, problem, extent(problem))
     configurations = [divided] if undivided in (None, divided) else [divided, undivided]
     assert None not in configurations
     workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
-    divisions = [engine.prepare(problem, pass_, slices(c)) for c in configurations]
+    divisions = [engine.prepare(problem, pass_, c.slices) for c in configurations]
     times = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
     )
     workspace = None
-    errors = _Errors(engine, kernel, tensors, cap)
+    errors = _Errors(engine, kernel, tensors, bench.memory_cap)
     return Comparison(
         undivided_ms=statistics.median(times[-1]) if undivided else None,
         divided_ms=statistics.median(times[0]),
         undivided_spread_ms=spread(times[-1]) if undivided else None,
         divided_spread_ms=spread(times[0]),
-        error=errors.measure(slices(divided)),
+        error=errors.measure(divided.slices),
         same_algorithms_error=errors.worst_undivided({part.algorithm for part in divided.parts}),
-        undivided_error=errors.measure(slices(undivided)) if undivided else None,
+        undivided_error=errors.measure(undivided.slices) if undivided else None,
     )
 
 

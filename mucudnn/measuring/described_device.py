@@ -90,8 +90,8 @@ def plan(
     """
     missing = []
     for kernel in kernels:
-        known = cache.enumerations(machine, kernel.problem, kernel.pass_)
-        sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
+        known = cache.enumerations(machine, kernel)
+        sizes = usable_sizes(policy, kernel)
         missing += [(kernel, size) for size in sizes if size not in known]
     for kernel, size in listener.track(missing, "Planning", total=len(missing)):
         candidates(planner, machine, cache, kernel, [size])

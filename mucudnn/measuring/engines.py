@@ -8,6 +8,8 @@ from mucudnn import settings
 from mucudnn._native import Engine, EngineError, host_library
 from mucudnn.errors import NoEngineError
 
+SONAME = "libcudnn.so.9"
+
 
 def open_engine(choice: str, threads: int) -> Engine:
     """Open the engine for `auto`, `host`, `cudnn` or the path of a library.
@@ -45,11 +47,23 @@ def _open_cudnn() -> Engine:
     raise NoEngineError(f"no cuDNN device: {reason}; --engine host computes on the CPU") from None
 
 
+def chosen_library() -> Path | None:
+    """Return the library that MUCUDNN_LIBRARY names; None if it is not set.
+
+    Raises UsageError if the variable cannot be read.
+    """
+    choice: str | None = settings.LIBRARY.read()
+    if choice == "host":
+        return Path(host_library())
+    return Path(choice) if choice else None
+
+
 def cudnn_paths() -> list[str]:
     """Return the names and paths to try for cuDNN, in order."""
-    given = settings.LIBRARY.read()
-    name = "libcudnn.so.9"
-    return [given] if given not in (None, "host") else [name, *installed(f"cudnn/lib/{name}")]
+    chosen = chosen_library()
+    if chosen is None or str(chosen) == host_library():
+        return [SONAME, *installed(f"cudnn/lib/{SONAME}")]
+    return [str(chosen)]
 
 
 def _installed_cudart() -> str:

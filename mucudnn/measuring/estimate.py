@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from mucudnn._native import Engine
 from mucudnn.costs.records import SUCCESS
+from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import comparison_memory
-from mucudnn.measuring.measure import BUDGET_MS, LEAST_RUNS, Survey, machine_of
+from mucudnn.measuring.measure import BUDGET_MS, LEAST_RUNS, Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
@@ -14,24 +15,24 @@ from mucudnn.sizes import format_size
 COMPARISON_RUNS = 16
 
 
-def forecast(engine: Engine, found: Survey, compared: Sequence[Kernel], cap: int) -> str:
+def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str:
     """Return one line that tells the number of measurements, and the time and memory that they will take."""
-    largest = max((task.kernel for task in found.tasks), key=lambda kernel: kernel.problem.flops)
-    rate = _measure_flops_per_ms(engine, largest)
+    largest = max((task.kernel for task in missing.tasks), key=lambda kernel: kernel.problem.flops)
+    rate = _measure_flops_per_ms(bench.engine, largest)
     total_ms = 0.0
-    for task in found.tasks:
-        run_ms = task.kernel.problem.replace(mini_batch=task.micro_batch).flops / rate
+    for task in missing.tasks:
+        run_ms = task.kernel.at(task.micro_batch).problem.flops / rate
         runs = min(max(BUDGET_MS / run_ms, LEAST_RUNS), task.repeats)
         total_ms += (1 + runs) * run_ms
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
-    memory = max(found.memory, *(comparison_memory(kernel, cap) for kernel in compared), 0)
-    kernels = len({task.kernel for task in found.tasks})
-    times = f"{len(found.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {machine_of(engine)}"
+    memory = max(missing.memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in compared), 0)
+    kernels = len({task.kernel for task in missing.tasks})
+    times = f"{len(missing.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {bench.machine}"
     return f"Measuring {times}: about {_format_duration(total_ms / 1000)} and {format_size(memory)} of memory"
 
 
 def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
-    problem = kernel.problem.replace(mini_batch=1)
+    problem = kernel.at(1).problem
     runnable = [c for c in engine.enumerate(problem, kernel.pass_) if c.status == SUCCESS]
     if not runnable:
         return 1e7

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
-from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
-from mucudnn.listener import Listener
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, measuring_extent
-from mucudnn.measuring.candidates import candidates
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -40,11 +38,11 @@ class Task:
         A division sums the times of many small slices, and their errors with them. So small sizes get as many
         runs as a division of the mini-batch has slices.
         """
-        return max(RUNS, self.kernel.problem.mini_batch // self.micro_batch)
+        return max(RUNS, self.kernel.mini_batch // self.micro_batch)
 
 
 @dataclass
-class Survey:
+class Worklist:
     """The measurements to make, and those that need too much memory."""
 
     tasks: list[Task] = field(default_factory=list)
@@ -52,77 +50,68 @@ class Survey:
     memory: int = 0  # the most bytes that measuring allocates at once
 
 
-def machine_of(engine: Engine) -> Machine:
-    """Return the machine that an engine's measurements belong to."""
-    return Machine(engine.kind, engine.device, engine.library, engine.threads)
-
-
-def survey(
-    engine: Engine,
-    cache: Cache,
-    kernels: Sequence[Kernel],
-    policy: str,
-    cap: int,
-    limit: int | None = None,
-) -> Survey:
+def find_missing(bench: Bench, kernels: Sequence[Kernel], policy: str, limit: int | None = None) -> Worklist:
     """Find the candidates of these kernels that the cache has no measurement of.
 
     The engine is asked for candidates that the cache does not know. Candidates that need more workspace than
-    `limit` bytes are left out; those that do not fit `cap` bytes with their tensors are listed apart.
-    Raises MucudnnError if a kernel's tensors alone take more than `cap` bytes.
+    `limit` bytes are left out; those that do not fit the bench's memory with their tensors are listed apart.
+    Raises MucudnnError if a kernel's tensors alone do not fit it.
     """
-    machine, found = machine_of(engine), Survey()
+    missing = Worklist()
     for kernel in kernels:
-        problem, pass_ = kernel.problem, kernel.pass_
-        sizes = usable_sizes(policy, problem, pass_)
-        known = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, problem, pass_)}
+        sizes = usable_sizes(policy, kernel)
+        known = _find_known(bench, kernel)
         if not {size for size, _ in known}.issuperset(sizes):
-            measuring_extent(problem, cap, engine.bytes_beyond_caches)
+            bench.extent(kernel)
         tasks = [
             Task(kernel, size, *candidate)
-            for size, listed in candidates(engine, machine, cache, kernel, sizes).items()
+            for size, listed in bench.candidates(kernel, sizes).items()
             for candidate in listed
             if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
         ]
         if tasks:
-            tensors = measuring_extent(problem, cap, engine.bytes_beyond_caches).total
+            tensors, cap = bench.extent(kernel).total, bench.memory_cap
             fitting = [task for task in tasks if tensors + task.workspace <= cap]
-            found.tasks += fitting
-            found.beyond_memory += [task for task in tasks if tensors + task.workspace > cap]
-            found.memory = max(found.memory, tensors + max((task.workspace for task in fitting), default=0))
-    return found
+            missing.tasks += fitting
+            missing.beyond_memory += [task for task in tasks if tensors + task.workspace > cap]
+            needed = tensors + max((task.workspace for task in fitting), default=0)
+            missing.memory = max(missing.memory, needed)
+    return missing
 
 
-def measure(engine: Engine, cache: Cache, found: Survey, cap: int, listener: Listener) -> int:
+def measure(bench: Bench, missing: Worklist) -> int:
     """Make the measurements and keep each in the cache at once. Returns the number that this process made.
 
     Other processes that use the cache may make some of them.
     """
-    if found.beyond_memory:
-        worst = max(found.beyond_memory, key=lambda task: task.workspace)
-        listener.message(
-            f"Not measured: {len(found.beyond_memory)} algorithms that need too much memory, such as "
+    if missing.beyond_memory:
+        worst = max(missing.beyond_memory, key=lambda task: task.workspace)
+        bench.listener.message(
+            f"Not measured: {len(missing.beyond_memory)} algorithms that need too much memory, such as "
             f"{worst.algorithm} for {worst.kernel} at {worst.micro_batch} with "
             f"{format_size(worst.workspace)} of workspace"
         )
     largest: dict[Kernel, int] = {}
-    for task in found.tasks:
+    for task in missing.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
-    unmeasured = _claim_tasks(cache, machine_of(engine), found.tasks)
-    progress = listener.track(unmeasured, "Measuring", total=len(found.tasks))
+    unmeasured = _claim_tasks(bench, missing.tasks)
+    progress = bench.listener.track(unmeasured, "Measuring", total=len(missing.tasks))
     made = 0
     for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
-        made += _measure_kernel(engine, cache, kernel, tasks, largest[kernel], cap)
+        made += _measure_kernel(bench, kernel, tasks, largest[kernel])
     return made
 
 
-def _claim_tasks(cache: Cache, machine: Machine, tasks: Sequence[Task]) -> Iterator[Task]:
+def _find_known(bench: Bench, kernel: Kernel) -> set[tuple[int, str]]:
+    """Return the (micro-batch size, algorithm) pairs that the cache has a measurement of."""
+    return {(m.micro_batch, m.algorithm) for m in bench.cache.measurements(bench.machine, kernel)}
+
+
+def _claim_tasks(bench: Bench, tasks: Sequence[Task]) -> Iterator[Task]:
     """Claim one kernel after the other, and yield its tasks that no other process has done by then."""
     kernels = [(kernel, list(group)) for kernel, group in groupby(tasks, key=lambda task: task.kernel)]
-    for kernel, group in cache.claimed(kernels, lambda item: _name_claim(machine, item[0])):
-        known = {
-            (m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel.problem, kernel.pass_)
-        }
+    for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
+        known = _find_known(bench, kernel)
         yield from (task for task in group if (task.micro_batch, task.algorithm) not in known)
 
 
@@ -130,20 +119,17 @@ def _name_claim(machine: Machine, kernel: Kernel) -> str:
     return f"measure {machine.identity} {problem_key(kernel.problem)} {kernel.pass_}"
 
 
-def _measure_kernel(
-    engine: Engine, cache: Cache, kernel: Kernel, tasks: Iterable[Task], workspace_size: int, cap: int
-) -> int:
+def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace_size: int) -> int:
     """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
-    extent = measuring_extent(kernel.problem, cap, engine.bytes_beyond_caches)
-    tensors = Tensors.random(engine, kernel.problem, extent)
+    engine = bench.engine
+    tensors = Tensors.random(engine, kernel.problem, bench.extent(kernel))
     workspace = allocate_workspace(engine, workspace_size)
     made, fastest = 0, dict[int, float]()
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
-        problem = kernel.problem.replace(mini_batch=task.micro_batch)
         times, status = [], SUCCESS
         try:
             times = engine.measure(
-                problem,
+                kernel.at(task.micro_batch).problem,
                 kernel.pass_,
                 task.algorithm,
                 tensors.x,
@@ -160,7 +146,7 @@ def _measure_kernel(
             # A broken device raises here too. Then the failure says nothing about the algorithm.
             engine.available_memory  # noqa: B018
             status = _read_status(error)
-        cache.add(machine_of(engine), problem, kernel.pass_, _make_measurement(engine, task, status, times))
+        bench.cache.add(bench.machine, kernel, _make_measurement(engine, task, status, times))
     return made
 
 

@@ -6,7 +6,8 @@ from itertools import chain
 
 from mucudnn._native import most_slices, most_slices_in_place
 from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Measurement
-from mucudnn.errors import MucudnnError, NothingFitsError
+from mucudnn.costs.table import CostTable
+from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -60,17 +61,17 @@ class Decision:
 
 
 def decide(
-    measured: Mapping[Kernel, Sequence[Measurement]],
+    costs: CostTable,
     policy: str,
     limits: Limits,
     listener: Listener | None = None,
 ) -> list[Decision]:
-    """Choose a configuration for every kernel from its measurements at the policy's sizes.
+    """Choose a configuration for every kernel of the table from its costs at the policy's sizes.
 
     The listener gets a message if the solver runs out of time. Raises NothingFitsError if no configuration
     of a kernel fits, with the kernel and the least workspace; MucudnnError if a size was never measured.
     """
-    wanted = {kernel: _select_rows(kernel, rows, policy) for kernel, rows in measured.items()}
+    wanted = {kernel: costs.at_sizes(kernel, usable_sizes(policy, kernel)) for kernel in costs.measurements}
     desirable = {kernel: desirable_configurations(rows, kernel) for kernel, rows in wanted.items()}
     for kernel, configurations in desirable.items():
         if not configurations:
@@ -120,15 +121,6 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
         if not front or configuration.time_ms < front[-1].time_ms:
             front.append(configuration)
     return front
-
-
-def _select_rows(kernel: Kernel, rows: Sequence[Measurement], policy: str) -> list[Measurement]:
-    """Return the measurements at the policy's sizes. Raises MucudnnError if a size has none."""
-    sizes = usable_sizes(policy, kernel.problem, kernel.pass_)
-    missing = sorted(set(sizes) - {row.micro_batch for row in rows})
-    if missing:
-        raise MucudnnError(f"{kernel}: nothing was measured at micro-batch {', '.join(map(str, missing))}")
-    return [row for row in rows if row.micro_batch in sizes]
 
 
 def _choose_fastest(

@@ -8,7 +8,8 @@ from pathlib import Path
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.output import write_lines
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 AnyPath = str | os.PathLike[str]
 
@@ -20,17 +21,25 @@ class PlanKernel:
     The desirable set holds the configurations of which no other is both faster and smaller in workspace.
 
     `tiles` divide each sample along its height or depth; None where tiles are not faster within the limit.
-    A part's `micro_batch` is then its length along that axis in steps, and the times are those of one
-    sample. The Python functions run the tiles instead of the choice. `mucudnn run` runs the choice, and
-    `mucudnn optimize`, which plans for it, plans no tiles.
+    The Python functions run the tiles instead of the choice. `mucudnn run` runs the choice, and `mucudnn
+    optimize`, which plans for it, plans no tiles. `count` is the number of the kernel's occurrences.
     """
 
-    problem: Problem
-    pass_: str
+    kernel: Kernel
     count: int
     chosen: Configuration
     desirable: tuple[Configuration, ...]
-    tiles: Configuration | None = None
+    tiles: Tiling | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the kernel."""
+        return self.kernel.problem
+
+    @property
+    def pass_(self) -> str:
+        """The pass of the kernel."""
+        return self.kernel.pass_
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,9 @@ class Plan:
     header: dict[str, str] = field(default_factory=dict)
     kernels: tuple[PlanKernel, ...] = ()
 
-    def find(self, problem: Problem, pass_: str) -> PlanKernel | None:
+    def find(self, kernel: Kernel) -> PlanKernel | None:
         """Return the plan's choice for a kernel; None if the plan does not have the kernel."""
-        return next((k for k in self.kernels if (k.problem, k.pass_) == (problem, pass_)), None)
+        return next((planned for planned in self.kernels if planned.kernel == kernel), None)
 
     @property
     def digest(self) -> str:
@@ -77,12 +86,11 @@ class Plan:
             header,
             tuple(
                 PlanKernel(
-                    problem,
-                    pass_,
+                    Kernel(problem, pass_),
                     count,
                     _make_configuration(chosen),
                     tuple(map(_make_configuration, desirable)),
-                    _make_configuration(tiles) if tiles else None,
+                    Tiling(tuple(Tile(*tile) for tile in tiles)) if tiles else None,
                 )
                 for problem, pass_, count, chosen, desirable, tiles in kernels
                 if chosen  # a kernel in a journal may have candidates and no choice
@@ -128,8 +136,8 @@ def path_of(path: AnyPath) -> Path:
         raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
 
 
-def _list_parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
-    return [(p.micro_batch, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
+def _list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, float, int]]:
+    return [(p.size, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
 
 
 def _make_configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:

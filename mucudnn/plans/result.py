@@ -108,8 +108,7 @@ def to_plan(result: Result) -> Plan:
         "workspace_limit": _format_limit(limits.workspace),
         "total_workspace": _format_limit(limits.total),
     }
-    kernels = [PlanKernel(d.kernel.problem, d.kernel.pass_, d.kernel.count, d.chosen, d.desirable)
-               for d in result.decisions]  # fmt: skip
+    kernels = [PlanKernel(d.kernel, d.kernel.count, d.chosen, d.desirable) for d in result.decisions]
     return Plan(header, tuple(kernels))
 
 

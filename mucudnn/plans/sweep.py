@@ -2,14 +2,11 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from mucudnn._native import Engine
-from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
-from mucudnn.listener import Listener
-from mucudnn.measuring.measure import machine_of
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import desirable_configurations
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
@@ -22,7 +19,7 @@ _LARGEST = 2**16
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """A mini-batch size with the best undivided algorithm and the best division within the limit.
 
     Either is None where nothing fits the limit. `spread_ms` is the distance between the quartiles of the
@@ -56,8 +53,8 @@ class Point:
 class Cliff:
     """A size at which the time per sample jumps, and the size swept before it."""
 
-    before: Point
-    point: Point
+    before: SweepPoint
+    point: SweepPoint
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Sweep:
 
     kernel: Kernel
     limit: int | None
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
     @property
     def cliffs(self) -> list[Cliff]:
@@ -95,37 +92,30 @@ def parse_sizes(text: str) -> tuple[int, ...] | None:
 
 
 def sweep(
-    engine: Engine,
-    cache: Cache,
-    kernels: Sequence[Kernel],
-    sizes: Sequence[int] | None,
-    policy: str,
-    limit: int | None,
-    listener: Listener,
+    bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int] | None, policy: str, limit: int | None
 ) -> tuple[list[Sweep], int]:
     """Measure each kernel at these mini-batch sizes, or at those of the policy if `sizes` is None.
 
     A division has parts of the swept sizes and of powers of two, which are measured too.
     Returns the sweeps and the number of new measurements.
     """
-    swept = {kernel: sizes or micro_batch_sizes(policy, kernel.problem.mini_batch) for kernel in kernels}
-    slices = {}
-    for kernel, found in swept.items():
-        largest = kernel.problem.replace(mini_batch=max(found))
-        slices[kernel] = sorted({*found, *usable_sizes("power_of_two", largest, kernel.pass_)})
-    measured = [_resize(kernel, size) for kernel, found in slices.items() for size in found]
-    new = benchmark(engine, cache, measured, "undivided", listener, comparing=False)
-    machine = machine_of(engine)
+    swept = {kernel: sizes or micro_batch_sizes(policy, kernel.mini_batch) for kernel in kernels}
+    slices = {
+        kernel: sorted({*found, *usable_sizes("power_of_two", kernel.at(max(found)))})
+        for kernel, found in swept.items()
+    }
+    measured = [kernel.at(size) for kernel, found in slices.items() for size in found]
+    new = benchmark(bench, measured, "undivided", comparing=False)
+    costs = bench.costs(kernels)
     results = []
     for kernel in kernels:
-        rows = cache.measurements(machine, kernel.problem, kernel.pass_)
-        wanted = [row for row in rows if row.micro_batch in slices[kernel]]
-        points = [_make_point(_resize(kernel, size), wanted, limit) for size in swept[kernel]]
+        rows = [row for row in costs.measurements[kernel] if row.micro_batch in slices[kernel]]
+        points = [_make_point(kernel.at(size), rows, limit) for size in swept[kernel]]
         results.append(Sweep(kernel, limit, tuple(points)))
     return results, new
 
 
-def find_cliffs(points: Sequence[Point]) -> list[Cliff]:
+def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
     """Return the sizes at which the time per sample jumps; `points` come with sizes ascending.
 
     A size is a cliff if the lower quartile of its time per sample is above JUMP times two times: that of the
@@ -143,15 +133,11 @@ def find_cliffs(points: Sequence[Point]) -> list[Cliff]:
     return cliffs
 
 
-def _resize(kernel: Kernel, mini_batch: int) -> Kernel:
-    return replace(kernel, problem=kernel.problem.replace(mini_batch=mini_batch))
-
-
-def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> Point:
-    size = kernel.problem.mini_batch
+def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> SweepPoint:
+    size = kernel.mini_batch
     whole = {row.algorithm: row for row in rows if row.micro_batch == size}
     undivided = _find_fastest(list(whole.values()), kernel, limit)
-    return Point(
+    return SweepPoint(
         size,
         undivided,
         _find_fastest([row for row in rows if row.micro_batch <= size], kernel, limit),

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from mucudnn.costs.records import grouped
-from mucudnn.solver import Configuration
+from mucudnn.solver import Configuration, Tiling
 
 
 def milliseconds(value: float | None) -> str:
@@ -19,11 +18,9 @@ def ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
 
 
-def micro_batches(configuration: Configuration, separator: str = "\n") -> str:
+def micro_batches(configuration: Configuration | Tiling, separator: str = "\n") -> str:
     """Write a configuration: `4×16 WINOGRAD_NONFUSED` stands for four equal parts of 16 samples."""
-    return separator.join(
-        f"{times}×{part.micro_batch} {part.algorithm}" for times, part in grouped(configuration.parts)
-    )
+    return separator.join(f"{times}×{part.size} {part.algorithm}" for times, part in configuration.grouped())
 
 
 def short_names(labels: Sequence[str]) -> list[str]:

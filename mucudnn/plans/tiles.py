@@ -1,54 +1,39 @@
 """Tiles: parts of one sample along its depth or height, for algorithms that do not fit a whole sample.
 
-A tile is an ordinary problem, so it is measured and kept like a micro-batch. The tiles of a sample add to its
-length along the axis as micro-batches add to the mini-batch, so the same dynamic programming chooses them.
-A tile's length counts in steps, which in a tile's configuration take the place of `micro_batch`.
+A tile is an ordinary problem, so it is measured and kept like a micro-batch. Its length counts in steps.
 """
 
 import statistics
 
-from mucudnn._native import (
-    MOST_SLICES_IN_PLACE,
-    Engine,
-    Problem,
-    most_slices,
-    tile_copies,
-    tile_problem,
-    tile_steps,
-)
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Comparison, describe, slices
-from mucudnn.listener import Listener
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent, memory_cap
-from mucudnn.measuring.candidates import candidates
+from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_problem, tile_steps
+from mucudnn.costs.records import TileComparison
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import spread
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
-from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, reuse_workspace
+from mucudnn.solver import Configuration, Infeasible, Tile, Tiling, tile_sample
 
 _ROUNDS = 5
 
 
-def are_worth_a_try(engine: Engine, cache: Cache, problem: Problem, pass_: str, limit: int) -> bool:
+def are_worth_a_try(bench: Bench, kernel: Kernel, limit: int) -> bool:
     """Return whether some algorithm needs more than `limit` bytes of workspace for one sample.
 
     Only such an algorithm can gain from tiles.
     """
-    found = candidates(engine, machine_of(engine), cache, Kernel(problem, pass_), [1])
-    return any(candidate.workspace > limit for candidate in found[1])
+    return any(candidate.workspace > limit for candidate in bench.candidates(kernel, [1])[1])
 
 
-def fastest_tiles(
-    engine: Engine, cache: Cache, problem: Problem, pass_: str, policy: str, limit: int, listener: Listener
-) -> Configuration | None:
+def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tiling | None:
     """Return the fastest tiles of one sample within `limit` bytes of workspace; None if none fit.
 
-    Their `micro_batch` is a length in steps, their time that of one sample. Missing measurements are made.
+    Missing measurements are made.
     """
+    problem, pass_ = kernel.problem, kernel.pass_
     total = tile_steps(problem, pass_)
-    accumulator = engine.accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
+    accumulator = bench.engine.accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
     if accumulator is None:
         return None
     room = {
@@ -60,76 +45,61 @@ def fastest_tiles(
     }
     if not kernels:
         return None
-    benchmark(
-        engine, cache, list(kernels.values()), "undivided", listener,
-        comparing=False, limit=max(room.values()),
-    )  # fmt: skip
-    parts = [
-        MicroConfiguration(steps, part.algorithm, part.time_ms, limit - room[steps] + part.workspace)
+    benchmark(bench, list(kernels.values()), "undivided", comparing=False, limit=max(room.values()))
+    costs = bench.costs(kernels.values())
+    tiles = [
+        Tile(steps, part.algorithm, part.time_ms, limit - room[steps] + part.workspace)
         for steps, kernel in kernels.items()
-        for measured in cache.measurements(machine_of(engine), kernel.problem, pass_)
+        for measured in costs.measurements[kernel]
         if measured.micro_batch == 1 and (part := measured.part()) is not None
     ]
     try:
-        return reuse_workspace(parts, total, limit)
+        return tile_sample(tiles, total, limit)
     except Infeasible:
         return None
 
 
 def better_tiles(
-    engine: Engine,
-    cache: Cache,
-    kernel: Kernel,
-    policy: str,
-    limit: int | None,
-    rival: Configuration | None,
-    listener: Listener,
-) -> Configuration | None:
+    bench: Bench, kernel: Kernel, policy: str, limit: int | None, rival: Configuration | None
+) -> Tiling | None:
     """Return the fastest tiles within `limit` bytes of workspace, if they beat `rival`, else None.
 
     `rival` is a division of the mini-batch; None stands for no division that fits.
     """
-    problem, pass_ = kernel.problem, kernel.pass_
-    if most_slices(problem, pass_) == 1:  # tiles' filter gradients would need the same sum as slices'
+    # The filter gradients of tiles would need the same sum as those of slices.
+    if limit is None or most_slices(kernel.problem, kernel.pass_) == 1:
         return None
-    if limit is None or not are_worth_a_try(engine, cache, problem, pass_, limit):
+    if not are_worth_a_try(bench, kernel, limit):
         return None
-    tiles = fastest_tiles(engine, cache, problem, pass_, policy, limit, listener)
-    if tiles is None or rival is None or are_faster(engine, cache, problem, pass_, tiles, rival):
+    tiles = fastest_tiles(bench, kernel, policy, limit)
+    if tiles is None or rival is None or are_faster(bench, kernel, tiles, rival):
         return tiles
     return None
 
 
-def are_faster(
-    engine: Engine, cache: Cache, problem: Problem, pass_: str, tiles: Configuration, rival: Configuration
-) -> bool:
+def are_faster(bench: Bench, kernel: Kernel, tiles: Tiling, rival: Configuration) -> bool:
     """Return whether tiles are faster than a division of the mini-batch.
 
     Both are run whole, the tiles with their copies, unless the prediction or the cache answers already. The
     cache keeps the comparison.
     """
-    if tiles.time_ms * problem.mini_batch >= rival.time_ms:
+    if tiles.time_ms * kernel.mini_batch >= rival.time_ms:
         return False
-    machine, texts = machine_of(engine), (describe(rival), f"tiles {describe(tiles)}")
-    known = cache.comparison(machine, problem, pass_, *texts)
+    known = bench.cache.tile_comparison(bench.machine, kernel, rival, tiles)
     if known is None:
-        known = _compare(engine, problem, pass_, tiles, rival)
-        cache.add_comparison(machine, problem, pass_, *texts, known)
-    return known.speedup is not None and known.speedup > 1
+        known = _compare(bench, kernel, tiles, rival)
+        bench.cache.add_tile_comparison(bench.machine, kernel, rival, tiles, known)
+    return known.speedup > 1
 
 
-def _compare(
-    engine: Engine, problem: Problem, pass_: str, tiles: Configuration, rival: Configuration
-) -> Comparison:
-    measuring_extent(problem, memory_cap(engine), engine.bytes_beyond_caches)
+def _compare(bench: Bench, kernel: Kernel, tiles: Tiling, division: Configuration) -> TileComparison:
+    engine, problem, pass_ = bench.engine, kernel.problem, kernel.pass_
+    bench.extent(kernel)
     tensors = Tensors.random(engine, problem, extent(problem))
-    divisions = [
-        engine.prepare(problem, pass_, slices(configuration), tiles=configuration is tiles)
-        for configuration in (tiles, rival)
+    prepared = [
+        engine.prepare(problem, pass_, division.slices),
+        engine.prepare(problem, pass_, tiles.slices, tiles=True),
     ]
-    workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
-    (divided, divided_spread), (undivided, undivided_spread) = (
-        (statistics.median(t), spread(t)) for t in times
-    )
-    return Comparison(undivided, divided, undivided_spread, divided_spread, None, None, None)
+    workspace = allocate_workspace(engine, max(one.workspace for one in prepared))
+    times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
+    return TileComparison(*map(statistics.median, times), *map(spread, times))

@@ -5,20 +5,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mucudnn._native import Engine, Problem, refusal_of_slices, tile_copies, tile_problem
-from mucudnn.costs.records import SUCCESS, slices
+from mucudnn.costs.records import SUCCESS
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import MicroConfiguration
+from mucudnn.solver import MicroConfiguration, Tile, Tiling
 
 _SLOWER = 1.25
 _ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Finding:
+class KernelCheck:
     """The present state of one kernel of a plan.
 
     `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run.
@@ -46,18 +46,19 @@ def foreign(plan: Plan, engine: Engine) -> list[str]:
     ]
 
 
-def verify(plan: Plan, engine: Engine, cap: int, listener: Listener, *, run: bool) -> list[Finding]:
+def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
     """Look up the choice and the tiles of each kernel in the library; with `run`, time the choices whole.
 
-    Only choices without complaints are run. `cap` bounds the bytes that are allocated.
-    Raises MucudnnError if a kernel's tensors take more than `cap`.
+    Only choices without complaints are run. Raises MucudnnError if a kernel's tensors take more than half of
+    the memory that is available at first.
     """
-    findings = []
+    cap = engine.available_memory // 2
+    checks = []
     for kernel in listener.track(plan.kernels, "Verifying"):
         complaints = tuple(_find_complaints(kernel, engine))
         time = _time_choice(kernel, engine, cap) if run and not complaints else None
-        findings.append(Finding(kernel, time, complaints))
-    return findings
+        checks.append(KernelCheck(kernel, time, complaints))
+    return checks
 
 
 def _find_complaints(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
@@ -69,19 +70,23 @@ def _find_complaints(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
         for part in dict.fromkeys(parts):
             one = problem.replace(mini_batch=part.micro_batch)
             yield from _check_part(engine, one, pass_, part, accumulator, kernel.chosen.workspace)
-    if kernel.tiles is None:
-        return
-    parts = kernel.tiles.parts
-    count = len(parts) * problem.mini_batch
+    if kernel.tiles is not None:
+        yield from _find_complaints_about_tiles(problem, pass_, kernel.tiles, engine)
+
+
+def _find_complaints_about_tiles(
+    problem: Problem, pass_: str, tiles: Tiling, engine: Engine
+) -> Iterator[str]:
+    count = len(tiles.parts) * problem.mini_batch
     accumulator = engine.accumulator_size(problem, pass_, count)
     if accumulator is None:
         yield _explain_refusal(problem, pass_, count, f"{count} tiles")
         return
-    for part in dict.fromkeys(parts):
-        tile = tile_problem(problem, pass_, part.micro_batch)
-        extra = accumulator + tile_copies(problem, pass_, part.micro_batch)
-        for change in _check_part(engine, tile, pass_, part, extra, kernel.tiles.workspace):
-            yield f"tiles: {change}"
+    for tile in dict.fromkeys(tiles.parts):
+        extra = accumulator + tile_copies(problem, pass_, tile.steps)
+        one = tile_problem(problem, pass_, tile.steps)
+        for complaint in _check_part(engine, one, pass_, tile, extra, tiles.workspace):
+            yield f"tiles: {complaint}"
 
 
 def _explain_refusal(problem: Problem, pass_: str, count: int, slices: str) -> str:
@@ -92,7 +97,7 @@ def _explain_refusal(problem: Problem, pass_: str, count: int, slices: str) -> s
 
 
 def _check_part(
-    engine: Engine, problem: Problem, pass_: str, part: MicroConfiguration, extra: int, allowed: int
+    engine: Engine, problem: Problem, pass_: str, part: MicroConfiguration | Tile, extra: int, allowed: int
 ) -> Iterator[str]:
     """Yield what keeps one part from running as planned.
 
@@ -103,10 +108,10 @@ def _check_part(
     if now is None:
         yield f"the library has no algorithm {part.algorithm} any more"
     elif now.status != SUCCESS:
-        yield f"{part.algorithm} at {part.micro_batch} fails with {now.status}"
+        yield f"{part.algorithm} at {part.size} fails with {now.status}"
     elif now.workspace + extra > allowed:
         yield (
-            f"{part.algorithm} at {part.micro_batch} needs {format_size(now.workspace + extra)} of "
+            f"{part.algorithm} at {part.size} needs {format_size(now.workspace + extra)} of "
             f"workspace, but the plan allows {format_size(allowed)}"
         )
 
@@ -116,7 +121,7 @@ def _time_choice(kernel: PlanKernel, engine: Engine, cap: int) -> float:
     measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, kernel.chosen.workspace)
-    divisions = [engine.prepare(problem, kernel.pass_, slices(kernel.chosen))]
+    divisions = [engine.prepare(problem, kernel.pass_, kernel.chosen.slices)]
     (times,) = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
     )

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -17,12 +17,24 @@ DEFAULT_BATCH = 64
 
 @dataclass(frozen=True)
 class Kernel:
-    """A problem in one pass, with its name and the number of times that it occurs in the network."""
+    """A problem in one pass: the key of measurements and decisions.
+
+    A network gives a kernel its `name` and the `count` of its occurrences. They do not tell kernels apart.
+    """
 
     problem: Problem
     pass_: str
-    name: str = ""
-    count: int = 1
+    name: str = field(default="", compare=False)
+    count: int = field(default=1, compare=False)
+
+    @property
+    def mini_batch(self) -> int:
+        """The mini-batch of the problem."""
+        return self.problem.mini_batch
+
+    def at(self, mini_batch: int) -> "Kernel":
+        """Return the kernel with another mini-batch."""
+        return replace(self, problem=self.problem.replace(mini_batch=mini_batch))
 
     @property
     def label(self) -> str:
@@ -49,20 +61,21 @@ def bundled_networks() -> list[str]:
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".txt"))
 
 
-def read_network(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
+def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
     """Return the kernels of a bundled network, a file or a descriptor, in these passes.
 
     Identical kernels become one with their count. A flag overrides the descriptor; the default applies where
     neither gives a value. A fused convolution has a kernel in the pass forward only.
     Raises UsageError if the source cannot be read or has no kernel; for a file the error names the line.
     """
-    merged: dict[tuple[Problem, str], Kernel] = {}
+    merged: dict[Kernel, Kernel] = {}
     for problem, name, count in _read_lines(source, flags):
         for pass_ in passes:
             if problem.epilogue and pass_ != "forward":
                 continue
-            first = merged.setdefault((problem, pass_), Kernel(problem, pass_, name, 0))
-            merged[problem, pass_] = replace(first, count=first.count + count)
+            kernel = Kernel(problem, pass_, name, 0)
+            first = merged.setdefault(kernel, kernel)
+            merged[kernel] = replace(first, count=first.count + count)
     if not merged:
         raise UsageError(f"{source} has no descriptor with a kernel in the pass {', '.join(passes)}")
     return list(merged.values())

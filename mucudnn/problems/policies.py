@@ -1,7 +1,8 @@
 """The micro-batch sizes that each policy measures for a mini-batch."""
 
-from mucudnn._native import Problem, most_slices
+from mucudnn._native import most_slices
 from mucudnn.errors import UsageError
+from mucudnn.problems.kernels import Kernel
 
 POLICIES = ("power_of_two", "all", "undivided")
 
@@ -23,10 +24,10 @@ def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
     return sorted({*powers, mini_batch})
 
 
-def usable_sizes(policy: str, problem: Problem, pass_: str) -> list[int]:
+def usable_sizes(policy: str, kernel: Kernel) -> list[int]:
     """Return a policy's micro-batch sizes for a kernel, ascending.
 
     The mini-batch alone is usable where the filter gradients of slices cannot be summed.
     """
-    divided = most_slices(problem, pass_) > 1
-    return micro_batch_sizes(policy if divided else "undivided", problem.mini_batch)
+    divided = most_slices(kernel.problem, kernel.pass_) > 1
+    return micro_batch_sizes(policy if divided else "undivided", kernel.mini_batch)

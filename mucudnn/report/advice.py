@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.text import milliseconds
-from mucudnn.report.curves import Curve, Point
+from mucudnn.report.curves import Curve, CurvePoint
 from mucudnn.sizes import format_size
 
 # The least gain that gets a sentence, relative to the network's time or to the limit.
@@ -28,7 +28,7 @@ def advise(limits: Limits, kernels: int, even: Curve, divided: Curve) -> Iterato
         yield f"There is no limit: {format_size(enough)} for each kernel is all that would be used."
 
 
-def next_step(curve: Curve, present: int) -> Point | None:
+def next_step(curve: Curve, present: int) -> CurvePoint | None:
     """Return the point beyond `present` bytes that saves most time per additional byte.
 
     Return None if no point saves 1 % of the time.

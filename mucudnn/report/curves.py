@@ -15,7 +15,7 @@ _SOLVED = 40  # the number of totals at which WD is solved, evenly spaced on a l
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """The workspace in bytes and the time in milliseconds of all kernels together."""
 
     workspace: int
@@ -29,7 +29,7 @@ class Curve:
     The time of a point holds up to the workspace of the next point.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
 
     def at(self, workspace: int) -> float | None:
         """Return the milliseconds within so many bytes of workspace; None if nothing fits."""
@@ -49,7 +49,9 @@ def even_curve(fronts: Fronts) -> Curve:
     if a kernel has none.
     """
     kernels = sum(kernel.count for kernel in fronts)
-    points = [Point(kernels * limit, _sum_costs(choice).time_ms) for limit, choice in _choose_evenly(fronts)]
+    points = [
+        CurvePoint(kernels * limit, _sum_costs(choice).time_ms) for limit, choice in _choose_evenly(fronts)
+    ]
     return Curve(tuple(pareto_front(points)))
 
 
@@ -85,8 +87,8 @@ def _find_fastest(front: Sequence[Configuration], limit: int) -> Configuration:
     return front[bisect.bisect_right(front, limit, key=lambda c: c.workspace) - 1]
 
 
-def _sum_costs(choice: Mapping[Kernel, Configuration]) -> Point:
-    return Point(
+def _sum_costs(choice: Mapping[Kernel, Configuration]) -> CurvePoint:
+    return CurvePoint(
         sum(kernel.count * c.workspace for kernel, c in choice.items()),
         sum(kernel.count * c.time_ms for kernel, c in choice.items()),
     )

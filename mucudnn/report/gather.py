@@ -1,9 +1,10 @@
 """The content of the page as numbers and sentences, without plots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mucudnn.costs.records import Measurement
+from mucudnn.costs.table import CostTable
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.result import Times, measured, predicted, total_workspace
@@ -80,11 +81,11 @@ class Report:
         return copies * kernel.decision.chosen.workspace
 
 
-def gather(network: str, result: Result, measurements: Mapping[Kernel, Sequence[Measurement]]) -> Report:
-    """Return the report of a result; `measurements` are those that the decisions were made from."""
+def gather(network: str, result: Result, costs: CostTable) -> Report:
+    """Return the report of a result; the decisions were made from `costs`."""
     names = short_names([decision.kernel.label for decision in result.decisions])
     kernels = tuple(
-        KernelReport(name, decision, _find_undivided(decision.kernel, measurements[decision.kernel]))
+        KernelReport(name, decision, _find_undivided(decision.kernel, costs.measurements[decision.kernel]))
         for name, decision in zip(names, result.decisions, strict=True)
     )
     desirable = {k.kernel: k.decision.desirable for k in kernels}
@@ -109,6 +110,6 @@ def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tupl
     whole = [
         Configuration((part,))
         for m in measurements
-        if m.micro_batch == kernel.problem.mini_batch and (part := m.part()) is not None
+        if m.micro_batch == kernel.mini_batch and (part := m.part()) is not None
     ]
     return tuple(pareto_front(sorted(whole, key=lambda c: (c.workspace, c.time_ms))))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mucudnn.report.curves import Point
+from mucudnn.report.curves import CurvePoint
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.sizes import format_size
@@ -83,7 +83,7 @@ def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
     return figure
 
 
-def _costs_of(points: Iterable[Configuration | Point]) -> list[tuple[int, float]]:
+def _costs_of(points: Iterable[Configuration | CurvePoint]) -> list[tuple[int, float]]:
     return [(point.workspace, point.time_ms) for point in points]
 
 

@@ -1,7 +1,7 @@
 """Derivatives of the three passes, to any order, in reverse and in forward mode, and their rule for vmap.
 
-Each pass is linear in each of its two tensors. Of x, w and y, or of tensors in their roles such as
-gradients, it takes two and gives the third. So every derivative of a pass is a pass.
+A pass takes two of the tensors x, w and y and computes the third, and it is linear in both. A gradient has
+the shape of its tensor and can stand in its place. So every derivative of a pass is again a pass.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,9 @@ from mucudnn.torch.options import Ints, Options
 # The roles of a pass's first and second tensor and of its result.
 _ROLES = {"forward": ("x", "w", "y"), "backward_data": ("y", "w", "x"), "backward_filter": ("x", "y", "w")}
 _PASS_TO = {roles[2]: pass_ for pass_, roles in _ROLES.items()}
-# The axes that take the batch of vmap, by the roles of the tensors that have it, and whether groups divide
-# the axis. Where all three have the batch, every member of it gets groups of its own.
+# vmap's rule folds the batch of vmap into an axis that the convolution has already. The key names the tensors
+# that have the batch. For each of them the value gives the axis, and True if groups divide that axis. If all
+# three tensors have the batch, each of its members becomes a group of the convolution.
 _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
     frozenset("xy"): {"x": (0, False), "y": (0, False)},  # the mini-batch
     frozenset("wy"): {"w": (0, True), "y": (1, True)},  # the filters
@@ -31,16 +32,16 @@ _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
 _Transform = torch._C._functorch.TransformType
 
 
-@torch.compiler.assume_constant_result  # which a compiler asks for where it traces the transform
+@torch.compiler.assume_constant_result  # a compiler calls it while it traces, and keeps the result
 def is_transformed() -> bool:
-    """Return whether a transform of functions (grad, vmap, jvp, ...) or forward mode looks on."""
+    """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def convolve(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
     """Run a pass so that autograd and transforms follow it.
 
-    `third` is the bias of the forward pass, or None; of the other passes it is the shape of the result.
+    For the forward pass, `third` is the bias or None. For the other passes it is the shape of the result.
     Raises NotDifferentiableError for a derivative under functionalize.
     """
     run = _transformed if is_transformed() else _operator
@@ -53,7 +54,7 @@ def _operator(pass_: str, *arguments: Any) -> Tensor:
 
 
 def _uncompiled(function: Any) -> Any:
-    """Keep compilers, which refuse functions with rules of their own, away from a function."""
+    """Disable compilation of a function: compilers refuse an autograd.Function with its own vmap or jvp."""
     reason = "mucudnn.torch runs uncompiled under torch.func and in forward mode: compile without fullgraph"
     said = "reason" in signature(torch.compiler.disable).parameters  # since PyTorch 2.7
     return torch.compiler.disable(function, reason=reason) if said else torch.compiler.disable(function)
@@ -78,7 +79,10 @@ def _transformed(pass_: str, *arguments: Any) -> Tensor:
 def gradients(
     pass_: str, tensors: Sequence[Tensor], g: Tensor, needed: Sequence[bool], options: Options
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients that are `needed` of a pass's two tensors and its bias, for `g` of its result."""
+    """Return the gradients of a pass's two tensors and of its bias; None for each that is not `needed`.
+
+    `g` is the gradient of the pass's result. The gradients have the shapes of the tensors and of the bias.
+    """
     one, two, result = _ROLES[pass_]
     first, second = tensors
     return (
@@ -89,7 +93,10 @@ def gradients(
 
 
 class Convolution(torch.autograd.Function):
-    """A pass under the transforms of `torch.func` and in forward mode, which operators cannot follow."""
+    """A pass with rules for the transforms of `torch.func` and for forward mode.
+
+    Operators of torch.library have rules for reverse mode only.
+    """
 
     @staticmethod
     def forward(pass_: str, first: Tensor, second: Tensor, third: Any, *options: Any) -> Tensor:
@@ -98,7 +105,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep what the derivatives need."""
+        """Save the pass, its two tensors and its options for the derivatives."""
         ctx.pass_, first, second, _, *options = inputs
         ctx.options, ctx.shape = Options(*options), tuple(output.shape)
         ctx.save_for_backward(first, second)
@@ -107,7 +114,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
-        """Return a gradient for each argument."""
+        """Return a gradient for each argument of `forward`; None for those that have none."""
         found: tuple[Tensor | None, ...] = (None, None, None)
         if g is not None:
             found = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
@@ -115,7 +122,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, first: Tensor | None, second: Tensor | None, third: Any, *__: None) -> Any:
-        """Return the tangent of the result for those of the tensors and of the bias."""
+        """Return the result's tangent for the tangents of the two tensors and of the bias; None is zero."""
         one, two = ctx.saved_tensors
         shape = None if ctx.pass_ == "forward" else ctx.shape
         terms = []
@@ -137,11 +144,15 @@ class Convolution(torch.autograd.Function):
         third: Any,
         *given: Any,
     ) -> tuple[Tensor, int]:
-        """Run one larger convolution for the whole batch; return its result, and the batch's axis there."""
+        """Run one larger convolution for the whole batch of vmap.
+
+        Return its result, and the axis of the batch in it.
+        """
         axes, options, size = in_dims[1:3], Options(*given), info.batch_size
         if pass_ != "forward" or third is None or in_dims[1:4] == (in_dims[1], None, None):
             return _folded(pass_, first, second, third, axes, size, options)
-        # A bias for each member, or one for filters that have a batch, is added behind the convolution.
+        # Add the bias after the convolution: the members of the batch have biases or filters of their own,
+        # and the larger convolution takes one bias.
         y, axis = _folded(pass_, first, second, None, axes, size, options)
         y = y.movedim(axis, 0)
         bias = third.unsqueeze(0) if in_dims[3] is None else third.movedim(in_dims[3], 0)
@@ -149,7 +160,7 @@ class Convolution(torch.autograd.Function):
 
 
 def _pass_to(result: str, given: dict[str, Tensor], shape: Ints, options: Options) -> Tensor:
-    """Run the pass that gives the tensor in the role `result`, of that shape."""
+    """Run the pass that computes the tensor in the role `result` ("x", "w" or "y"), of this shape."""
     pass_ = _PASS_TO[result]
     first, second, _ = _ROLES[pass_]
     third = None if pass_ == "forward" else tuple(shape)
@@ -159,14 +170,14 @@ def _pass_to(result: str, given: dict[str, Tensor], shape: Ints, options: Option
 def _folded(
     pass_: str, first: Tensor, second: Tensor, third: Any, axes: Sequence[Any], size: int, options: Options
 ) -> tuple[Tensor, int]:
-    """Run a pass with the batch of vmap, of that size, inside the axes that its tensors share.
+    """Run a pass with the batch of vmap, of `size` members, folded into axes of its tensors (`_FOLDS`).
 
-    `axes` are those of the batch in the two tensors, None where one has no batch. Return the result, and the
-    axis of the batch in it.
+    `axes` gives the axis of the batch in each of the two tensors, or None for a tensor without the batch.
+    Return the result, and the axis of the batch in it.
     """
     one, two, result = _ROLES[pass_]
     batched = [role for role, axis in zip((one, two), axes, strict=True) if axis is not None]
-    if not batched:  # the bias alone has a batch
+    if not batched:  # only the bias has the batch, and the caller adds the bias
         return convolve(pass_, first, second, third, options).unsqueeze(0), 0
     folds = _FOLDS[frozenset((*batched, result))]
     folded = []

@@ -1,4 +1,4 @@
-"""Formulas by which PyTorch's FlopCounterMode counts the three passes: those of its own convolutions."""
+"""Formulas that let PyTorch's FlopCounterMode count the three passes as it counts its own convolutions."""
 
 import logging
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def _silent(name: str) -> Iterator[None]:
     log.disabled = before
 
 
-with _silent("torch.utils.flop_counter"):  # which complains where Triton is missing
+with _silent("torch.utils.flop_counter"):  # its import logs a warning if Triton is missing
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 _aten, _ours = torch.ops.aten, torch.ops.mucudnn
@@ -49,6 +49,6 @@ def _backward(dy: Ints, x: Ints, w: Ints, options: tuple[Any, ...], mask: list[b
 
 
 def _stock(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of PyTorch's own operators; not transposed."""
+    """Return the arguments that PyTorch's own operators take from stride to groups, not transposed."""
     stride, padding, dilation, groups = options[:4]
     return stride, padding, dilation, False, [0] * len(stride), groups

@@ -1,11 +1,12 @@
-"""Memory formats: which results of a convolution PyTorch itself writes with the channels last.
+"""Memory formats: predict which results of a convolution PyTorch writes with the channels last.
 
-PyTorch reads the memory format of a tensor off its strides, also where sizes of one leave it open. It decides
-by the input and the filter, brings both into that format, and on the CPU decides again by the outcome.
+PyTorch reads the memory format of a tensor off its strides. It does so even if axes of size one make the
+strides ambiguous. It chooses a format by the input and the filter, and copies both into that format. On the
+CPU it then decides a second time by these copies.
 
-The rules are those of `select_conv_backend`, `mkldnn_conv_use_channels_last`, `thnn_conv_use_channels_last`
-and, for CUDA, `cudnn_conv_suggest_memory_format`. Tests hold them against PyTorch on the CPU alone: on CUDA
-a gradient may have other strides where sizes of one leave them open.
+The rules here repeat `select_conv_backend`, `mkldnn_conv_use_channels_last`, `thnn_conv_use_channels_last`
+and, for CUDA, `cudnn_conv_suggest_memory_format`. The tests compare them with PyTorch on the CPU only. On
+CUDA a gradient with axes of size one may have other strides than PyTorch's.
 """
 
 from functools import cache, lru_cache
@@ -17,19 +18,20 @@ from torch import Tensor
 
 from mucudnn.torch.options import Ints
 
-_BY_GROUP = ("Slow2d", "SlowDilated2d")  # which also run a grouped convolution group by group
+# Names of PyTorch's implementations (torch._C._ConvBackend).
+_BY_GROUP = ("Slow2d", "SlowDilated2d")  # they compute a grouped convolution group by group
 _CHANNELS_LAST = (*_BY_GROUP, "Mkldnn", "Cudnn")  # all others write contiguous results
 
 
 class Geometry(NamedTuple):
-    """A tensor's sizes and strides, with two spatial dimensions at least."""
+    """The shape and the strides of a tensor (N, C, ...), in elements, with at least two spatial axes."""
 
     shape: Ints
     stride: Ints
 
     @property
     def looks_channels_last(self) -> bool:
-        """Return whether PyTorch takes the tensor as one with the channels last, be it dense or not."""
+        """True if PyTorch takes the tensor for one with the channels last, dense or not."""
         shape, stride = self
         if stride[1] == 0:
             return False
@@ -41,14 +43,14 @@ class Geometry(NamedTuple):
         return True
 
     def brought_into(self, channels_last: bool) -> "Geometry":
-        """Return the geometry after `contiguous`, which leaves alone what it need not copy."""
+        """Return the geometry after `contiguous`, which copies a tensor only if it is not packed."""
         packed = strides(self.shape, channels_last)
         axes = zip(self.shape, self.stride, packed, strict=True)
         is_packed = all(size == 1 or one == other for size, one, other in axes)
         return self if is_packed else Geometry(self.shape, packed)
 
     def part(self, axis: int, parts: int) -> "Geometry":
-        """Return the geometry of one of so many equal parts along an axis, copied out in this format."""
+        """Return the geometry of a packed copy of one of `parts` equal parts along an axis."""
         sizes = list(self.shape)
         sizes[axis] //= parts
         return Geometry(sizes, self.stride).brought_into(self.looks_channels_last)
@@ -75,15 +77,16 @@ def channels_last(
     *,
     exact: bool,
 ) -> str:
-    """Return which of "x", "w" and "y" PyTorch writes with the channels last, in the pass to each of them.
+    """Return the letters of those of "x", "w" and "y" that PyTorch writes with the channels last.
 
-    With `exact` ask PyTorch which implementation it would run; without, as under a compiler, suppose the
-    usual one.
+    "y" stands for the result of the forward pass, "x" and "w" stand for the two gradients. With `exact` this
+    asks PyTorch which implementation it would run. Without it, as under a compiler, it assumes the usual one.
     """
     if torch.jit.is_tracing():
         return _rule_without_sizes(x, w)
     one, two = _geometry(x, copied=x.dim() == 3 and not x.is_contiguous()), _geometry(w)
-    if all(t.stride[-1] < t.stride[1] * t.shape[1] for t in (one, two)):  # in most cases, which saves 10 µs
+    # Both tensors are contiguous in most calls. The early return saves 10 µs.
+    if all(t.stride[-1] < t.stride[1] * t.shape[1] for t in (one, two)):
         return ""
     options = stride, padding, dilation, groups
     if not exact:
@@ -93,7 +96,7 @@ def channels_last(
         backend = torch._C._select_conv_backend(
             x, w, bias, stride, padding, dilation, False, unpadded, groups, None
         )
-    except (RuntimeError, TypeError):  # for arguments that the engine refuses later, and NumPy's integers
+    except (RuntimeError, TypeError):  # wrong arguments, which the engine refuses later, or NumPy's integers
         return _rule(one, two, _usual(x), *options)
     implementation = _name_of(backend)
     if implementation == "Cudnn" and x.dtype == torch.float64:
@@ -116,18 +119,19 @@ def _rule(
     found = {"x", "w", "y"}
     if implementation == "Slow2d" and not w.looks_channels_last:
         found.remove("w")
-    if by_group:  # PyTorch puts the groups' results together channels last only where each looks so
+    if by_group:  # PyTorch joins the groups' results channels last only if each of them looks channels last
         output = prod((i + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for i, k, s, p, d in sizes)
         lengths = {"x": prod(x.shape[1:]), "w": prod(w.shape[1:]), "y": w.shape[0] * output}
         found -= {role for role, length in lengths.items() if length == 1}
     return "".join(sorted(found))
 
 
-_known_rule = lru_cache(4096)(_rule)  # which spares 20 µs; the sizes of compilers cannot be looked up
+# The cache saves 20 µs a call. A compiler's symbolic sizes cannot be its keys: for those, call `_rule`.
+_known_rule = lru_cache(4096)(_rule)
 
 
 def _rule_without_sizes(x: Tensor, w: Tensor) -> str:
-    """Return the rule's answer for sizes above one: torch.jit.trace wants no decision to depend on sizes."""
+    """Return the rule's answer if all sizes are above one: under torch.jit.trace it must not read sizes."""
     if x.dim() == 3 or _usual(x) not in _CHANNELS_LAST:
         return ""
     memory_format = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -135,7 +139,7 @@ def _rule_without_sizes(x: Tensor, w: Tensor) -> str:
     return "wxy" if found else ""
 
 
-@cache  # as reading the name takes 2 µs
+@cache  # reading the name takes 2 µs
 def _name_of(backend: Any) -> str:
     name: str = backend.name
     return name

@@ -1,4 +1,4 @@
-"""`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional`, and a limit."""
+"""`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional` and a workspace limit."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeVar
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 
 def _unscriptable(function: Function) -> Function:
-    """Let `torch.jit.script` say what to do where a function is called; it asks for this attribute."""
+    """Set an attribute that makes `torch.jit.script` raise a UsageError, which says what to do."""
 
     def refuse() -> NoReturn:
         name = function.__name__
@@ -35,7 +35,11 @@ def _unscriptable(function: Function) -> Function:
 
 
 class Operands(NamedTuple):
-    """Arguments of the operator: batched, of the types that autocast wants, padded alike on both sides."""
+    """The arguments of the operator `forward`.
+
+    `x` has a batch axis; `batched` is False if the caller's input had none. The tensors have the types that
+    autocast wants. The padding in `options` is the same on both sides of an axis.
+    """
 
     x: Tensor
     w: Tensor
@@ -57,7 +61,7 @@ def conv1d(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
 ) -> Tensor:
-    """A convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
+    """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
     given = (stride, padding, dilation, groups, workspace, plan)
     return run(operands(1, input, weight, bias, *given, fallback=False))
 
@@ -75,26 +79,26 @@ def conv2d(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
 ) -> Tensor:
-    """A convolution of images, (N, C, H, W) or (C, H, W), as `torch.nn.functional.conv2d` gives it.
+    """Return a convolution of images, (N, C, H, W) or (C, H, W), as `torch.nn.functional.conv2d` does.
 
-    `weight` is (K, C / groups, R, S), `bias` (K), the result (N, K, H', W'); `padding` may be 'valid' or
-    'same'. Types are f32, f64, f16 and bf16, memory formats contiguous and channels_last; what is neither
-    is copied. The result and the gradients have the strides that PyTorch's own have.
+    `weight` is (K, C / groups, R, S), `bias` is (K) and the result is (N, K, H', W'). `padding` may be
+    'valid' or 'same'. Types are f32, f64, f16 and bf16. Memory formats are contiguous and channels_last; a
+    tensor in another one is copied. The result and the gradients have the strides that PyTorch's own have.
 
-    Differentiable to any order, in reverse and in forward mode, also under autocast, `torch.compile` and the
-    transforms of `torch.func` (grad, vjp, jvp, vmap, jacrev, jacfwd, hessian). vmap runs one larger
-    convolution, for which a `plan` must have a kernel. `torch.compile` leaves a transformed call uncompiled,
-    and refuses it with fullgraph=True. A plan that is not given by its path must be known before it is
-    compiled, as `convert` does.
+    The function is differentiable to any order, in reverse and in forward mode. It also works under autocast,
+    `torch.compile` and the transforms of `torch.func` (grad, vjp, jvp, vmap, jacrev, jacfwd, hessian). vmap
+    runs one larger convolution, and a `plan` must have that kernel. `torch.compile` leaves a transformed call
+    uncompiled, and refuses it with fullgraph=True. A Plan must be known before a call with it is compiled:
+    make an uncompiled call with it first, or give its path.
 
-    Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"; without it
-    MUCUDNN_WORKSPACE_LIMIT holds, 64 MiB by default), or runs as the `plan` says. The first call for a
-    shape measures what fits, which takes seconds and is kept in the cache. On the CPU they run on
-    MUCUDNN_THREADS threads, or else on as many as PyTorch's own (`torch.set_num_threads`).
+    Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"), or runs as the `plan` says.
+    Without both the limit is MUCUDNN_WORKSPACE_LIMIT, 64 MiB by default. The first call with a shape measures
+    the algorithms that fit. That takes seconds, and the cache keeps the measurements. On the CPU the
+    convolution uses MUCUDNN_THREADS threads, or else as many as PyTorch (`torch.set_num_threads`).
 
-    Raises UsageError (a ValueError), ArgumentTypeError (a TypeError), MixedDevicesError, NoEngineError,
-    NothingFitsError and, for a derivative together with `torch.func.functionalize`, NotDifferentiableError
-    (RuntimeErrors); all are MucudnnErrors.
+    Raises UsageError (a ValueError) and ArgumentTypeError (a TypeError) for arguments that make no
+    convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, and NotDifferentiableError for
+    a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
     given = (stride, padding, dilation, groups, workspace, plan)
     return run(operands(2, input, weight, bias, *given, fallback=False))
@@ -113,13 +117,13 @@ def conv3d(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
 ) -> Tensor:
-    """A convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
+    """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
     given = (stride, padding, dilation, groups, workspace, plan)
     return run(operands(3, input, weight, bias, *given, fallback=False))
 
 
 def run(given: Operands) -> Tensor:
-    """Run the convolution; leave the batch axis away where the input had none."""
+    """Run the convolution. Return its result without a batch axis if the caller's input had none."""
     tensors = given.x, given.w, given.bias
     if not ops.is_watched(*tensors):
         y = ops.run_forward(*tensors, *given.options)
@@ -144,7 +148,8 @@ def operands(
 ) -> Operands:
     """Bring the arguments of `conv1d`, `conv2d` or `conv3d` into the operator's form.
 
-    Raises UsageError, ArgumentTypeError.
+    `dims` is the number of spatial axes. With `fallback` the operator warns and runs PyTorch's own
+    convolution instead of raising. Raises UsageError, ArgumentTypeError.
     """
     for name, tensor in (("input", x), ("weight", w)):
         if not isinstance(tensor, Tensor):
@@ -182,7 +187,7 @@ def operands(
 
 
 def spelled(workspace: int | str | None) -> str | None:
-    """A limit as the operator takes it: text. Raises UsageError, ArgumentTypeError."""
+    """Return a limit as text, which the operator takes. Raises UsageError, ArgumentTypeError."""
     return None if workspace is None else spell_limit(limit_of(workspace))
 
 
@@ -196,7 +201,10 @@ def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
 
 
 def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """Half of the padding on each side; what is odd goes behind, for which the input is copied."""
+    """Return the input and the padding for each side of an axis, such that the output has the input's size.
+
+    If the total along an axis is odd, the input is copied with one more zero at the end.
+    """
     total = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
     if any(size % 2 for size in total):
         x = torch.nn.functional.pad(x, [pad for size in reversed(total) for pad in (0, size % 2)])
@@ -204,7 +212,7 @@ def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tupl
 
 
 def _autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What autocast does with convolutions: all but f64 runs in its type."""
+    """Cast the tensors, except f64 ones, to the type of autocast, as PyTorch does for its convolutions."""
     kind = x.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return x, w, bias

@@ -1,4 +1,4 @@
-"""`convert` and `restore`: the convolutions of a model, divided in place."""
+"""`convert` and `restore`: make the convolutions of a model run divided, in place, and undo it."""
 
 from typing import Any, TypeVar
 
@@ -16,32 +16,40 @@ Model = TypeVar("Model")
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-class Choice:
-    """What a converted module runs within. It is pickled with the module, and with it a plan as text."""
+class ConversionSettings:
+    """The workspace limit and the plan that `convert` gives a module, as text, and the handle of the plan.
+
+    They are pickled with the module. Unpickling makes the plan known to the process.
+    """
 
     def __init__(self, workspace: str | None = None, plan: str | None = None) -> None:
         self.workspace = workspace
         self._plan = plan
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
 
-    def __reduce__(self) -> tuple[type["Choice"], tuple[str | None, str | None]]:
-        return Choice, (self.workspace, self._plan)
+    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None]]:
+        return ConversionSettings, (self.workspace, self._plan)
+
+
+Choice = ConversionSettings  # models that version 0.1 pickled name the class so
 
 
 class _Divided:
-    """In front of a module of PyTorch: its convolution runs divided, all else is the module's own."""
+    """A base class in front of PyTorch's module: only the convolution itself changes, and runs divided."""
 
-    _mucudnn: Choice | None = None  # as it is again where a module was parametrized, and then restored
+    # None if the module was parametrized after `convert` and then restored: parametrization made a subclass
+    # of this class, which `restore` cannot replace. The module then runs PyTorch's own convolution.
+    _mucudnn: ConversionSettings | None = None
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        choice = self._mucudnn
-        if choice is not None and can_divide(input, weight):
-            return functional.run(operands_of(self, input, weight, bias, choice))
-        result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # of the module
+        chosen = self._mucudnn
+        if chosen is not None and can_divide(input, weight):
+            return functional.run(operands_of(self, input, weight, bias, chosen))
+        result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
         return result
 
     def __prepare_scriptable__(self: Any) -> Any:
-        """Say what to do where `torch.jit.script`, which asks for this method, meets a converted module."""
+        """Raise a UsageError that says what to do: `torch.jit.script` calls this method of each module."""
         if self._mucudnn is None:
             return self
         raise UsageError(
@@ -67,37 +75,43 @@ _STOCK = {divided: stock for stock, divided in _DIVIDED.items()}
 
 
 def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPath | None = None) -> Model:
-    """Divide the convolutions of a model, in place, and return it.
+    """Divide the convolutions of a model, in place, and return the model.
 
     Each pass of every nn.Conv1d, 2d and 3d, at any depth, uses at most `workspace` bytes of scratch memory
-    ("16MiB", "none"; without it MUCUDNN_WORKSPACE_LIMIT holds), or runs as the `plan` says (of
-    `mucudnn.torch.plan`, or the path of one); what the plan does not have, such as a last mini-batch that
-    is smaller, runs within `workspace`. Parameters, state_dict, hooks, DistributedDataParallel, pickling
-    and copies stay as they were; a pickled model needs mucudnn where it is loaded. Subclasses of these
-    modules are left alone; parametrised ones are such, so convert first, and lazy ones until they have run.
-    What looks for these very classes, such as quantization and `torch.jit.script`, is for the model restored.
-    `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but its plan is known to this
-    process alone; `torch.export` without it and ONNX get PyTorch's own convolutions.
+    ("16MiB", "none"); the default is MUCUDNN_WORKSPACE_LIMIT. With a `plan` (a Plan of `mucudnn.torch.plan`,
+    or the path of one) it runs as the plan says. A kernel that the plan lacks, such as a smaller last
+    mini-batch, runs within `workspace`.
 
-    On the CPU convolutions run on as many threads as PyTorch's own (`torch.set_num_threads`), or on
-    MUCUDNN_THREADS where that is set. What was measured on one number of threads says nothing about another:
-    a new one is measured.
+    Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they were. A process
+    that loads a pickled model needs mucudnn. Subclasses of the three modules are left alone. Parametrized
+    modules are subclasses, so convert a model before you parametrize it. Lazy modules are subclasses until
+    they have run.
+
+    Quantization and `torch.jit.script` look for PyTorch's own classes: restore the model before.
+    `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but no other process knows its
+    plan. `torch.export` with strict=False and ONNX get PyTorch's own convolutions.
+
+    On the CPU a convolution uses as many threads as PyTorch (`torch.set_num_threads`), or MUCUDNN_THREADS if
+    that is set. Times on one number of threads say nothing about another, so each number is measured.
 
     Under the transforms of `torch.func` and in forward mode the convolutions are divided too. vmap runs one
-    larger convolution, which a plan does not know and which runs within `workspace`.
+    larger convolution, which the plan lacks and which therefore runs within `workspace`.
 
-    Nothing is raised later: a convolution that cannot be divided (an empty mini-batch, complex numbers,
-    subclasses of tensors, a device without an engine; in a transform that is compiled, or under the capture
-    of a CUDA graph) runs as it did before, with a warning where it looked as if it could be.
+    A converted model raises no new errors. A convolution that cannot be divided runs as it did before: one
+    of an empty mini-batch, of complex numbers or of subclasses of tensors, one on a device without an engine,
+    one in a compiled transform, and one that a CUDA graph captures. If the cause shows only when the
+    convolution is prepared or run, a RuntimeWarning says so.
 
-    Raises UsageError (a ValueError) for a model without convolutions; MucudnnError for a plan that cannot
+    Raises UsageError (a ValueError) for a model without convolutions, and MucudnnError for a plan that cannot
     be read.
     """
-    # What cannot be understood is said now.
-    choice = Choice(functional.spelled(workspace), None if plan is None else str(known_plan(plan)))
+    # A wrong limit or plan is an error here, and not in the first call of the model.
+    chosen = ConversionSettings(
+        functional.spelled(workspace), None if plan is None else str(known_plan(plan))
+    )
     for module in convolutions(model):
         module.__class__ = _DIVIDED.get(type(module), type(module))
-        module._mucudnn = choice
+        module._mucudnn = chosen
     return model
 
 
@@ -112,7 +126,7 @@ def restore(model: Model) -> Model:
 
 
 def convolutions(model: Any) -> list[Any]:
-    """The modules that can be, or are, converted. Raises UsageError where there is none."""
+    """Return the modules that can be converted or already are. Raises UsageError if there is none."""
     found = [module for module in model.modules() if type(module) in _DIVIDED or isinstance(module, _Divided)]
     if not found:
         raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")
@@ -120,10 +134,11 @@ def convolutions(model: Any) -> list[Any]:
 
 
 def can_divide(input: Tensor, weight: Tensor) -> bool:
-    """Return whether a convolution looks as if it could be divided.
+    """Return whether a convolution looks divisible; preparing or running it may still fail.
 
-    One that a CUDA graph captures cannot, as its memory is not ours to hold; nor one that is compiled in a
-    transform of `torch.func`, which compilers follow through PyTorch's own operators alone.
+    A convolution that a CUDA graph captures is not: the graph would keep the address of a workspace that
+    belongs to mucudnn. Nor is one that is compiled inside a transform of `torch.func`: compilers follow
+    transforms only through PyTorch's own operators.
     """
     if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
         return False
@@ -137,7 +152,7 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
             and (unknown_sizes or tensor.numel() > 0)
             for tensor in (input, weight)
         )
-        and weight.dim() - input.dim() in (0, 1)  # without the batch
+        and weight.dim() - input.dim() in (0, 1)  # 1: the input has no batch axis
         and (
             not is_transformed()
             if torch.compiler.is_compiling()
@@ -147,14 +162,14 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
 
 
 def operands_of(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, choice: Choice
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, chosen: ConversionSettings
 ) -> functional.Operands:
-    """What a module's forward gives to the operator."""
+    """Return the operator's arguments for a call of a module's forward; other padding modes pad here."""
     padding = module.padding
     if module.padding_mode != "zeros":
         around = module._reversed_padding_repeated_twice
         input, padding = nn.functional.pad(input, around, mode=module.padding_mode), 0
     return functional.operands(
         weight.dim() - 2, input, weight, bias, module.stride, padding, module.dilation, module.groups,
-        choice.workspace, choice.handle, fallback=True,
+        chosen.workspace, chosen.handle, fallback=True,
     )  # fmt: skip

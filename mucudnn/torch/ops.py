@@ -1,7 +1,7 @@
 """The three passes as operators of PyTorch, with their rules for autograd and for fake tensors.
 
-Their arguments are plain values, so that compilers see through them: a plan goes by its path, or by the
-handle under which this process knows it.
+Compilers can trace the operators because their arguments are tensors, numbers and text. The text for a plan
+is its path, or the handle under which this process knows it.
 """
 
 import os
@@ -25,8 +25,8 @@ from mucudnn.torch.formats import strides
 from mucudnn.torch.options import SCHEMA, Ints, Options, plan_of
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
-_FAILURES = (MucudnnError, EngineError, MemoryError)  # after which PyTorch's own operator may still run
+_CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
+_FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
 
 
 def call_of(
@@ -37,7 +37,10 @@ def call_of(
     y: tuple[int, ...] | None,
     options: Options,
 ) -> Call:
-    """The call; of x, w and y the shapes with the channels where they are in memory."""
+    """Return the call of a pass. `x`, `w` and `y` are shapes with the axes in the order of memory.
+
+    `view` is one of the tensors; its device and data type are those of all. Raises UsageError.
+    """
     return Call(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
@@ -46,30 +49,35 @@ def call_of(
     )  # fmt: skip
 
 
-@cache  # as asking for a variable at every call takes longer than all else here
+@cache  # reading the variable takes longer than the rest of `call_of`
 def _wanted_threads() -> int | None:
-    """MUCUDNN_THREADS, where it is set. Raises UsageError."""
+    """Return the value of MUCUDNN_THREADS; None if it is not set. Raises UsageError."""
     threads: int | None = settings.THREADS.read() if os.environ.get(settings.THREADS.variable) else None
     return threads
 
 
 def _math(data_type: str) -> str:
-    """What PyTorch itself would allow on a GPU. Raises UsageError."""
+    """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `strict`.
+
+    Raises UsageError if PyTorch is set to deterministic algorithms.
+    """
     if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
-        raise UsageError("PyTorch was told to be deterministic, which is not chosen for on a GPU yet")
-    if data_type != "f32":  # whose tensor cores nothing switches off
+        raise UsageError(
+            "PyTorch is set to deterministic algorithms, and mucudnn cannot choose by that on a GPU yet"
+        )
+    if data_type != "f32":  # PyTorch has no flag that turns tensor cores off for other types
         return "default"
     try:
         allowed = torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # by its newer flags, not the same for convolutions and for what else there is
+    except RuntimeError:  # PyTorch's newer flags differ for convolutions and for RNNs
         allowed = torch.backends.cudnn.conv.fp32_precision == "tf32"
     return "tf32" if allowed else "strict"
 
 
 def view_of(tensor: Tensor, name: str, options: Options) -> View:
-    """Return a view of the tensor, or of a copy where it is not packed as the engine reads it.
+    """Return a view of the tensor, or of a packed copy if the engine cannot read the tensor's strides.
 
-    Raises MucudnnError.
+    Errors call the tensor `name`. Raises MucudnnError.
     """
     if options.channels_last:
         tensor = tensor.permute(_CHANNELS_BEHIND[tensor.dim()])
@@ -77,14 +85,14 @@ def view_of(tensor: Tensor, name: str, options: Options) -> View:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether it is a tensor with memory of its own, and of no subclass that has its own operators."""
+    """Return whether a tensor has memory of its own and is of no subclass, which may redefine operators."""
     return type(tensor) in _PLAIN and not tensor.is_meta
 
 
 def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
-    """Whether a call must go through the operator, for autograd, a compiler, a tracer, a mode or a transform.
+    """Return whether a call must go through the operator: for autograd, a compiler, a tracer or a transform.
 
-    Where nobody looks, `run_forward` alone spares 15 µs.
+    Otherwise the caller may call `run_forward` directly, which saves 15 µs.
     """
     tensors = (x, w) if bias is None else (x, w, bias)
     return (
@@ -98,13 +106,17 @@ def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
 
 
 def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, *given: Any) -> Tensor:
-    """What the operator `forward` runs; `given` are the Options."""
+    """Return y, (N, K, ...), of the forward pass; `given` are the fields of Options.
+
+    This is the body of the operator `forward`. Raises MucudnnError, EngineError or MemoryError without
+    `fallback`; with it, warns and returns PyTorch's own result.
+    """
     options = Options(*given)
     try:
         vx, vw = _views("x", x, "w", w, options)
         ready = _ready(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
         y = _empty(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
-        if bias is not None:  # added by the convolution itself, so that 16-bit results are rounded once
+        if bias is not None:  # y begins as the bias, and beta=1 adds it: a 16-bit result is rounded only once
             check_bias(bias, w)
             arrays.check_same("x", vx, "bias", arrays.read_tensor(bias.contiguous(), "bias"))
             y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
@@ -128,7 +140,7 @@ def _backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Ten
         return _written(dx, "x", options)
     except _FAILURES as error:
         _give_way(error, options)
-        x, mask = dy.new_empty(1).expand(input_shape), [True, False, False]  # of x only the shape is read
+        x, mask = dy.new_empty(1).expand(input_shape), [True, False, False]  # PyTorch reads only x's shape
         dx = torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[0]
         return _with_strides(dx, "x" in options.channels_last)
 
@@ -160,7 +172,7 @@ def check_bias(bias: Tensor, w: Tensor) -> None:
     """Raise UsageError for a bias of another shape than (K)."""
     if bias.shape != w.shape[:1]:
         raise UsageError(
-            f"bias has the shape {tuple(bias.shape)}, one for each of {w.shape[0]} filters is due"
+            f"bias has the shape {tuple(bias.shape)}: it needs one value for each of {w.shape[0]} filters"
         )
 
 
@@ -175,7 +187,7 @@ def _give_way(error: Exception, options: Options) -> None:
 
 
 def _stock(options: Options) -> tuple[Any, ...]:
-    """Arguments of PyTorch's own operators; not transposed."""
+    """Return the arguments that PyTorch's own operators take from stride to groups, not transposed."""
     return options.stride, options.padding, options.dilation, False, [0] * len(options.stride), options.groups
 
 
@@ -189,13 +201,16 @@ def _empty(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
 
 
 def _written(result: Tensor, role: str, options: Options) -> Tensor:
-    """Return what the engine wrote with the strides that are due: one layout serves all roles in it."""
+    """Return the engine's result with the strides that PyTorch gives to this role ("x", "w" or "y").
+
+    The engine has one layout for all tensors of a call, PyTorch may choose one for each result.
+    """
     due = role in options.channels_last
     return result if due == bool(options.channels_last) else _with_strides(result, due)
 
 
 def _with_strides(result: Tensor, channels_last: bool) -> Tensor:
-    """Return the result, or where its strides are others a copy."""
+    """Return the result, or a copy in the memory format that is asked for."""
     shape = result.shape
     if result.stride() == strides(shape, channels_last):
         return result
@@ -252,7 +267,7 @@ def _on_device_of_tensors(run: Any) -> Any:
 
 
 def _operator(pass_: str, arguments: str, run: Any, fake: Any) -> Any:
-    """Define what `torch.library.custom_op` would, without the 20 µs of its checks at every call."""
+    """Define an operator as `torch.library.custom_op` does, without its checks of 20 µs at every call."""
     name = f"convolution_{pass_}"
     qualified = f"mucudnn::{name}"
     _library.define(f"{name}({arguments}, {SCHEMA}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)

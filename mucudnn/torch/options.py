@@ -13,24 +13,29 @@ SCHEMA = (
     "str? workspace, str? plan, bool fallback"
 )
 _HANDLE = "plan:"
-_plans: dict[str, Plan] = {}  # by their handles, which compiled functions keep
+_plans: dict[str, Plan] = {}  # handle -> plan; never emptied, because compiled functions keep handles
 
 
 class Options(NamedTuple):
-    """The options of every pass; sizes count one for each spatial dimension."""
+    """The options of every pass; `stride`, `padding` and `dilation` have one number for each spatial axis."""
 
     stride: Ints
     padding: Ints
     dilation: Ints
     groups: int
-    channels_last: str  # which of "x", "w" and "y" are written channels last; their axes stay (N, C, ...)
-    workspace: str | None
-    plan: str | None
-    fallback: bool  # to PyTorch's own, with a warning, rather than raise; and from the plan to the workspace
+    channels_last: str  # the letters of "x", "w", "y" that are written channels last; axes stay (N, C, ...)
+    workspace: str | None  # the limit, as text
+    plan: str | None  # a path or a handle (`handle_of`)
+    # If True, a kernel that the plan lacks runs within `workspace`. A convolution that fails is computed by
+    # PyTorch, with a warning. If False, both are errors.
+    fallback: bool
 
 
 def handle_of(plan: PlanOrPath | None) -> str | None:
-    """Return a name that the operators take for a plan; a path is one already. Raises MucudnnError."""
+    """Return the text that names a plan in an operator's arguments: its path, or a handle made of its digest.
+
+    Raises MucudnnError.
+    """
     if plan is None or isinstance(plan, str):
         return plan
     known = known_plan(plan)
@@ -40,7 +45,7 @@ def handle_of(plan: PlanOrPath | None) -> str | None:
 
 
 def plan_of(handle: str | None) -> PlanOrPath | None:
-    """Return the plan of a handle, or the path that it is. Raises UsageError."""
+    """Return the plan of a handle, or the handle itself if it is a path. Raises UsageError."""
     if handle is None:
         return None
     found = _plans.get(handle)

@@ -1,4 +1,4 @@
-"""`plan`: what the convolutions of a model are, and how each is best divided."""
+"""`plan`: find the convolutions of a model, and decide how to divide each."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
-from mucudnn._native import Problem
-from mucudnn.arrays.devices import Device, device_named
+from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.arrays.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MixedDevicesError, UsageError
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan
@@ -23,7 +23,7 @@ from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size
 from mucudnn.torch import ops
 from mucudnn.torch.derivatives import is_transformed
-from mucudnn.torch.modules import Choice, can_divide, convolutions, operands_of
+from mucudnn.torch.modules import ConversionSettings, can_divide, convolutions, operands_of
 
 
 def plan(
@@ -33,20 +33,21 @@ def plan(
     workspace: int | str | None = None,
     total_workspace: int | str | None = None,
 ) -> Plan:
-    """Decide how each convolution of a model is divided, for `convert(model, plan=...)`.
+    """Return a plan that says how to divide each convolution of a model, for `convert(model, plan=...)`.
 
-    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled, and those of its
-    nn.Conv1d, 2d and 3d that can be divided tell their shapes, forward and, where gradients are enabled and
-    needed, backward. Afterwards buffers and random numbers are as they were. Then every kernel is measured,
-    decided and run whole. Where tiles of each sample are faster still, the plan has them too, beside the
-    choice that `mucudnn run` can follow.
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. This run shows the
+    shapes of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and those
+    backward passes whose gradients are enabled and needed. The model's buffers and the random number
+    generators keep their state. Then every kernel is measured, decided and run whole. If tiles of each sample
+    are faster still, the plan has the tiles beside the configuration, because `mucudnn run` cannot use tiles.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
-    MUCUDNN_WORKSPACE_LIMIT), or all of them together at most `total_workspace`, divided among them: the
-    latter where workspaces exist side by side. `mucudnn.write_plan` writes the plan to a file.
+    MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes: give it
+    if every pass keeps a workspace of its own. `mucudnn.write_plan` writes the plan to a file.
 
-    Raises UsageError (a ValueError) for a model without convolutions, or with both limits;
-    NothingFitsError (a RuntimeError).
+    Raises UsageError (a ValueError) for a model without convolutions and for both limits at once,
+    MixedDevicesError for convolutions on several devices, and NothingFitsError; the last two are
+    RuntimeErrors.
     """
     if workspace is not None and total_workspace is not None:
         raise UsageError("both workspace and total_workspace are given: one limit is enough")
@@ -55,13 +56,12 @@ def plan(
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
     device, kernels = _kernels(model, example_input)
-    engine, listener, policy = device.engine, LogListener(), settings.BATCH_POLICY.read()
+    listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        result = optimize(engine, cache, kernels, policy, limits, listener)
+        bench = Bench(device.engine, cache, listener)
+        result = optimize(bench, kernels, policy, limits)
         found = [
-            better_tiles(
-                engine, cache, decision.kernel, policy, _bytes(decision, limits), decision.chosen, listener
-            )
+            better_tiles(bench, decision.kernel, policy, _bytes(decision, limits), decision.chosen)
             for decision in result.decisions
         ]
     whole = to_plan(result)
@@ -71,13 +71,16 @@ def plan(
 
 
 def _bytes(decision: Decision, limits: Limits) -> int | None:
-    """What a kernel may use: of a total as much as it was given."""
+    """Return the bytes that a kernel may use; under a total, the workspace of its chosen configuration."""
     return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
-def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
-    """The device, and the kernels of one run, each with the number of its occurrences."""
-    found: Counter[tuple[Problem, str]] = Counter()
+def _kernels(model: Any, example_input: Any) -> tuple[ArrayDevice, list[Kernel]]:
+    """Run the model once. Return its device, and its kernels, each with the number of its calls.
+
+    Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
+    """
+    found: Counter[Kernel] = Counter()
     devices: dict[str, Call] = {}
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
@@ -93,7 +96,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
             call = _call(module, x)
         devices[call.device] = call
         problem, _ = geometry(call)
-        found.update((problem, pass_) for pass_ in PASSES if needed[pass_])
+        found.update(Kernel(problem, pass_) for pass_ in PASSES if needed[pass_])
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -117,17 +120,17 @@ def _kernels(model: Any, example_input: Any) -> tuple[Device, list[Kernel]]:
     if len(devices) > 1:
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
     ((name, call),) = devices.items()
-    kernels = [Kernel(problem, pass_, count=count) for (problem, pass_), count in found.items()]
+    kernels = [replace(kernel, count=count) for kernel, count in found.items()]
     return device_named(name, call.threads), kernels
 
 
 def _uncompiled() -> Any:
-    """A compiled model does not see hooks that are new."""
+    """Return a context in which compiled models run uncompiled: compiled code would ignore our new hooks."""
     set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
     return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 def _call(module: Any, x: Tensor) -> Call:
-    given = operands_of(module, x, module.weight, module.bias, Choice())
+    given = operands_of(module, x, module.weight, module.bias, ConversionSettings())
     vx, vw = (ops.view_of(tensor, "input", given.options) for tensor in (given.x, given.w))
     return ops.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

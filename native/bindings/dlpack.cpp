@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "bindings/bindings.hpp"
+#include "core/tensors.hpp"
 
 namespace py = pybind11;
 
@@ -32,13 +33,8 @@ struct Versioned {
 constexpr std::uint64_t kReadOnly = 1;
 
 bool is_packed(const DLTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  std::int64_t expected = 1;
-  for (int axis = tensor.dims - 1; axis >= 0; --axis) {
-    if (tensor.shape[axis] != 1 && tensor.strides[axis] != expected) return false;
-    expected *= tensor.shape[axis];
-  }
-  return true;
+  return tensor.strides == nullptr ||
+         mucudnn::is_packed(tensor.shape, tensor.strides, tensor.dims, Layout::nchw);
 }
 
 // Reads what `_native.pyi` documents. The capsule keeps the ownership of the tensor.

@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "core/tiles.hpp"
 #include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
 #include "cudnn/legacy_engine.hpp"
@@ -143,31 +144,31 @@ class PyEngine {
   }
 
   Enumeration enumerate(const Problem& problem, const std::string& pass) const {
-    return engine_->enumerate(problem, pass_named(pass));
+    return engine_->enumerate({problem, pass_named(pass)});
   }
 
   std::optional<std::size_t> accumulator(const Problem& problem, const std::string& pass,
                                          std::size_t parts) const {
-    return accumulator_size(*device_, problem, pass_named(pass), parts).size;
+    return accumulator_size(*device_, {problem, pass_named(pass)}, parts).size;
   }
 
   std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
                               const Memory& x, const Memory& w, const Memory& y, const Memory* workspace,
                               int repeats, double budget_ms, double hopeless_ms,
                               const Operands& operands) const {
-    const Pass which = pass_named(pass);
+    const Kernel kernel{problem, pass_named(pass)};
     const Region region = to_region(problem, x, w, y, operands);
     const py::gil_scoped_release release;
     use_threads();
-    return mucudnn::measure(*engine_, *device_, problem, which, algorithm, region, to_scratch(workspace),
-                            repeats, budget_ms, hopeless_ms);
+    return mucudnn::measure(*engine_, *device_, kernel, algorithm, region, to_scratch(workspace), repeats,
+                            budget_ms, hopeless_ms);
   }
 
   void execute(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
                const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
                bool tiles, const Operands& operands) const {
     const Region region = to_region(problem, x, w, y, operands);
-    const auto configuration = made_ready(problem, pass, parts, tiles);
+    const auto configuration = made_ready({problem, pass_named(pass)}, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
     configuration->run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
@@ -184,11 +185,10 @@ class PyEngine {
  private:
   friend class PyDivision;
 
-  std::unique_ptr<PreparedConfiguration> made_ready(const Problem& problem, const std::string& pass,
-                                                    const Parts& parts, bool tiles) const {
-    if (tiles)
-      return std::make_unique<Tiling>(*engine_, *device_, problem, pass_named(pass), to_tiles(parts));
-    return std::make_unique<Division>(*engine_, *device_, problem, pass_named(pass), to_slices(parts));
+  std::unique_ptr<PreparedConfiguration> made_ready(const Kernel& kernel, const Parts& parts,
+                                                    bool tiles) const {
+    if (tiles) return std::make_unique<Tiling>(*engine_, *device_, kernel, to_tiles(parts));
+    return std::make_unique<Division>(*engine_, *device_, kernel, to_slices(parts));
   }
 
   // The thread count belongs to the calling thread. Each engine sets its own before it runs.
@@ -235,7 +235,7 @@ class PyDivision {
 
 std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std::string& pass,
                                               const Parts& parts, bool tiles) const {
-  return std::make_unique<PyDivision>(*this, problem, made_ready(problem, pass, parts, tiles));
+  return std::make_unique<PyDivision>(*this, problem, made_ready({problem, pass_named(pass)}, parts, tiles));
 }
 
 std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
@@ -321,40 +321,42 @@ void bind_engine(py::module_& module) {
   module.def(
       "accumulator_size",
       [](const Problem& problem, const std::string& pass, std::size_t parts) {
-        return accumulator_size(problem, pass_named(pass), parts);
+        return accumulator_size({problem, pass_named(pass)}, parts);
       },
       py::arg("problem"), py::arg("pass_"), py::arg("parts"));
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(
       "most_slices",
-      [](const Problem& problem, const std::string& pass) { return most_slices(problem, pass_named(pass)); },
+      [](const Problem& problem, const std::string& pass) {
+        return most_slices(pass_named(pass), problem.data_type);
+      },
       py::arg("problem"), py::arg("pass_"));
   module.def(
       "refusal_of_slices",
       [](const Problem& problem, const std::string& pass, std::size_t slices) {
-        return refusal_of_slices(problem, pass_named(pass), slices);
+        return refusal_of_slices({problem, pass_named(pass)}, slices);
       },
       py::arg("problem"), py::arg("pass_"), py::arg("slices"));
   module.def(
       "most_slices_in_place",
       [](const Problem& problem, const std::string& pass) {
-        return most_slices_in_place(problem, pass_named(pass));
+        return most_slices_in_place(pass_named(pass), problem.data_type);
       },
       py::arg("problem"), py::arg("pass_"));
   module.def(
       "tile_steps",
-      [](const Problem& problem, const std::string& pass) { return tile_steps(problem, pass_named(pass)); },
+      [](const Problem& problem, const std::string& pass) { return tile_steps({problem, pass_named(pass)}); },
       py::arg("problem"), py::arg("pass_"));
   module.def(
       "tile_copies",
       [](const Problem& problem, const std::string& pass, std::int64_t steps) {
-        return tile_copies(problem, pass_named(pass), steps);
+        return TileCopies(tile_kernel({problem, pass_named(pass)}, steps).problem).size;
       },
       py::arg("problem"), py::arg("pass_"), py::arg("steps"));
   module.def(
       "tile_problem",
       [](const Problem& problem, const std::string& pass, std::int64_t steps) {
-        return tile_problem(problem, pass_named(pass), steps);
+        return tile_kernel({problem, pass_named(pass)}, steps).problem;
       },
       py::arg("problem"), py::arg("pass_"), py::arg("steps"));
   module.def("host_library", [] { return beside_extension("libmucudnn_host.so"); });

@@ -17,7 +17,7 @@ namespace {
 // _Part and _PlanKernel in _native.pyi.
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
-using Kernel = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts>;
+using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts>;
 using Header = std::map<std::string, std::string>;
 
 Configuration to_configuration(const Parts& parts) {
@@ -36,25 +36,25 @@ Parts to_parts(const Configuration& configuration) {
   return parts;
 }
 
-std::string format(const Header& header, const std::vector<Kernel>& kernels) {
+std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
   Plan plan{header, {}};
   for (const auto& [problem, pass, count, chosen, desirable, tiles] : kernels) {
-    PlanKernel kernel{problem, pass_named(pass), count, to_configuration(chosen), {}};
-    kernel.tiles = to_configuration(tiles);
-    for (const Parts& parts : desirable) kernel.desirable.push_back(to_configuration(parts));
-    plan.kernels.push_back(std::move(kernel));
+    PlanKernel planned{{problem, pass_named(pass)}, count, to_configuration(chosen), {}};
+    planned.tiles = to_configuration(tiles);
+    for (const Parts& parts : desirable) planned.desirable.push_back(to_configuration(parts));
+    plan.kernels.push_back(std::move(planned));
   }
   return to_text(plan);
 }
 
-std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
+std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
   const Plan plan = parse_plan(text);
-  std::vector<Kernel> kernels;
-  for (const PlanKernel& kernel : plan.kernels) {
+  std::vector<PlanRow> kernels;
+  for (const PlanKernel& planned : plan.kernels) {
     std::vector<Parts> desirable;
-    for (const Configuration& configuration : kernel.desirable) desirable.push_back(to_parts(configuration));
-    kernels.emplace_back(kernel.problem, name_of(kernel.pass), kernel.count, to_parts(kernel.chosen),
-                         std::move(desirable), to_parts(kernel.tiles));
+    for (const Configuration& configuration : planned.desirable) desirable.push_back(to_parts(configuration));
+    kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
+                         to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles));
   }
   return {plan.header, std::move(kernels)};
 }
@@ -63,8 +63,8 @@ std::tuple<Header, std::vector<Kernel>> parse(const std::string& text) {
 using Measured = std::tuple<Problem, std::string, std::string, double, std::int64_t, std::string>;
 
 // Returns the notes from the first list of candidates that has the algorithm; empty if none has it.
-std::string notes_on(const PlanKernel& kernel, const std::string& algorithm) {
-  for (const auto& [api, all] : kernel.candidates) {
+std::string notes_on(const PlanKernel& planned, const std::string& algorithm) {
+  for (const auto& [api, all] : planned.candidates) {
     const auto found = std::find_if(all.begin(), all.end(),
                                     [&](const Listed& listed) { return listed.algorithm == algorithm; });
     if (found != all.end()) return found->notes;
@@ -84,14 +84,14 @@ std::vector<Document> journal(const std::string& text) {
     if (!plan) continue;
     std::vector<Measured> measured;
     std::vector<Candidates> candidates;
-    for (const PlanKernel& kernel : plan->kernels) {
-      for (const auto& [api, all] : kernel.candidates)
-        candidates.emplace_back(kernel.problem, name_of(kernel.pass), api, to_text(all));
-      for (const Configuration& option : kernel.desirable) {
+    for (const PlanKernel& planned : plan->kernels) {
+      for (const auto& [api, all] : planned.candidates)
+        candidates.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), api, to_text(all));
+      for (const Configuration& option : planned.desirable) {
         if (option.size() != 1) continue;
         const MicroConfiguration& one = option.front();
-        measured.emplace_back(kernel.problem, name_of(kernel.pass), one.algorithm, one.time_ms, one.workspace,
-                              notes_on(kernel, one.algorithm));
+        measured.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), one.algorithm,
+                              one.time_ms, one.workspace, notes_on(planned, one.algorithm));
       }
     }
     documents.emplace_back(plan->header, std::move(measured), std::move(candidates));

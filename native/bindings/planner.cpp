@@ -18,11 +18,11 @@ class PyPlanner {
   std::string library() const { return library_->name(); }
 
   Enumeration enumerate(const Problem& problem, const std::string& pass) const {
-    return engine_->enumerate(problem, pass_named(pass));
+    return engine_->enumerate({problem, pass_named(pass)});
   }
 
   std::size_t workspace(const Problem& problem, const std::string& pass, const std::string& algorithm) const {
-    return engine_->prepare(problem, pass_named(pass), algorithm)->workspace();
+    return engine_->prepare({problem, pass_named(pass)}, algorithm)->workspace();
   }
 
  private:

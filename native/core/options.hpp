@@ -1,4 +1,4 @@
-// The settings that the drop-in reads from the environment.
+// The settings of the environment, and those of them that the drop-in works with.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,37 @@ struct Options {
   int threads = 1;      // threads of the host engine
   LogLevel log_level = LogLevel::warning;
 };
+
+// An environment variable that the package and the drop-in read.
+struct Setting {
+  enum class Kind { name, size, threads, library, file };
+
+  // The value of a text. The number is the place of a name, the bytes of a size (kNoLimit for "none"), or
+  // the number of threads.
+  struct Value {
+    std::string text;
+    std::int64_t number = 0;
+  };
+
+  const char* variable;
+  const char* meaning;
+  Kind kind;
+  void (*store)(const Value& value, Options& options);
+  std::vector<const char*> names{};  // the values of kind name, in the order of their enumeration
+
+  // Throws std::invalid_argument that quotes a text without a value.
+  Value parse(const std::string& text) const;
+};
+
+// The one table of the settings.
+const std::vector<Setting>& settings();
+
+// Returns the bytes of "64MiB", "1.5 GiB" or "0", rounded down. Throws std::invalid_argument that quotes the
+// text.
+std::int64_t parse_size(const std::string& text);
+
+// Returns a number of threads from 1 to 1024. Throws std::invalid_argument that quotes the text.
+int parse_threads(const std::string& text);
 
 // Reads the MUCUDNN_* variables. A variable that is unset or empty keeps its default. A variable that cannot
 // be read adds a line to `complaints` and turns the mode off, because the user's wish is unknown.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <set>
-#include <tuple>
+#include <unordered_set>
+#include <utility>
+
+#include "core/tiles.hpp"
 
 namespace mucudnn {
 namespace {
@@ -48,14 +50,14 @@ struct Whole {
   std::string name;
 };
 
-Whole mini_batch_of(const PlanKernel& kernel) {
-  const std::int64_t size = kernel.problem.mini_batch;
+Whole mini_batch_of(const PlanKernel& planned) {
+  const std::int64_t size = planned.kernel.problem.mini_batch;
   return {"micro-batches", size, "the mini-batch of " + std::to_string(size)};
 }
 
-Whole steps_of(const PlanKernel& kernel) {
-  if (kernel.problem.is_fused()) fail("a fused convolution is not divided into tiles");
-  const std::int64_t size = tile_steps(kernel.problem, kernel.pass);
+Whole steps_of(const PlanKernel& planned) {
+  if (planned.kernel.problem.is_fused()) fail("a fused convolution is not divided into tiles");
+  const std::int64_t size = tile_steps(planned.kernel);
   return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
 }
 
@@ -97,8 +99,8 @@ std::string text_of(const Configuration& configuration) {
   return text;
 }
 
-void check_pass(const PlanKernel& kernel) {
-  if (kernel.problem.is_fused() && kernel.pass != Pass::forward)
+void check_pass(const Kernel& kernel) {
+  if (kernel.is_fused_gradient())
     fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
 }
 
@@ -171,20 +173,20 @@ class Reader {
       finish_kernel();
       read_kernel(line);
     } else if (key == "choose") {
-      PlanKernel& kernel = kernel_above(key);
-      if (!kernel.chosen.empty()) fail("a second choice for the same kernel");
-      kernel.chosen = configuration_in(line, mini_batch_of(kernel));
+      PlanKernel& planned = kernel_above(key);
+      if (!planned.chosen.empty()) fail("a second choice for the same kernel");
+      planned.chosen = configuration_in(line, mini_batch_of(planned));
     } else if (key == "tiles") {
-      PlanKernel& kernel = kernel_above(key);
-      if (!kernel.tiles.empty()) fail("tiles a second time for the same kernel");
-      kernel.tiles = configuration_in(line, steps_of(kernel));
+      PlanKernel& planned = kernel_above(key);
+      if (!planned.tiles.empty()) fail("tiles a second time for the same kernel");
+      planned.tiles = configuration_in(line, steps_of(planned));
     } else if (key == "option") {
-      PlanKernel& kernel = kernel_above(key);
-      kernel.desirable.push_back(configuration_in(line, mini_batch_of(kernel)));
+      PlanKernel& planned = kernel_above(key);
+      planned.desirable.push_back(configuration_in(line, mini_batch_of(planned)));
     } else if (key == "candidates") {
-      PlanKernel& kernel = kernel_above(key);
+      PlanKernel& planned = kernel_above(key);
       const std::string api{cut(line, ' ')};
-      if (!kernel.candidates.emplace(api, candidates_in(line)).second)
+      if (!planned.candidates.emplace(api, candidates_in(line)).second)
         fail("a second list of candidates of " + quoted(api) + " for the same kernel");
     } else if (key == "end") {
       finish_kernel();
@@ -207,21 +209,20 @@ class Reader {
   }
 
   void read_kernel(std::string_view line) {
-    PlanKernel kernel;
-    kernel.pass = pass_named(cut(line, ' '));
-    kernel.count = number_in<int>(cut(line, ' '), "count");
-    if (kernel.count < 1) fail("the count of a kernel is below 1");
-    kernel.problem = parse_descriptor(line).problem;
-    check_pass(kernel);
-    if (!seen_.emplace(to_text(kernel.problem), kernel.pass).second)
-      fail("this kernel stands in the plan twice");
-    plan_.kernels.push_back(std::move(kernel));
+    PlanKernel planned;
+    planned.kernel.pass = pass_named(cut(line, ' '));
+    planned.count = number_in<int>(cut(line, ' '), "count");
+    if (planned.count < 1) fail("the count of a kernel is below 1");
+    planned.kernel.problem = parse_descriptor(line).problem;
+    check_pass(planned.kernel);
+    if (!seen_.insert(planned.kernel).second) fail("this kernel stands in the plan twice");
+    plan_.kernels.push_back(std::move(planned));
   }
 
   void finish_kernel() const {
     if (plan_.kernels.empty()) return;
-    const PlanKernel& kernel = plan_.kernels.back();
-    if (kernel.chosen.empty() && (kernel.candidates.empty() || !kernel.tiles.empty()))
+    const PlanKernel& planned = plan_.kernels.back();
+    if (planned.chosen.empty() && (planned.candidates.empty() || !planned.tiles.empty()))
       fail("the kernel above has no choice");
   }
 
@@ -229,7 +230,7 @@ class Reader {
   int line_number_ = 0;
   bool ended_ = false;
   Plan plan_;
-  std::set<std::tuple<std::string, Pass>> seen_;
+  std::unordered_set<Kernel> seen_;
 };
 
 }  // namespace
@@ -258,9 +259,9 @@ std::string describe(const Configuration& configuration) {
 std::string to_text(const Plan& plan) {
   // Writes the oldest version that can express the plan, so that older programs can read it.
   int version = 1;
-  for (const PlanKernel& kernel : plan.kernels) {
-    if (!kernel.candidates.empty()) version = std::max(version, kVersionOfCandidates);
-    if (!kernel.tiles.empty()) version = kVersion;
+  for (const PlanKernel& planned : plan.kernels) {
+    if (!planned.candidates.empty()) version = std::max(version, kVersionOfCandidates);
+    if (!planned.tiles.empty()) version = kVersion;
   }
   std::string text = std::string(kMagic) + std::to_string(version) + "\n";
   for (const auto& [key, value] : plan.header) {
@@ -271,33 +272,33 @@ std::string to_text(const Plan& plan) {
     }
     text += key + " " + value + "\n";
   }
-  std::map<std::tuple<std::string, Pass>, const PlanKernel*> kernels;
-  for (const PlanKernel& kernel : plan.kernels) {
-    if (!kernels.emplace(std::tuple(to_text(kernel.problem), kernel.pass), &kernel).second) {
-      fail("a kernel stands in the plan twice: " + to_text(kernel.problem) + " " + name_of(kernel.pass));
+  std::map<std::pair<std::string, Pass>, const PlanKernel*> kernels;
+  for (const PlanKernel& planned : plan.kernels) {
+    if (!kernels.emplace(std::pair(to_text(planned.kernel.problem), planned.kernel.pass), &planned).second) {
+      fail("a kernel stands in the plan twice: " + to_text(planned.kernel));
     }
   }
-  for (const auto& [key, kernel] : kernels) {
-    const Whole mini_batch = mini_batch_of(*kernel);
-    check_pass(*kernel);
-    text += std::string("kernel ") + name_of(kernel->pass) + " " + std::to_string(kernel->count) + " " +
-            std::get<0>(key) + "\n";
-    if (kernel->candidates.empty() || !kernel->chosen.empty()) {
-      check(kernel->chosen, mini_batch);
-      text += "choose" + text_of(kernel->chosen) + "\n";
+  for (const auto& [key, planned] : kernels) {
+    const Whole mini_batch = mini_batch_of(*planned);
+    check_pass(planned->kernel);
+    text += std::string("kernel ") + name_of(planned->kernel.pass) + " " + std::to_string(planned->count) +
+            " " + key.first + "\n";
+    if (planned->candidates.empty() || !planned->chosen.empty()) {
+      check(planned->chosen, mini_batch);
+      text += "choose" + text_of(planned->chosen) + "\n";
     }
-    if (!kernel->tiles.empty()) {
-      check(kernel->tiles, steps_of(*kernel));
-      text += "tiles" + text_of(kernel->tiles) + "\n";
+    if (!planned->tiles.empty()) {
+      check(planned->tiles, steps_of(*planned));
+      text += "tiles" + text_of(planned->tiles) + "\n";
     }
-    std::vector<Configuration> options = kernel->desirable;
+    std::vector<Configuration> options = planned->desirable;
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
     for (const Configuration& option : options) {
       check(option, mini_batch);
       text += "option" + text_of(option) + "\n";
     }
-    for (const auto& [api, all] : kernel->candidates) {
+    for (const auto& [api, all] : planned->candidates) {
       text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
     }
   }

@@ -14,7 +14,7 @@
 //
 // Version 3 may give a kernel `tiles` beside the choice: one sample divided along its height or depth, if
 // that is faster within the limit. Readers that can divide a sample use the tiles; the others use the choice.
-// The size of a part is then a number of steps (tile_steps() in problem.hpp). Its time is that of one sample.
+// The size of a part is then a number of steps (tile_steps() in tiles.hpp). Its time is that of one sample.
 // Its workspace includes the copies of a tile.
 //
 //   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
@@ -33,7 +33,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 
 namespace mucudnn {
 
@@ -65,8 +65,7 @@ struct Listed {
 };
 
 struct PlanKernel {
-  Problem problem;
-  Pass pass = Pass::forward;
+  Kernel kernel;
   int count = 1;  // identical kernels in the network
   Configuration chosen;
   std::vector<Configuration> desirable;

@@ -11,7 +11,7 @@ constexpr std::int64_t kMaxSize = 0x7fffffff;  // cuDNN takes sizes as int
 constexpr const char* kDataTypes[] = {"f32", "f64", "f16", "bf16"};
 constexpr const char* kLayouts[] = {"nchw", "nhwc"};
 constexpr const char* kMaths[] = {"default", "tf32", "strict"};
-constexpr const char* kPasses[] = {"forward", "backward_data", "backward_filter"};
+constexpr const char* kPassNames[] = {"forward", "backward_data", "backward_filter"};
 
 template <typename Enum, std::size_t count>
 Enum named(const char* what, const char* const (&names)[count], std::string_view name) {
@@ -62,12 +62,12 @@ std::size_t size_of(DataType type) {
 const char* name_of(DataType type) { return kDataTypes[static_cast<int>(type)]; }
 const char* name_of(Layout layout) { return kLayouts[static_cast<int>(layout)]; }
 const char* name_of(Math math) { return kMaths[static_cast<int>(math)]; }
-const char* name_of(Pass pass) { return kPasses[static_cast<int>(pass)]; }
+const char* name_of(Pass pass) { return kPassNames[static_cast<int>(pass)]; }
 
 DataType data_type_named(std::string_view name) { return named<DataType>("data type", kDataTypes, name); }
 Layout layout_named(std::string_view name) { return named<Layout>("layout", kLayouts, name); }
 Math math_named(std::string_view name) { return named<Math>("math", kMaths, name); }
-Pass pass_named(std::string_view name) { return named<Pass>("pass", kPasses, name); }
+Pass pass_named(std::string_view name) { return named<Pass>("pass", kPassNames, name); }
 
 std::int64_t Problem::x_sample() const { return in_channels * volume(input); }
 std::int64_t Problem::y_sample() const { return out_channels * volume(output); }
@@ -112,12 +112,6 @@ Problem::Sizes output_of(const Problem& p) {
     output[axis] = room < 0 ? 0 : room / p.stride[axis] + 1;
   }
   return output;
-}
-
-std::int64_t tile_steps(const Problem& problem, Pass pass) {
-  const auto axis = static_cast<std::size_t>(3 - problem.dims);
-  if (pass != Pass::backward_data) return problem.output[axis];
-  return (problem.input[axis] + problem.stride[axis] - 1) / problem.stride[axis];
 }
 
 void validate(const Problem& p) {

@@ -15,6 +15,10 @@ enum class DataType { f32, f64, f16, bf16 };
 enum class Layout { nchw, nhwc };  // channels first or last, in 2-D and in 3-D
 enum class Math { standard, tf32, strict };
 enum class Pass { forward, backward_data, backward_filter };
+constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
+// Returns whether slices of the mini-batch add to one output. In the other passes they write disjoint
+// outputs.
+constexpr bool adds_slices(Pass pass) { return pass == Pass::backward_filter; }
 
 std::size_t size_of(DataType type);
 const char* name_of(DataType type);
@@ -67,10 +71,6 @@ struct Problem {
 
 // The output size that input, kernel, stride, padding and dilation give.
 Problem::Sizes output_of(const Problem& problem);
-
-// Steps that a sample can be divided into along its first spatial axis (depth in 3-D, height in 2-D). A step
-// is a row of y. In backward_data it is a step of x, which has as many rows as the stride.
-std::int64_t tile_steps(const Problem& problem, Pass pass);
 
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide the
 // channels, the output agrees with the other sizes, no tensor reaches 2^63 bytes, and the epilogue has at

@@ -18,19 +18,18 @@ class CombinedEngine final : public Engine {
 
   cudnnHandle_t handle() const override { return legacy_->handle(); }
 
-  Enumeration enumerate(const Problem& problem, Pass pass) override {
-    Enumeration all = legacy_->enumerate(problem, pass);
-    if (!has_engines_for(problem)) return all;
-    Enumeration engines = graph_->enumerate(problem, pass);
+  Enumeration enumerate(const Kernel& kernel) override {
+    Enumeration all = legacy_->enumerate(kernel);
+    if (!has_engines_for(kernel.problem)) return all;
+    Enumeration engines = graph_->enumerate(kernel);
     std::move(engines.candidates.begin(), engines.candidates.end(), std::back_inserter(all.candidates));
     all.is_complete = all.is_complete && engines.is_complete;
     return all;
   }
 
-  std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
-                                          const std::string& algorithm) override {
-    const bool is_engine = has_engines_for(problem) && parse_engine_name(algorithm);
-    return (is_engine ? graph_ : legacy_)->prepare(problem, pass, algorithm);
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) override {
+    const bool is_engine = has_engines_for(kernel.problem) && parse_engine_name(algorithm);
+    return (is_engine ? graph_ : legacy_)->prepare(kernel, algorithm);
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/tensors.hpp"
 #include "cudnn/descriptors.hpp"
 #include "cudnn/engine.hpp"
 #include "cudnn/pointwise.hpp"
@@ -12,69 +13,12 @@ namespace {
 constexpr std::size_t kMostConfigs = 128, kMostNotes = 32, kMostKnobs = 64;
 constexpr std::int64_t kFirstOperand = 256, kFirstIntermediate = 512;  // unique ids
 
-std::vector<std::int64_t> of_dims(const Problem::Sizes& sizes, int dims) {
-  return {sizes.end() - dims, sizes.end()};
-}
-
-std::vector<std::int64_t> tensor_sizes(std::int64_t first, std::int64_t channels, const Problem::Sizes& sizes,
-                                       int dims) {
-  std::vector<std::int64_t> all = of_dims(sizes, dims);
-  all.insert(all.begin(), {first, channels});
-  return all;
-}
-
-std::vector<std::int64_t> y_sizes(const Problem& p) {
-  return tensor_sizes(p.mini_batch, p.out_channels, p.output, p.dims);
-}
-
-std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
-  std::vector<std::int64_t> strides(sizes.size());
-  std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;
-  for (std::size_t axis = sizes.size() - 1; axis >= 2; --axis) {
-    strides[axis] = step;
-    step *= sizes[axis];
-  }
-  strides[1] = layout == Layout::nhwc ? 1 : step;
-  strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
-  return strides;
-}
-
 void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double value, DataType type) {
   if (type == DataType::f64) return operation.set(name, value);
   operation.set(name, static_cast<float>(value));
 }
 
 }  // namespace
-
-OperationAttributes attributes_of(Pass pass) {
-  switch (pass) {
-    case Pass::backward_data:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
-    case Pass::backward_filter:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
-    case Pass::forward:
-      break;
-  }
-  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
-}
 
 bool EngineNotes::has(cudnnBackendNumericalNote_t note) const {
   return std::find(numerical.begin(), numerical.end(), note) != numerical.end();
@@ -126,12 +70,12 @@ std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
   return kFirstOperand + static_cast<std::int64_t>(operation);
 }
 
-ConvolutionGraph::ConvolutionGraph(const Context& context, const Problem& p, Pass pass,
-                                   const PlanTerms& terms)
+ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+  const Problem& p = kernel.problem;
   const Backend& y = tensor(p, kY, y_sizes(p), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
-  add_convolution(p, pass, terms, convolved);
+  add_convolution(kernel, terms, convolved);
   add_epilogue(p, terms, convolved, y);
   if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
@@ -168,10 +112,10 @@ const Backend& ConvolutionGraph::convolution(const Problem& p) {
   convolution.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{p.dims});
   convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, compute_type_of(p.data_type));
   convolution.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
-  convolution.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_dims(p.padding, p.dims));
-  convolution.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_dims(p.padding, p.dims));
-  convolution.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_dims(p.stride, p.dims));
-  convolution.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_dims(p.dilation, p.dims));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, spatial_sizes(p, p.padding));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, spatial_sizes(p, p.padding));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, spatial_sizes(p, p.stride));
+  convolution.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, spatial_sizes(p, p.dilation));
   convolution.finalize("describing a convolution");
   return convolution;
 }
@@ -188,15 +132,13 @@ const Backend& ConvolutionGraph::function(const Problem& p, Pointwise operation)
   return function;
 }
 
-void ConvolutionGraph::add_convolution(const Problem& p, Pass pass, const PlanTerms& terms,
-                                       const Backend& y) {
-  const auto x_sizes = tensor_sizes(p.mini_batch, p.in_channels, p.input, p.dims);
-  // cuDNN takes the number of groups from the channels of x and of w.
-  const auto w_sizes = tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims);
-  const OperationAttributes attributes = attributes_of(pass);
+void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& terms, const Backend& y) {
+  const Problem& p = kernel.problem;
+  const OperationAttributes& attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
-  operation.set(attributes.x, tensor(p, kX, x_sizes, terms.alignment));
-  operation.set(attributes.w, tensor(p, kW, w_sizes, terms.alignment));
+  // cuDNN takes the number of groups from the channels of x and of w.
+  operation.set(attributes.x, tensor(p, kX, x_sizes(p), terms.alignment));
+  operation.set(attributes.w, tensor(p, kW, w_sizes(p), terms.alignment));
   operation.set(attributes.y, y);
   operation.set(attributes.convolution, convolution(p));
   set_factor(operation, attributes.alpha, terms.alpha, p.data_type);

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/problem.hpp"
+#include "abi/convolution_operations.hpp"
+#include "core/kernel.hpp"
 #include "cudnn/context.hpp"
 #include "cudnn/engine_name.hpp"
 
@@ -39,12 +40,10 @@ EngineNotes notes_of(const Backend& engine);
 Backend engine_of(const Backend& config);
 EngineName name_of(const Backend& config);
 
-// The attributes that hold the parts of one pass's operation.
-struct OperationAttributes {
-  cudnnBackendDescriptorType_t operation;
-  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
-};
-OperationAttributes attributes_of(Pass pass);
+// Returns the operation of a pass and the attributes that hold its parts.
+constexpr const OperationAttributes& attributes_of(Pass pass) {
+  return kConvolutionOperations[static_cast<int>(pass)];
+}
 
 struct EnginePlan {
   Backend descriptor;
@@ -59,7 +58,7 @@ class ConvolutionGraph {
   static std::int64_t operand_uid(std::size_t operation);
 
   // Throws CallFailed if the library does not take the problem. The context must outlive the graph.
-  ConvolutionGraph(const Context& context, const Problem& problem, Pass pass, const PlanTerms& terms);
+  ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms);
 
   // Appends the engines that the heuristics of a mode recommend, the best first. Throws CallFailed, also if
   // the heuristics do not know the problem.
@@ -78,7 +77,7 @@ class ConvolutionGraph {
   const Backend& intermediate(const Problem& problem, std::size_t operation);
   const Backend& convolution(const Problem& problem);
   const Backend& function(const Problem& problem, Pointwise operation);
-  void add_convolution(const Problem& problem, Pass pass, const PlanTerms& terms, const Backend& y);
+  void add_convolution(const Kernel& kernel, const PlanTerms& terms, const Backend& y);
   void add_epilogue(const Problem& problem, const PlanTerms& terms, const Backend& convolved,
                     const Backend& y);
   Backend engine(std::int64_t number) const;

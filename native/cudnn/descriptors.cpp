@@ -1,9 +1,9 @@
 #include "cudnn/descriptors.hpp"
 
-#include <algorithm>
-#include <array>
 #include <limits>
+#include <vector>
 
+#include "core/tensors.hpp"
 #include "cudnn/engine.hpp"
 
 namespace mucudnn {
@@ -22,6 +22,13 @@ cudnnDataType_t cudnn_type(DataType type) {
   return CUDNN_DATA_FLOAT;
 }
 
+std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept {
+  for (const DataType known : {DataType::f32, DataType::f64, DataType::f16, DataType::bf16}) {
+    if (cudnn_type(known) == type) return known;
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 cudnnMathType_t cudnn_math(Math math) {
@@ -36,32 +43,21 @@ cudnnMathType_t cudnn_math(Math math) {
   return CUDNN_DEFAULT_MATH;
 }
 
-std::array<int, 5> tensor_sizes(std::int64_t first, std::int64_t second, const Problem::Sizes& sizes,
-                                int dims) {
-  std::array<int, 5> all{static_cast<int>(first), static_cast<int>(second)};
-  for (int axis = 0; axis < dims; ++axis) all[2 + axis] = static_cast<int>(sizes[3 - dims + axis]);
-  return all;
+std::vector<int> narrow(const std::vector<std::int64_t>& numbers) {
+  std::vector<int> narrowed;
+  for (const std::int64_t number : numbers) narrowed.push_back(static_cast<int>(number));
+  return narrowed;
 }
 
 // Throws CallFailed if one sample has more elements than cuDNN's 32-bit strides can express.
-std::array<int, 5> packed_strides(const std::array<int, 5>& sizes, int dims, Layout layout) {
-  std::array<std::int64_t, 5> strides{};
-  std::int64_t step = layout == Layout::nhwc ? sizes[1] : 1;
-  for (int axis = 1 + dims; axis >= 2; --axis) {
-    strides[axis] = step;
-    step *= sizes[axis];
-  }
-  strides[1] = layout == Layout::nhwc ? 1 : step;
-  strides[0] = layout == Layout::nhwc ? step : step * sizes[1];
+std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
+  const std::vector<std::int64_t> strides = packed_strides(sizes, layout);
   if (strides[0] > std::numeric_limits<int>::max()) {
     throw CallFailed(
         "cudnnSetTensorNdDescriptor", CUDNN_STATUS_NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED",
         "one sample has " + std::to_string(strides[0]) + " elements, cuDNN takes up to 2147483647");
   }
-  std::array<int, 5> narrow{};
-  std::transform(strides.begin(), strides.end(), narrow.begin(),
-                 [](std::int64_t s) { return static_cast<int>(s); });
-  return narrow;
+  return narrow(strides);
 }
 
 }  // namespace
@@ -72,25 +68,20 @@ Descriptors::Descriptors(const Library& c, const Problem& p)
       w(c, c.cudnnCreateFilterDescriptor, c.cudnnDestroyFilterDescriptor),
       convolution(c, c.cudnnCreateConvolutionDescriptor, c.cudnnDestroyConvolutionDescriptor) {
   const cudnnDataType_t type = cudnn_type(p.data_type);
-  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, std::int64_t channels,
-                              const Problem::Sizes& sizes) {
-    const auto all = tensor_sizes(p.mini_batch, channels, sizes, p.dims);
-    const auto strides = packed_strides(all, p.dims, p.layout);
-    c.check(c.cudnnSetTensorNdDescriptor(descriptor, type, 2 + p.dims, all.data(), strides.data()),
+  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, const std::vector<std::int64_t>& sizes) {
+    const std::vector<int> narrow_sizes = narrow(sizes), strides = narrow_strides(sizes, p.layout);
+    c.check(c.cudnnSetTensorNdDescriptor(descriptor, type, 2 + p.dims, narrow_sizes.data(), strides.data()),
             "cudnnSetTensorNdDescriptor");
   };
-  set_tensor(x, p.in_channels, p.input);
-  set_tensor(y, p.out_channels, p.output);
-  const auto filter = tensor_sizes(p.out_channels, p.in_channels / p.groups, p.kernel, p.dims);
-  c.check(
-      c.cudnnSetFilterNdDescriptor(w, type, p.layout == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                                   2 + p.dims, filter.data()),
-      "cudnnSetFilterNdDescriptor");
-  const auto padding = tensor_sizes(0, 0, p.padding, p.dims);
-  const auto stride = tensor_sizes(0, 0, p.stride, p.dims);
-  const auto dilation = tensor_sizes(0, 0, p.dilation, p.dims);
+  set_tensor(x, x_sizes(p));
+  set_tensor(y, y_sizes(p));
+  const auto format = p.layout == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
+  c.check(c.cudnnSetFilterNdDescriptor(w, type, format, 2 + p.dims, narrow(w_sizes(p)).data()),
+          "cudnnSetFilterNdDescriptor");
+  const auto spatial = [&](const Problem::Sizes& sizes) { return narrow(spatial_sizes(p, sizes)); };
   c.check(c.cudnnSetConvolutionNdDescriptor(
-              convolution, p.dims, &padding[2], &stride[2], &dilation[2], CUDNN_CROSS_CORRELATION,
+              convolution, p.dims, spatial(p.padding).data(), spatial(p.stride).data(),
+              spatial(p.dilation).data(), CUDNN_CROSS_CORRELATION,
               p.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
           "cudnnSetConvolutionNdDescriptor");
   c.check(c.cudnnSetConvolutionGroupCount(convolution, static_cast<int>(p.groups)),

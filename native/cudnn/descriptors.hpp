@@ -1,12 +1,16 @@
 // The legacy API's descriptors of a problem.
 #pragma once
 
+#include <optional>
+
 #include "core/problem.hpp"
-#include "cudnn/library.hpp"
+#include "cudnn/legacy_call.hpp"
 
 namespace mucudnn {
 
 cudnnDataType_t cudnn_type(DataType type);
+// Returns nothing for a type that a Problem cannot have.
+std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept;
 
 // A cuDNN descriptor that is destroyed with its owner.
 template <typename Descriptor>
@@ -32,6 +36,8 @@ class Owned {
 // The descriptors of one problem. Throws CallFailed if the library refuses the problem.
 struct Descriptors {
   Descriptors(const Library& library, const Problem& problem);
+
+  LegacyDescriptors all() const { return {x, w, convolution, y}; }
 
   Owned<cudnnTensorDescriptor_t> x;
   Owned<cudnnTensorDescriptor_t> y;

@@ -9,14 +9,11 @@
 #include <vector>
 
 #include "core/problem.hpp"
+#include "core/scratch.hpp"
 
 struct CUstream_st;
 
 namespace mucudnn {
-
-// The alignment in bytes of buffers that share an allocation.
-constexpr std::size_t kAlignment = 256;
-constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Sums the gradients of slices, which have a 16-bit type, in fp32.
 class Accumulator {

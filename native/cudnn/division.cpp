@@ -16,19 +16,20 @@ Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t fi
   return at;
 }
 
-Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first) {
+Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first) {
+  const Problem& problem = kernel.problem;
   const auto item = static_cast<std::int64_t>(size_of(problem.data_type));
   Arguments at = arguments;
   at.tensors = advanced(problem, arguments.tensors, first);
   if (at.fusion) at.fusion->z += first * problem.y_sample() * item;
-  if (pass == Pass::backward_filter && first > 0) at.beta = 1;
+  if (adds_slices(kernel.pass) && first > 0) at.beta = 1;
   return at;
 }
 
-Division::Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                   const std::vector<Slice>& slices)
-    : device_(device), problem_(problem), pass_(pass) {
-  std::int64_t left = problem.mini_batch;
+Division::Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices)
+    : device_(device), kernel_(kernel) {
+  const std::int64_t mini_batch = kernel.problem.mini_batch;
+  std::int64_t left = mini_batch;
   const bool in_range = std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
     if (slice.micro_batch < 1 || slice.micro_batch > left) return false;
     left -= slice.micro_batch;
@@ -36,9 +37,9 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
   });
   if (!in_range || left != 0) {
     throw std::invalid_argument("the micro-batches do not add to the mini-batch of " +
-                                std::to_string(problem.mini_batch));
+                                std::to_string(mini_batch));
   }
-  accumulator_size_ = required_accumulator(device, problem, pass, slices.size());
+  accumulator_size_ = required_accumulator(device, kernel, slices.size());
   // In this order each slice begins at a multiple of the greatest power of two in its size. Its tensors then
   // have the alignment that its algorithm was planned for.
   std::vector<Slice> in_order = slices;
@@ -46,23 +47,23 @@ Division::Division(Engine& engine, Device& device, const Problem& problem, Pass 
   std::stable_sort(in_order.begin(), in_order.end(),
                    [&](const Slice& a, const Slice& b) { return power(a) > power(b); });
   for (const Slice& slice : in_order) {
-    auto& kernel = kernels_[{slice.micro_batch, slice.algorithm}];
-    if (kernel == nullptr) {
+    auto& prepared = prepared_[{slice.micro_batch, slice.algorithm}];
+    if (prepared == nullptr) {
       try {
-        kernel = engine.prepare(problem.with_mini_batch(slice.micro_batch), pass, slice.algorithm);
+        prepared = engine.prepare(kernel.with_mini_batch(slice.micro_batch), slice.algorithm);
       } catch (const EngineError& error) {
         throw SliceRefused(slice, error.what());
       }
     }
-    if (steps_.empty() || kernel->workspace() > algorithms_workspace_) slice_with_most_workspace_ = slice;
-    algorithms_workspace_ = std::max(algorithms_workspace_, kernel->workspace());
-    steps_.push_back({slice.micro_batch, kernel.get()});
+    if (steps_.empty() || prepared->workspace() > algorithms_workspace_) slice_with_most_workspace_ = slice;
+    algorithms_workspace_ = std::max(algorithms_workspace_, prepared->workspace());
+    steps_.push_back({slice.micro_batch, prepared.get()});
   }
 }
 
 std::vector<std::string> Division::notes() const {
   std::vector<std::string> notes;
-  for (const auto& [part, kernel] : kernels_) notes.push_back(kernel->notes());
+  for (const auto& [part, prepared] : prepared_) notes.push_back(prepared->notes());
   return notes;
 }
 
@@ -81,25 +82,25 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
   // The output is written once at the end, or not at all.
   if (accumulator_size_ > 0) {
     run_accumulated(handle, arguments, workspace);
-    done = problem_.mini_batch;
+    done = kernel_.problem.mini_batch;
     return;
   }
   for (const Step& step : steps_) {
-    step.kernel->execute(handle, advanced(problem_, pass_, arguments, done), workspace);
+    step.prepared->execute(handle, advanced(kernel_, arguments, done), workspace);
     done += step.micro_batch;
   }
 }
 
 void Division::run_accumulated(cudnnHandle_t handle, const Arguments& arguments,
                                const Scratch& workspace) const {
-  FilterSum sum(*device_.accumulator(), problem_, workspace.data + aligned(algorithms_workspace_));
+  FilterSum sum(*device_.accumulator(), kernel_.problem, workspace.data + aligned(algorithms_workspace_));
   const Scratch algorithms{workspace.data, algorithms_workspace_};
   std::int64_t done = 0;
   for (const Step& step : steps_) {
-    Arguments at = advanced(problem_, pass_, arguments, done);
+    Arguments at = advanced(kernel_, arguments, done);
     at.tensors.w = sum.slice();
     at.beta = 0;
-    step.kernel->execute(handle, at, algorithms);
+    step.prepared->execute(handle, at, algorithms);
     sum.add_slice();
     done += step.micro_batch;
   }

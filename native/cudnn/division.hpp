@@ -31,16 +31,14 @@ class SliceRefused : public EngineError {
 // Returns the addresses of the tensors from sample `first` on.
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
 
-// Returns the arguments for the samples from `first` on, after those before it are computed. Slices of
-// forward and backward_data write disjoint outputs. Slices of backward_filter add to the same output.
-Arguments advanced(const Problem& problem, Pass pass, const Arguments& arguments, std::int64_t first);
+// Returns the arguments for the samples from `first` on, after those before it are computed.
+Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first);
 
 class Division final : public PreparedConfiguration {
  public:
   // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
   // std::invalid_argument if they do not add to the mini-batch.
-  Division(Engine& engine, Device& device, const Problem& problem, Pass pass,
-           const std::vector<Slice>& slices);
+  Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
   // The slice whose algorithm needs the most workspace.
@@ -58,13 +56,12 @@ class Division final : public PreparedConfiguration {
 
   struct Step {
     std::int64_t micro_batch;
-    const PreparedKernel* kernel;
+    const PreparedKernel* prepared;
   };
 
   Device& device_;
-  Problem problem_;
-  Pass pass_;
-  std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> kernels_;
+  Kernel kernel_;
+  std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> prepared_;
   std::vector<Step> steps_;
   std::size_t algorithms_workspace_ = 0;
   Slice slice_with_most_workspace_;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "abi/cudnn.h"
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 
 namespace mucudnn {
 
@@ -92,7 +92,7 @@ struct Enumeration {
   void note(cudnnStatus_t status) { is_complete = is_complete && is_lasting(status); }
 };
 
-// An algorithm prepared for one problem and pass. Any number of threads may execute it at once, any number of
+// An algorithm prepared for one kernel. Any number of threads may execute it at once, any number of
 // times, each on its own handle.
 class PreparedKernel {
  public:
@@ -110,10 +110,9 @@ class Engine {
   virtual ~Engine() = default;
   // The handle that enumerate(), prepare() and measurements use.
   virtual cudnnHandle_t handle() const = 0;
-  virtual Enumeration enumerate(const Problem& problem, Pass pass) = 0;
+  virtual Enumeration enumerate(const Kernel& kernel) = 0;
   // Throws EngineError if the algorithm is unknown or cannot run.
-  virtual std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
-                                                  const std::string& algorithm) = 0;
+  virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) = 0;
 };
 
 }  // namespace mucudnn

@@ -39,20 +39,20 @@ std::int64_t alignment_of(const std::vector<void*>& addresses) {
   return alignment_of(all);
 }
 
-// An algorithm's execution plans for one problem.
+// An algorithm's execution plans for one kernel.
 struct Planned {
   EnginePlan plain;
-  // Only backward_filter has it: its slices after the first have beta 1.
+  // Only a pass that adds slices has it: its slices after the first have beta 1.
   std::optional<EnginePlan> adding;
   std::size_t workspace;
 };
 
-// The graphs that a problem's execution plans are made from.
+// The graphs that a kernel's execution plans are made from.
 struct Graphs {
-  Graphs(const Context& context, const Problem& problem, Pass pass)
-      : plain(context, problem, pass, {1, 0, usual_alignment(problem)}) {
-    if (pass == Pass::backward_filter)
-      adding.emplace(context, problem, pass, PlanTerms{1, 1, usual_alignment(problem)});
+  Graphs(const Context& context, const Kernel& kernel)
+      : plain(context, kernel, {1, 0, usual_alignment(kernel.problem)}) {
+    if (adds_slices(kernel.pass))
+      adding.emplace(context, kernel, PlanTerms{1, 1, usual_alignment(kernel.problem)});
   }
 
   Planned plan(const EngineName& name) const {
@@ -69,13 +69,12 @@ struct Graphs {
 
 class GraphKernel final : public PreparedKernel {
  public:
-  GraphKernel(std::shared_ptr<const Context> context, const Problem& problem, Pass pass,
-              const EngineName& name)
+  GraphKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const EngineName& name)
       : context_(std::move(context)),
-        problem_(problem),
-        pass_(pass),
+        kernel_(kernel),
         name_(name),
-        planned_(Graphs(*context_, problem, pass).plan(name)) {
+        planned_(Graphs(*context_, kernel).plan(name)) {
+    const Problem& problem = kernel.problem;
     if (!is_allowed(problem, planned_.plain.notes)) {
       throw EngineError(to_text(name) + " (" + planned_.plain.notes.text() +
                         ") is not allowed by the arithmetic '" + name_of(problem.math) + "' of " +
@@ -88,7 +87,8 @@ class GraphKernel final : public PreparedKernel {
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     if (arguments.fusion) throw EngineError(to_text(name_) + " is not what the legacy API fuses");
-    if (problem_.is_fused() && (arguments.alpha != 1 || arguments.beta != 0))
+    const Problem& problem = kernel_.problem;
+    if (problem.is_fused() && (arguments.alpha != 1 || arguments.beta != 0))
       throw EngineError(to_text(name_) + " is planned for a fused convolution without alpha and beta");
     if (workspace.size < planned_.workspace) {
       throw EngineError(to_text(name_) + " needs " + std::to_string(planned_.workspace) +
@@ -101,13 +101,13 @@ class GraphKernel final : public PreparedKernel {
     const Tensors& t = arguments.tensors;
     std::vector<std::int64_t> uids{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY};
     std::vector<void*> pointers{t.x, t.w, t.y};
-    for (std::size_t i = 0; i < problem_.epilogue.size(); ++i) {
-      if (operand_of(problem_.epilogue[i]) == Operand::none) continue;
-      if (t.operands[i] == nullptr) throw EngineError(to_text(problem_) + " needs its operands as well");
+    for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
+      if (operand_of(problem.epilogue[i]) == Operand::none) continue;
+      if (t.operands[i] == nullptr) throw EngineError(to_text(problem) + " needs its operands as well");
       uids.push_back(ConvolutionGraph::operand_uid(i));
       pointers.push_back(t.operands[i]);
     }
-    const std::int64_t alignment = std::min(alignment_of(pointers), usual_alignment(problem_));
+    const std::int64_t alignment = std::min(alignment_of(pointers), usual_alignment(problem));
     const EnginePlan& plan = plan_for(handle, {arguments.alpha, arguments.beta, alignment});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids);
@@ -121,7 +121,7 @@ class GraphKernel final : public PreparedKernel {
  private:
   // Unusual terms are rare. The first call with them makes an execution plan, and the last few are kept.
   const EnginePlan& plan_for(cudnnHandle_t handle, const PlanTerms& terms) const {
-    const std::int64_t usual = usual_alignment(problem_);
+    const std::int64_t usual = usual_alignment(kernel_.problem);
     if (terms == PlanTerms{1, 0, usual}) return planned_.plain;
     if (planned_.adding && terms == PlanTerms{1, 1, usual}) return *planned_.adding;
     for (const auto& [its_terms, plan] : others_) {
@@ -129,7 +129,7 @@ class GraphKernel final : public PreparedKernel {
     }
     // The handle that the kernel was prepared on may be gone.
     const Context here(context_->shared_library(), handle);
-    EnginePlan plan = ConvolutionGraph(here, problem_, pass_, terms).plan(name_);
+    EnginePlan plan = ConvolutionGraph(here, kernel_, terms).plan(name_);
     if (plan.workspace > planned_.workspace) {
       throw EngineError(to_text(name_) + " needs more workspace than usual for these factors or addresses");
     }
@@ -138,8 +138,7 @@ class GraphKernel final : public PreparedKernel {
   }
 
   std::shared_ptr<const Context> context_;
-  Problem problem_;
-  Pass pass_;
+  Kernel kernel_;
   EngineName name_;
   Planned planned_;
   mutable std::mutex mutex_;
@@ -152,13 +151,13 @@ class GraphEngine final : public Engine {
 
   cudnnHandle_t handle() const override { return context_->handle(); }
 
-  Enumeration enumerate(const Problem& problem, Pass pass) override {
+  Enumeration enumerate(const Kernel& kernel) override {
     Enumeration all;
-    if (problem.is_fused() && pass != Pass::forward) return all;
+    if (kernel.is_fused_gradient()) return all;
     try {
-      const Graphs graphs(*context_, problem, pass);
-      for (const EngineName& name : names(graphs.plain, problem.is_fused(), all))
-        add_candidate(graphs, problem, name, all);
+      const Graphs graphs(*context_, kernel);
+      for (const EngineName& name : names(graphs.plain, kernel.problem.is_fused(), all))
+        add_candidate(graphs, kernel.problem, name, all);
     } catch (const CallFailed& failure) {
       // If the library cannot describe the problem, it has no engine for it.
       all.note(failure.code());
@@ -166,16 +165,16 @@ class GraphEngine final : public Engine {
     return all;
   }
 
-  std::unique_ptr<PreparedKernel> prepare(const Problem& problem, Pass pass,
-                                          const std::string& algorithm) override {
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) override {
     const auto name = parse_engine_name(algorithm);
     if (!name) {
       throw EngineError("'" + algorithm + "' names no engine of the graph API" +
                         (context_->device() ? ", and the legacy API plans on a GPU alone" : ""));
     }
-    if (problem.is_fused() && pass != Pass::forward)
-      throw EngineError(std::string("no ") + name_of(pass) + " is fused: " + to_text(problem));
-    return std::make_unique<GraphKernel>(context_, problem, pass, *name);
+    if (kernel.is_fused_gradient()) {
+      throw EngineError(std::string("no ") + name_of(kernel.pass) + " is fused: " + to_text(kernel.problem));
+    }
+    return std::make_unique<GraphKernel>(context_, kernel, *name);
   }
 
  private:

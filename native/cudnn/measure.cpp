@@ -53,18 +53,19 @@ void check_sizes(const Problem& problem, const Region& region) {
   }
 }
 
-std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
+std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
                             int repeats, double budget_ms, double hopeless_ms) {
+  const Problem& problem = kernel.problem;
   check_sizes(problem, region);
-  const auto kernel = engine.prepare(problem, pass, algorithm);
+  const auto prepared = engine.prepare(kernel, algorithm);
   const std::size_t slices = slices_in(problem, region.size);
   std::size_t next = 0;
   const auto run = [&] {
     const Tensors at =
         advanced(problem, region.tensors, static_cast<std::int64_t>(next) * problem.mini_batch);
     next = (next + 1) % slices;
-    kernel->execute(engine.handle(), {at}, workspace);
+    prepared->execute(engine.handle(), {at}, workspace);
   };
   run();
   std::vector<double> times{device.time_ms(run)};

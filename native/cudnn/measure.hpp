@@ -38,7 +38,7 @@ void check_sizes(const Problem& problem, const Region& region);
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the
 // same reason the device gets all runs but the first without a pause.
-std::vector<double> measure(Engine& engine, Device& device, const Problem& problem, Pass pass,
+std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
                             int repeats, double budget_ms, double hopeless_ms);
 

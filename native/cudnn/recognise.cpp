@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "core/tensors.hpp"
+#include "cudnn/descriptors.hpp"
+
 namespace mucudnn {
 namespace {
 
@@ -53,21 +56,8 @@ bool read(const Library& c, cudnnConvolutionDescriptor_t from, Convolution& to) 
          c.cudnnGetConvolutionGroupCount(from, &to.groups) == CUDNN_STATUS_SUCCESS;
 }
 
-// Returns whether the tensor is packed in this layout. The stride of a dimension of size 1 does not count: no
-// address depends on it.
 bool is_packed(const Tensor& tensor, Layout layout) {
-  const bool channels_last = layout == Layout::nhwc;
-  std::int64_t step = 1;
-  bool packed = true;
-  const auto next = [&](int axis) {
-    packed = packed && (tensor.sizes[axis] == 1 || tensor.strides[axis] == step);
-    step *= tensor.sizes[axis];
-  };
-  if (channels_last) next(1);
-  for (int axis = tensor.dims - 1; axis >= 2; --axis) next(axis);
-  if (!channels_last) next(1);
-  next(0);
-  return packed;
+  return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
 }
 
 // Returns whether the filter is packed in this layout. With one channel, or with a kernel of one point, both
@@ -91,25 +81,6 @@ bool find_layout(const Tensor& x, const Filter& w, const Tensor& y, Layout& layo
   return false;
 }
 
-bool find_type(cudnnDataType_t type, DataType& found) {
-  switch (type) {
-    case CUDNN_DATA_FLOAT:
-      found = DataType::f32;
-      return true;
-    case CUDNN_DATA_DOUBLE:
-      found = DataType::f64;
-      return true;
-    case CUDNN_DATA_HALF:
-      found = DataType::f16;
-      return true;
-    case CUDNN_DATA_BFLOAT16:
-      found = DataType::bf16;
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool find_math(cudnnMathType_t math, Math& found) {
   switch (math) {
     case CUDNN_DEFAULT_MATH:
@@ -131,7 +102,9 @@ const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const T
   if (x.dims != c.dims + 2 || w.dims != x.dims || y.dims != x.dims) return "descriptors disagree";
   if (c.mode != CUDNN_CROSS_CORRELATION) return "the mode is CUDNN_CONVOLUTION";
   if (x.type != w.type || x.type != y.type) return "mixed data types";
-  if (!find_type(x.type, problem.data_type)) return "the data type";
+  const auto type = data_type_of(x.type);
+  if (!type) return "the data type";
+  problem.data_type = *type;
   const auto compute_type = problem.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   if (c.compute_type != compute_type) return "the compute type";
   if (!find_math(c.math, problem.math)) return "the math type";
@@ -159,17 +132,18 @@ const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const T
 
 }  // namespace
 
-Recognised recognise(const Library& library, const CallerDescriptors& descriptors) noexcept {
+Recognised recognise(const Library& library, const LegacyDescriptors& descriptors, Pass pass) noexcept {
   Tensor x;
   Tensor y;
   Filter w;
   Convolution convolution;
   Recognised recognised;
+  recognised.kernel.pass = pass;
   if (!read(library, descriptors.x, x) || !read(library, descriptors.w, w) ||
       !read(library, descriptors.convolution, convolution) || !read(library, descriptors.y, y)) {
     recognised.obstacle = "a descriptor cannot be read";
   } else {
-    recognised.obstacle = fill(x, w, convolution, y, recognised.problem);
+    recognised.obstacle = fill(x, w, convolution, y, recognised.kernel.problem);
   }
   return recognised;
 }

@@ -86,8 +86,8 @@ bool any_fits_memory(Device& device, const Problem& problem, const std::vector<T
                      [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
 }
 
-Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                   const std::vector<Task>& tasks) {
+Survey measure_all(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Task>& tasks) {
+  const Problem& problem = kernel.problem;
   const auto [extent, most] = needs_of(device, problem, tasks);
   std::deque<Memory> memories;
   const auto random = [&](std::size_t size) {
@@ -108,7 +108,7 @@ Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass 
         fastest.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
     try {
       std::vector<double> times =
-          measure(engine, device, problem.with_mini_batch(task.micro_batch), pass, task.algorithm, region,
+          measure(engine, device, kernel.with_mini_batch(task.micro_batch), task.algorithm, region,
                   {workspace.data(), task.workspace}, kRuns, kBudgetMs, kHopeless * best);
       std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                        times.end());

@@ -29,9 +29,8 @@ struct Survey {
   std::vector<Task> failed;
 };
 
-// Measures the tasks on tensors of its own, which it frees at the end. `problem` has the whole mini-batch.
+// Measures the tasks on tensors of its own, which it frees at the end. `kernel` has the whole mini-batch.
 // Throws std::bad_alloc if there is not enough memory for the tensors alone.
-Survey measure_all(Engine& engine, Device& device, const Problem& problem, Pass pass,
-                   const std::vector<Task>& tasks);
+Survey measure_all(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Task>& tasks);
 
 }  // namespace mucudnn

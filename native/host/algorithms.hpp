@@ -10,27 +10,24 @@
 namespace mucudnn::host {
 
 namespace implicit_gemm {
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace);
+std::optional<std::size_t> workspace_size(const Kernel& kernel);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace);
 }  // namespace implicit_gemm
 
 namespace explicit_gemm {
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem, int tile_size);
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace, int tile_size);
+std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace,
+              int tile_size);
 }  // namespace explicit_gemm
 
 namespace winograd {
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace);
+std::optional<std::size_t> workspace_size(const Kernel& kernel);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace);
 }  // namespace winograd
 
 namespace fft {
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem);
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace);
+std::optional<std::size_t> workspace_size(const Kernel& kernel);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace);
 }  // namespace fft
 
 }  // namespace mucudnn::host

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 
 namespace mucudnn::host {
 
@@ -30,12 +30,12 @@ struct Tensors {
 };
 
 // Returns the bytes of workspace; nothing if the algorithm cannot run this pass of this problem.
-std::optional<std::size_t> workspace_size(const Variant& variant, Pass pass, const Problem& problem);
+std::optional<std::size_t> workspace_size(const Variant& variant, const Kernel& kernel);
 
 // Computes output = alpha * convolution + beta * output. With beta 0 it does not read the output. `workspace`
 // must be aligned to 64 bytes and hold workspace_size() bytes. The caller may call it only if
 // workspace_size() returned a size.
-void convolve(const Variant& variant, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
-              double beta, void* workspace);
+void convolve(const Variant& variant, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
+              void* workspace);
 
 }  // namespace mucudnn::host

@@ -15,15 +15,16 @@ std::int64_t whole_blocks(std::int64_t channels) {
 
 }  // namespace
 
-Correlation::Correlation(Pass pass, const Problem& p, std::int64_t tile_size)
-    : in{p.in_channels, p.input[0], p.input[1], p.input[2]},
-      out{p.out_channels, p.output[0], p.output[1], p.output[2]},
-      mini_batch(p.mini_batch),
-      taps(p.kernel[0]),
-      pad_depth(p.padding[0]),
-      pad_height(p.padding[1]),
-      pad_width(p.padding[2]) {
-  if (pass == Pass::backward_data) {
+Correlation::Correlation(const Kernel& kernel, std::int64_t tile_size) {
+  const Problem& p = kernel.problem;
+  in = {p.in_channels, p.input[0], p.input[1], p.input[2]};
+  out = {p.out_channels, p.output[0], p.output[1], p.output[2]};
+  mini_batch = p.mini_batch;
+  taps = p.kernel[0];
+  pad_depth = p.padding[0];
+  pad_height = p.padding[1];
+  pad_width = p.padding[2];
+  if (kernel.pass == Pass::backward_data) {
     std::swap(in, out);
     pad_depth = p.kernel[0] - 1 - pad_depth;
     pad_height = p.kernel[1] - 1 - pad_height;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 
 namespace mucudnn::host::spectral {
 
@@ -36,7 +36,7 @@ struct Correlation {
     std::int64_t channels, depth, height, width;
   };
 
-  Correlation(Pass pass, const Problem& problem, std::int64_t tile_size);
+  Correlation(const Kernel& kernel, std::int64_t tile_size);
 
   // Returns the products that correlate `in` with the filter to `out`.
   std::vector<Product> forward() const;

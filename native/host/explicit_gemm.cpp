@@ -137,7 +137,8 @@ void multiply_gradient(const Problem& p, const float* x, const float* y, float a
 
 }  // namespace
 
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem, int tile_size) {
+std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size) {
+  const Problem& problem = kernel.problem;
   if (problem.data_type != DataType::f32) return std::nullopt;
   std::int64_t most = 0;
   bool fits = true;
@@ -146,25 +147,26 @@ std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem, int
     fits = fits && total >= 0 && fits_blas(l);
     most = std::max(most, total);
   };
-  if (pass == Pass::backward_filter) {
+  if (kernel.pass == Pass::backward_filter) {
     consider(lower_forward(problem), gradient_parts_of(problem, tile_size));
   } else {
-    for_each_lowering(pass, problem, [&](const Lowering& l) { consider(l, parts_of(l, tile_size)); });
+    for_each_lowering(kernel, [&](const Lowering& l) { consider(l, parts_of(l, tile_size)); });
   }
   if (!fits) return std::nullopt;
   return static_cast<std::size_t>(most) * sizeof(float);
 }
 
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace, int tile_size) {
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace,
+              int tile_size) {
   auto* x = static_cast<float*>(tensors.x);
   auto* w = static_cast<float*>(tensors.w);
   auto* y = static_cast<float*>(tensors.y);
   auto* scratch = static_cast<float*>(workspace);
   const auto a = static_cast<float>(alpha), b = static_cast<float>(beta);
-  if (pass == Pass::backward_filter) return multiply_gradient(problem, x, y, a, b, w, scratch, tile_size);
-  const bool forward = pass == Pass::forward;
-  for_each_lowering(pass, problem, [&](const Lowering& l) {
+  if (kernel.pass == Pass::backward_filter)
+    return multiply_gradient(kernel.problem, x, y, a, b, w, scratch, tile_size);
+  const bool forward = kernel.pass == Pass::forward;
+  for_each_lowering(kernel, [&](const Lowering& l) {
     multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch, tile_size);
   });
 }

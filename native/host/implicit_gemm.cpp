@@ -178,31 +178,31 @@ void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta
 }
 
 template <typename S, typename A>
-void run(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta) {
+void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta) {
   S* x = static_cast<S*>(tensors.x);
   S* w = static_cast<S*>(tensors.w);
   S* y = static_cast<S*>(tensors.y);
   const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
-  if (pass == Pass::backward_filter) return multiply_gradient<S, A>(problem, x, y, a, b, w);
-  const bool forward = pass == Pass::forward;
-  for_each_lowering(pass, problem,
+  if (kernel.pass == Pass::backward_filter) return multiply_gradient<S, A>(kernel.problem, x, y, a, b, w);
+  const bool forward = kernel.pass == Pass::forward;
+  for_each_lowering(kernel,
                     [&](const Lowering& l) { multiply<S, A>(l, forward ? x : y, w, a, b, forward ? y : x); });
 }
 
 }  // namespace
 
-std::optional<std::size_t> workspace_size(Pass, const Problem&) { return 0; }
+std::optional<std::size_t> workspace_size(const Kernel&) { return 0; }
 
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta, void*) {
-  switch (problem.data_type) {
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*) {
+  switch (kernel.problem.data_type) {
     case DataType::f32:
-      return run<float, float>(pass, problem, tensors, alpha, beta);
+      return run<float, float>(kernel, tensors, alpha, beta);
     case DataType::f64:
-      return run<double, double>(pass, problem, tensors, alpha, beta);
+      return run<double, double>(kernel, tensors, alpha, beta);
     case DataType::f16:
-      return run<Half, float>(pass, problem, tensors, alpha, beta);
+      return run<Half, float>(kernel, tensors, alpha, beta);
     case DataType::bf16:
-      return run<BFloat16, float>(pass, problem, tensors, alpha, beta);
+      return run<BFloat16, float>(kernel, tensors, alpha, beta);
   }
 }
 

@@ -11,7 +11,7 @@
 #include <limits>
 #include <optional>
 
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 #include "host/blas.hpp"
 
 namespace mucudnn::host {
@@ -61,8 +61,9 @@ Lowering lower_gradient(const Problem& problem);
 Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue);
 
 template <typename Body>
-void for_each_lowering(Pass pass, const Problem& problem, const Body& body) {
-  if (pass == Pass::forward) return body(lower_forward(problem));
+void for_each_lowering(const Kernel& kernel, const Body& body) {
+  const Problem& problem = kernel.problem;
+  if (kernel.pass == Pass::forward) return body(lower_forward(problem));
   Problem::Sizes count;
   for (int i = 0; i < 3; ++i) count[i] = std::min(problem.stride[i], problem.input[i]);
   for (std::int64_t d = 0; d < count[0]; ++d) {

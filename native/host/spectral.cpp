@@ -30,9 +30,8 @@ float* scratch(std::int64_t floats) {
 
 class Convolution {
  public:
-  Convolution(const Method& method, Pass pass, const Problem& problem, const Tensors& tensors,
-              float* workspace)
-      : method_(method), problem_(problem), pass_(pass), shape_(pass, problem, method.tile_size) {
+  Convolution(const Method& method, const Kernel& kernel, const Tensors& tensors, float* workspace)
+      : method_(method), problem_(kernel.problem), pass_(kernel.pass), shape_(kernel, method.tile_size) {
     const std::int64_t planes = method.real_planes + 2 * method.complex_planes;
     in_ = {workspace, shape_.in_planes.plane_stride(), shape_.in_planes.row_stride};
     out_ = {in_.data + planes * in_.plane_stride, shape_.out_planes.plane_stride(),
@@ -42,7 +41,7 @@ class Convolution {
     x_ = static_cast<float*>(tensors.x);
     w_ = static_cast<float*>(tensors.w);
     y_ = static_cast<float*>(tensors.y);
-    if (pass == Pass::backward_data) std::swap(x_, y_);  // from here on x_ is the input and y_ the output
+    if (pass_ == Pass::backward_data) std::swap(x_, y_);  // from here on x_ is the input and y_ the output
   }
 
   void run(float alpha, float beta) const {
@@ -215,13 +214,14 @@ class Convolution {
 
 }  // namespace
 
-std::optional<std::size_t> workspace_size(const Method& method, Pass pass, const Problem& p) {
+std::optional<std::size_t> workspace_size(const Method& method, const Kernel& kernel) {
+  const Problem& p = kernel.problem;
   if (p.data_type != DataType::f32 || p.groups != 1) return std::nullopt;
   for (int axis = 0; axis < 3; ++axis) {
     if (p.stride[axis] != 1 || p.dilation[axis] != 1) return std::nullopt;
-    if (pass == Pass::backward_data && p.padding[axis] >= p.kernel[axis]) return std::nullopt;
+    if (kernel.pass == Pass::backward_data && p.padding[axis] >= p.kernel[axis]) return std::nullopt;
   }
-  const Correlation shape(pass, p, method.tile_size);
+  const Correlation shape(kernel, method.tile_size);
   double floats = 0;
   std::int64_t plane = 0;
   for (const Planes& planes : {shape.in_planes, shape.out_planes, shape.filter_planes}) {
@@ -235,9 +235,9 @@ std::optional<std::size_t> workspace_size(const Method& method, Pass pass, const
   return static_cast<std::size_t>(plane * count) * sizeof(float);
 }
 
-void convolve(const Method& method, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
-              double beta, void* workspace) {
-  Convolution(method, pass, problem, tensors, static_cast<float*>(workspace))
+void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
+              void* workspace) {
+  Convolution(method, kernel, tensors, static_cast<float*>(workspace))
       .run(static_cast<float>(alpha), static_cast<float>(beta));
 }
 

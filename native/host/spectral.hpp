@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 #include "host/convolution.hpp"
 #include "host/transforms/transforms.hpp"
 
@@ -22,9 +22,9 @@ struct Method {
 // Returns the bytes of workspace; nothing if the method cannot run the pass. The problem must be fp32 and
 // ungrouped, with stride and dilation 1. The kernel must be smaller than the tile, except in depth. In
 // backward_data the padding must be smaller than the kernel.
-std::optional<std::size_t> workspace_size(const Method& method, Pass pass, const Problem& problem);
+std::optional<std::size_t> workspace_size(const Method& method, const Kernel& kernel);
 
-void convolve(const Method& method, Pass pass, const Problem& problem, const Tensors& tensors, double alpha,
-              double beta, void* workspace);
+void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
+              void* workspace);
 
 }  // namespace mucudnn::host::spectral

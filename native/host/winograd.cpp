@@ -10,14 +10,14 @@ spectral::Method method() { return {transforms::kernels().winograd, 6, 36, 0}; }
 
 }  // namespace
 
-std::optional<std::size_t> workspace_size(Pass pass, const Problem& problem) {
+std::optional<std::size_t> workspace_size(const Kernel& kernel) {
+  const Problem& problem = kernel.problem;
   if (problem.kernel[1] != 3 || problem.kernel[2] != 3) return std::nullopt;
-  return spectral::workspace_size(method(), pass, problem);
+  return spectral::workspace_size(method(), kernel);
 }
 
-void convolve(Pass pass, const Problem& problem, const Tensors& tensors, double alpha, double beta,
-              void* workspace) {
-  spectral::convolve(method(), pass, problem, tensors, alpha, beta, workspace);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace) {
+  spectral::convolve(method(), kernel, tensors, alpha, beta, workspace);
 }
 
 }  // namespace mucudnn::host::winograd

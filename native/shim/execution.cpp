@@ -17,21 +17,21 @@ double value_of(const void* scale, DataType type) {
                                : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-Arguments arguments_of(const Execution& execution, DataType type) {
-  Arguments arguments{execution.tensors, value_of(execution.alpha, type), value_of(execution.beta, type),
-                      execution.fusion};
+Arguments arguments_of(const LegacyCall& call, DataType type) {
+  Arguments arguments{call.tensors, value_of(call.alpha, type), value_of(call.beta, type), call.fusion};
   if (arguments.fusion) arguments.fusion->z_scale = std::exchange(arguments.beta, 0.0);
   return arguments;
 }
 
 // Returns false for a call that lacks a pointer. Such a call passes through, and the library reports the
 // error.
-bool is_complete(const Execution& e) {
+bool is_complete(const LegacyCall& call) {
   const bool fusion_is_complete =
-      !e.fusion || (e.fusion->z != nullptr && e.fusion->bias != nullptr &&
-                    e.fusion->bias_descriptor != nullptr && e.fusion->activation != nullptr);
-  return e.handle != nullptr && e.alpha != nullptr && e.beta != nullptr && e.tensors.x != nullptr &&
-         e.tensors.w != nullptr && e.tensors.y != nullptr && fusion_is_complete;
+      !call.fusion || (call.fusion->z != nullptr && call.fusion->bias != nullptr &&
+                       call.fusion->bias_descriptor != nullptr && call.fusion->activation != nullptr);
+  return call.handle != nullptr && call.alpha != nullptr && call.beta != nullptr &&
+         call.tensors.x != nullptr && call.tensors.w != nullptr && call.tensors.y != nullptr &&
+         fusion_is_complete;
 }
 
 // Returns whether another algorithm may compute the fused call. cuDNN accepts "no activation" with one
@@ -46,55 +46,54 @@ bool may_be_exchanged(const State& state, const Fusion& fusion) {
 }
 
 // Fills in `decision`. Returns null if another choice runs the call; else the reason why it passes through.
-const char* obstacle_to(State& state, const Execution& execution, Decision& decision) {
-  if (!is_complete(execution)) return "a pointer is NULL";
+const char* obstacle_to(State& state, const LegacyCall& call, Decision& decision) {
+  if (!is_complete(call)) return "a pointer is NULL";
   const char* obstacle = nullptr;
-  decision.kernel = state.find_or_add_kernel(recognise(state.library(), execution.descriptors),
-                                             execution.pass, Api::legacy, obstacle);
+  decision.seen = state.find_or_add_kernel(recognise(state.library(), call.descriptors, call.pass),
+                                           Api::legacy, obstacle);
   if (obstacle != nullptr) return obstacle;
-  decision.kernel->executions.fetch_add(1, std::memory_order_relaxed);
-  if (execution.fusion) {
-    if (!same_tensor(state.library(), execution.z_descriptor, execution.descriptors.y))
-      return "z is not like y";
+  decision.seen->executions.fetch_add(1, std::memory_order_relaxed);
+  if (call.fusion) {
+    if (!same_tensor(state.library(), call.z_descriptor, call.descriptors.y)) return "z is not like y";
   }
-  if (execution.fusion && !may_be_exchanged(state, *execution.fusion)) return "fused without an activation";
-  const KnownKernel* const known = state.find_or_decide(execution.handle, *decision.kernel, false);
+  if (call.fusion && !may_be_exchanged(state, *call.fusion)) return "fused without an activation";
+  const KnownKernel* const known = state.find_or_decide(call.handle, *decision.seen, false);
   if (known == nullptr) return state.reason_for_unknown();
-  const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
-  decision.choice = known->choose(execution.algorithm, bytes(given));
+  const std::size_t given = call.workspace.data == nullptr ? 0 : call.workspace.size;
+  decision.choice = known->choose(call.algorithm, bytes(given));
   if (decision.choice == nullptr) return "nothing within the workspace";
-  return known->is_callers_own(*decision.choice, execution.algorithm) ? "the caller's own choice is the best"
-                                                                      : nullptr;
+  return known->is_callers_own(*decision.choice, call.algorithm) ? "the caller's own choice is the best"
+                                                                 : nullptr;
 }
 
 // Computes the samples from `done` on, by the caller's own algorithm or by another that fits the workspace.
 // The samples before `done` are complete and are not touched again.
 cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
-  const SeenKernel& kernel = work.kernel;
-  const Problem rest = kernel.problem.with_mini_batch(kernel.problem.mini_batch - done);
-  const Arguments at = advanced(kernel.problem, kernel.pass, work.arguments, done);
+  const Kernel& kernel = work.seen.kernel;
+  const Kernel rest = kernel.with_mini_batch(kernel.problem.mini_batch - done);
+  const Arguments at = advanced(kernel, work.arguments, done);
   cudnnStatus_t status = CUDNN_STATUS_EXECUTION_FAILED;
-  state.decider(kernel).try_each(work.handle, rest, kernel.pass, kernel.api, work.own, work.workspace.size,
-                                 [&](const PreparedKernel& prepared) {
-                                   try {
-                                     prepared.execute(work.handle, at, work.workspace);
-                                     status = CUDNN_STATUS_SUCCESS;
-                                   } catch (const CallFailed& failure) {
-                                     status = failure.code();
-                                   }
-                                   return status == CUDNN_STATUS_SUCCESS;
-                                 });
+  state.decider(work.seen).try_each(work.handle, rest, work.seen.api, work.own, work.workspace.size,
+                                    [&](const PreparedKernel& prepared) {
+                                      try {
+                                        prepared.execute(work.handle, at, work.workspace);
+                                        status = CUDNN_STATUS_SUCCESS;
+                                      } catch (const CallFailed& failure) {
+                                        status = failure.code();
+                                      }
+                                      return status == CUDNN_STATUS_SUCCESS;
+                                    });
   return status;
 }
 
 }  // namespace
 
-Decision choose(State& state, const Execution& execution) noexcept {
+Decision choose(State& state, const LegacyCall& call) noexcept {
   const RecursionGuard guard;
   Decision decision;
   decision.obstacle = "out of memory";
   try {
-    decision.obstacle = obstacle_to(state, execution, decision);
+    decision.obstacle = obstacle_to(state, call, decision);
   } catch (...) {
     // The caller's own call still works, since it needs no memory of ours.
   }
@@ -102,31 +101,32 @@ Decision choose(State& state, const Execution& execution) noexcept {
   return decision;
 }
 
-void count_passed(State& state, const Decision& decision, const Execution& execution) noexcept {
+void count_passed(State& state, const Decision& decision, const LegacyCall& call) noexcept {
   if (decision.obstacle == nullptr) return;
   const RecursionGuard guard;
   state.tally().passed(decision.obstacle);
   // Ask the library for the workspace only if the call may take more than the limit.
-  if (bytes(execution.workspace.size) > state.limit().value_or(kNoLimit))
-    state.warn_above_limit(decision.kernel, decision.obstacle, own_workspace(state.library(), execution));
+  if (bytes(call.workspace.size) > state.limit().value_or(kNoLimit))
+    state.warn_above_limit(decision.seen, decision.obstacle, own_workspace(state.library(), call));
 }
 
-bool rescue(State& state, const Execution& execution, cudnnStatus_t& status) noexcept {
-  if (state.answers().least_shortfall() == kNoLimit || !is_complete(execution)) return false;
+bool rescue(State& state, const LegacyCall& call, cudnnStatus_t& status) noexcept {
+  if (state.answers().least_shortfall() == kNoLimit || !is_complete(call)) return false;
   const RecursionGuard guard;
-  const std::size_t given = execution.workspace.data == nullptr ? 0 : execution.workspace.size;
-  const std::int64_t needed = own_workspace(state.library(), execution);
-  if (needed <= bytes(given) || !run_in_slices(state.library(), execution, status)) return false;
+  const std::size_t given = call.workspace.data == nullptr ? 0 : call.workspace.size;
+  const std::int64_t needed = own_workspace(state.library(), call);
+  if (needed <= bytes(given) || !run_in_slices(state.library(), call, status)) return false;
   state.tally().rescued();
   state.warn_rescued(needed, bytes(given));
   return true;
 }
 
-bool run(State& state, const Decision& decision, const Execution& execution, cudnnStatus_t& status) noexcept {
-  SeenKernel& kernel = *decision.kernel;
+bool run(State& state, const Decision& decision, const LegacyCall& call, cudnnStatus_t& status) noexcept {
+  SeenKernel& seen = *decision.seen;
+  const Kernel& kernel = seen.kernel;
   return run(state,
-             {kernel, *decision.choice, execution.handle, arguments_of(execution, kernel.problem.data_type),
-              execution.workspace, legacy_algorithm(kernel.pass, execution.algorithm)},
+             {seen, *decision.choice, call.handle, arguments_of(call, kernel.problem.data_type),
+              call.workspace, legacy_algorithm(kernel.pass, call.algorithm)},
              status);
 }
 
@@ -142,8 +142,8 @@ bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
   } catch (const std::exception& error) {
     state.tally().passed("a call of the library failed");
     try {
-      state.warn_once(work.kernel, std::to_string(done) + " samples by " + describe(choice.configuration) +
-                                       ", the others undivided: " + error.what());
+      state.warn_once(work.seen, std::to_string(done) + " samples by " + describe(choice.configuration) +
+                                     ", the others undivided: " + error.what());
     } catch (const std::bad_alloc&) {
       // Out of memory: go on without the warning.
     }

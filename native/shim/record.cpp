@@ -13,7 +13,6 @@ namespace {
 constexpr char kTitle[] =
     "# Convolutions that a program made, with the number of calls of each pass; `mucudnn optimize` reads "
     "this.\n";
-constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
 
 // The number of calls of each pass, for each descriptor.
 using Calls = std::map<std::string, std::map<Pass, std::int64_t>>;
@@ -75,9 +74,9 @@ void add_to_record(const std::string& path, const SeenKernels& kernels) {
     throw std::runtime_error("'" + path + "' is no record of convolutions: it was left as it is");
   }
   Calls calls = read(before);
-  kernels.for_each([&](const SeenKernel& kernel) {
-    const std::int64_t executions = kernel.executions.load();
-    if (executions > 0) calls[to_text(kernel.problem)][kernel.pass] += executions;
+  kernels.for_each([&](const SeenKernel& seen) {
+    const std::int64_t executions = seen.executions.load();
+    if (executions > 0) calls[to_text(seen.kernel.problem)][seen.kernel.pass] += executions;
   });
   file.replace(write(calls));
 }

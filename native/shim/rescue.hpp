@@ -6,12 +6,12 @@
 namespace mucudnn::shim {
 
 // Returns the bytes that the caller's own call needs; 0 if the library refuses the call.
-std::int64_t own_workspace(const Library& library, const Execution& execution) noexcept;
+std::int64_t own_workspace(const Library& library, const LegacyCall& call) noexcept;
 
 // Runs the call in slices, by the caller's own algorithm or, if that never fits, by one that needs little
 // workspace. The slices use copies of the caller's descriptors, so convolutions that we do not recognise are
 // rescued too. Nothing is planned or measured. Returns false if nothing was computed: then the library's own
 // status stands.
-bool run_in_slices(const Library& library, const Execution& execution, cudnnStatus_t& status) noexcept;
+bool run_in_slices(const Library& library, const LegacyCall& call, cudnnStatus_t& status) noexcept;
 
 }  // namespace mucudnn::shim

@@ -7,10 +7,10 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
   const RecursionGuard guard;
   try {
     const char* obstacle = nullptr;
-    SeenKernel* const kernel = state.find_or_add_kernel(recognise(state.library(), query.descriptors),
-                                                        query.pass, Api::legacy, obstacle);
-    if (kernel == nullptr) return std::nullopt;
-    const KnownKernel* const known = state.find_or_decide(query.handle, *kernel, true);
+    SeenKernel* const seen = state.find_or_add_kernel(
+        recognise(state.library(), query.descriptors, query.pass), Api::legacy, obstacle);
+    if (seen == nullptr) return std::nullopt;
+    const KnownKernel* const known = state.find_or_decide(query.handle, *seen, true);
     if (known == nullptr) return std::nullopt;
     // Without a limit and a plan, the workspace of the caller's algorithm is the limit. A different answer
     // could lead the caller to an algorithm that takes more.
@@ -26,7 +26,7 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
                query.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) {
       // cuDNN accepts "no activation" in a fused call with this algorithm only, and we answer before we know
       // whether the call is fused. Such a call runs in slices of this algorithm, so one sample must fit.
-      const std::int64_t one = state.one_sample_workspace(query.handle, *kernel, query.algorithm);
+      const std::int64_t one = state.one_sample_workspace(query.handle, *seen, query.algorithm);
       if (one <= limit) workspace = std::max(workspace, one);
     }
     state.answers().note(workspace, own);
@@ -36,7 +36,7 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
   }
 }
 
-cudnnMathType_t math_of(const State& state, const CallerDescriptors& descriptors) noexcept {
+cudnnMathType_t math_of(const State& state, const LegacyDescriptors& descriptors) noexcept {
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
   state.library().cudnnGetConvolutionMathType(descriptors.convolution, &math);
   return math;

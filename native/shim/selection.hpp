@@ -13,7 +13,7 @@ enum class Question { which_algorithm, workspace_size };
 // A question of the program about one convolution and algorithm.
 struct Query {
   cudnnHandle_t handle;
-  const CallerDescriptors& descriptors;
+  const LegacyDescriptors& descriptors;
   Pass pass;
   unsigned algorithm;
 };
@@ -31,7 +31,7 @@ struct Selection {
 std::optional<Selection> select(State& state, const Query& query, Question question, std::int64_t own,
                                 std::int64_t most) noexcept;
 
-cudnnMathType_t math_of(const State& state, const CallerDescriptors& descriptors) noexcept;
+cudnnMathType_t math_of(const State& state, const LegacyDescriptors& descriptors) noexcept;
 
 // Puts our answer in front of the library's results. It names the algorithm of the library's first result:
 // executions with that algorithm run by our choice.

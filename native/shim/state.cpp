@@ -58,13 +58,13 @@ State* start() {
   return mine.release();
 }
 
-bool is_refused(const SeenKernel& kernel, const Listed& own) {
-  return has_slice(kernel.refused, kernel.problem.mini_batch, own.algorithm);
+bool is_refused(const SeenKernel& seen, const Listed& own) {
+  return has_slice(seen.refused, seen.kernel.problem.mini_batch, own.algorithm);
 }
 
 // Returns the command line that benchmarks the kernel, for messages.
-std::string command_for(const Problem& problem, Pass pass) {
-  return "mucudnn benchmark " + to_text(problem) + " --passes " + name_of(pass);
+std::string command_for(const Kernel& kernel) {
+  return "mucudnn benchmark " + to_text(kernel.problem) + " --passes " + name_of(kernel.pass);
 }
 
 }  // namespace
@@ -99,8 +99,7 @@ State::State(const Options& options, std::shared_ptr<const Library> library)
   deciders_[number] = std::move(decider);
 }
 
-SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Pass pass, Api api,
-                                      const char*& obstacle) {
+SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Api api, const char*& obstacle) {
   obstacle = recognised.obstacle;
   if (obstacle != nullptr) return nullptr;
   const int device = device_ == nullptr ? 0 : device_->current();
@@ -108,66 +107,65 @@ SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Pass pass, A
     obstacle = "the current device is not known";
     return nullptr;
   }
-  if (SeenKernel* kernel = kernels_.find(recognised.problem, pass, api, device)) return kernel;
+  if (SeenKernel* seen = kernels_.find(recognised.kernel, api, device)) return seen;
   try {
-    validate(recognised.problem);
+    validate(recognised.kernel.problem);
   } catch (const std::invalid_argument&) {
     obstacle = "sizes that make no convolution";
     return nullptr;
   }
-  if (recognised.problem.mini_batch > kMostSamples) {
+  if (recognised.kernel.problem.mini_batch > kMostSamples) {
     obstacle = "a mini-batch above 65536";
     return nullptr;
   }
-  return &kernels_.find_or_add(recognised.problem, pass, api, device);
+  return &kernels_.find_or_add(recognised.kernel, api, device);
 }
 
-const KnownKernel* State::find_or_decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure) {
-  if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
-  if (device_ == nullptr || (kernel.looked_up.load(std::memory_order_acquire) && !may_measure))
-    return nullptr;
-  std::unique_lock<std::mutex> lock(kernel.deciding, std::defer_lock);
+const KnownKernel* State::find_or_decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure) {
+  if (const KnownKernel* known = seen.known.load(std::memory_order_acquire)) return known;
+  if (device_ == nullptr || (seen.looked_up.load(std::memory_order_acquire) && !may_measure)) return nullptr;
+  std::unique_lock<std::mutex> lock(seen.deciding, std::defer_lock);
   if (may_measure || options_.mode == Mode::plan) {
     lock.lock();
   } else if (!lock.try_lock()) {
     return nullptr;  // another thread may be measuring the kernel, and an execution never waits for that
   }
-  if (const KnownKernel* known = kernel.known.load(std::memory_order_acquire)) return known;
-  std::unique_ptr<const KnownKernel> known = decide(handle, kernel, may_measure, nullptr);
-  kernel.looked_up.store(true, std::memory_order_release);
-  kernel.known.store(known.get(), std::memory_order_release);
+  if (const KnownKernel* known = seen.known.load(std::memory_order_acquire)) return known;
+  std::unique_ptr<const KnownKernel> known = decide(handle, seen, may_measure, nullptr);
+  seen.looked_up.store(true, std::memory_order_release);
+  seen.known.store(known.get(), std::memory_order_release);
   return known.release();
 }
 
-std::shared_ptr<const KnownKernel> State::find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+std::shared_ptr<const KnownKernel> State::find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& seen,
                                                                   const Listed& own) {
   if (device_ == nullptr) return nullptr;
   const auto held = [&] {
     const std::lock_guard<std::mutex> lock(plans_mutex_);
-    return kernel.in_plans.lock();
+    return seen.in_plans.lock();
   };
-  const std::lock_guard<std::mutex> lock(kernel.deciding);
+  const std::lock_guard<std::mutex> lock(seen.deciding);
   auto known = held();
   const bool is_enough =
-      known != nullptr && (known->is_measured_against(own.algorithm) || is_refused(kernel, own));
-  return is_enough ? known : decide_for_plans(handle, kernel, own);
+      known != nullptr && (known->is_measured_against(own.algorithm) || is_refused(seen, own));
+  return is_enough ? known : decide_for_plans(handle, seen, own);
 }
 
-std::shared_ptr<const KnownKernel> State::decide_without(cudnnHandle_t handle, SeenKernel& kernel,
+std::shared_ptr<const KnownKernel> State::decide_without(cudnnHandle_t handle, SeenKernel& seen,
                                                          const Listed& own, const Slice& refused) {
-  const std::lock_guard<std::mutex> lock(kernel.deciding);
-  kernel.refused.push_back(refused);
-  return decide_for_plans(handle, kernel, own);
+  const std::lock_guard<std::mutex> lock(seen.deciding);
+  seen.refused.push_back(refused);
+  return decide_for_plans(handle, seen, own);
 }
 
-std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
+std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle, SeenKernel& seen,
                                                            const Listed& own) {
-  const bool is_tried = !is_refused(kernel, own);
-  const std::shared_ptr<const KnownKernel> known = decide(handle, kernel, true, is_tried ? &own : nullptr);
+  const bool is_tried = !is_refused(seen, own);
+  const std::shared_ptr<const KnownKernel> known = decide(handle, seen, true, is_tried ? &own : nullptr);
   if (is_tried && known != nullptr && !known->is_measured_against(own.algorithm))
-    kernel.refused.push_back({kernel.problem.mini_batch, own.algorithm});
+    seen.refused.push_back({seen.kernel.problem.mini_batch, own.algorithm});
   const std::lock_guard<std::mutex> lock(plans_mutex_);
-  kernel.in_plans = known;
+  seen.in_plans = known;
   return known;
 }
 
@@ -178,22 +176,21 @@ Decider& State::decider_of(int device) {
   return *decider;
 }
 
-std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
+std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure,
                                                  const Listed* own) {
   const auto log_once = [&](LogLevel level, const std::string& what) {
-    if (kernel.last_logged == what) return;
-    log(level, command_for(kernel.problem, kernel.pass) + "  # " + what);
-    kernel.last_logged = what;
+    if (seen.last_logged == what) return;
+    log(level, command_for(seen.kernel) + "  # " + what);
+    seen.last_logged = what;
   };
   std::string reason = "out of memory";
   try {
     auto known =
-        decider_of(kernel.device)
-            .decide(handle, kernel.problem, kernel.pass, kernel.api, may_measure, kernel.refused, own);
+        decider_of(seen.device).decide(handle, seen.kernel, seen.api, may_measure, seen.refused, own);
     if (is_logged(LogLevel::info))
       log_once(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
     if (known != nullptr && known->all_exceed(limit().value_or(kNoLimit)))
-      warn_once(kernel, "nothing fits the workspace limit, the program's own calls are made");
+      warn_once(seen, "nothing fits the workspace limit, the program's own calls are made");
     return known;
   } catch (const EngineError& error) {
     reason = error.what();
@@ -202,16 +199,16 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
     // take.
   }
   log_once(LogLevel::warning, "passed on: " + reason);
-  return std::make_unique<const KnownKernel>(kernel.pass, std::vector<PreparedChoice>(),
+  return std::make_unique<const KnownKernel>(seen.kernel.pass, std::vector<PreparedChoice>(),
                                              KnownKernel::Permissions(), -1);
 }
 
-std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel,
+std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen,
                                          unsigned algorithm) const {
   try {
     const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
-    const auto prepared = engine->prepare(kernel.problem.with_mini_batch(1), kernel.pass,
-                                          legacy_algorithm(kernel.pass, algorithm));
+    const auto prepared =
+        engine->prepare(seen.kernel.with_mini_batch(1), legacy_algorithm(seen.kernel.pass, algorithm));
     return static_cast<std::int64_t>(prepared->workspace());
   } catch (const EngineError&) {
     return kNoLimit;
@@ -229,16 +226,16 @@ const char* State::reason_for_unknown() const {
   }
 }
 
-void State::warn_once(SeenKernel& kernel, const std::string& what) const {
-  if (kernel.warned.exchange(true)) return;
-  log(LogLevel::warning, command_for(kernel.problem, kernel.pass) + "  # " + what);
+void State::warn_once(SeenKernel& seen, const std::string& what) const {
+  if (seen.warned.exchange(true)) return;
+  log(LogLevel::warning, command_for(seen.kernel) + "  # " + what);
 }
 
-void State::warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_t workspace) noexcept {
+void State::warn_above_limit(SeenKernel* seen, const char* reason, std::int64_t workspace) noexcept {
   if (workspace <= limit().value_or(kNoLimit)) return;
-  if (kernel == nullptr ? !tally_.is_first_above_limit(reason) : kernel->warned.exchange(true)) return;
+  if (seen == nullptr ? !tally_.is_first_above_limit(reason) : seen->warned.exchange(true)) return;
   try {
-    const std::string which = kernel == nullptr ? "" : command_for(kernel->problem, kernel->pass) + "  # ";
+    const std::string which = seen == nullptr ? "" : command_for(seen->kernel) + "  # ";
     log(LogLevel::warning, which + "a convolution passes through (" + std::string(reason) + ") and takes " +
                                std::to_string(workspace) + " bytes of workspace, above the limit of " +
                                std::to_string(*limit()));
@@ -290,9 +287,9 @@ void State::restart_in_child() noexcept {
     if (decider != nullptr) decider->restart_in_child();
   }
   tally_.reset();
-  kernels_.for_each([](SeenKernel& kernel) {
-    new (&kernel.deciding) std::mutex;
-    kernel.executions = 0;
+  kernels_.for_each([](SeenKernel& seen) {
+    new (&seen.deciding) std::mutex;
+    seen.executions = 0;
   });
 }
 

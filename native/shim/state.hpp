@@ -30,33 +30,33 @@ class State {
 
   // Returns the kernel of a convolution. If the convolution cannot be divided, returns null and sets
   // `obstacle`.
-  SeenKernel* find_or_add_kernel(const Recognised& recognised, Pass pass, Api api, const char*& obstacle);
+  SeenKernel* find_or_add_kernel(const Recognised& recognised, Api api, const char*& obstacle);
 
   // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. Reading
   // existing decisions takes no lock.
-  const KnownKernel* find_or_decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure);
+  const KnownKernel* find_or_decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure);
   // Returns the same for a caller's execution plan. It may measure, and it also measures the plan's own
   // engine `own` if no list of candidates names it. The decisions are freed with the last plan that holds
   // them.
-  std::shared_ptr<const KnownKernel> find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& kernel,
+  std::shared_ptr<const KnownKernel> find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& seen,
                                                              const Listed& own);
   // Decides again, from now on without the slice that could not be prepared.
-  std::shared_ptr<const KnownKernel> decide_without(cudnnHandle_t handle, SeenKernel& kernel,
-                                                    const Listed& own, const Slice& refused);
+  std::shared_ptr<const KnownKernel> decide_without(cudnnHandle_t handle, SeenKernel& seen, const Listed& own,
+                                                    const Slice& refused);
 
   // Returns why an execution of an unknown kernel passes through.
   const char* reason_for_unknown() const;
 
   // Returns the decider that decided about this kernel.
-  const Decider& decider(const SeenKernel& kernel) const { return *deciders_[index(kernel.device)]; }
+  const Decider& decider(const SeenKernel& seen) const { return *deciders_[index(seen.device)]; }
 
   // Returns the bytes that the algorithm needs for one sample; kNoLimit if it cannot run one sample.
-  std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& kernel, unsigned algorithm) const;
+  std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen, unsigned algorithm) const;
 
-  void warn_once(SeenKernel& kernel, const std::string& what) const;
+  void warn_once(SeenKernel& seen, const std::string& what) const;
   // Warns that a call passes through and takes more than the workspace limit. It warns once for each kernel,
   // or once for each reason if the convolution is not recognised.
-  void warn_above_limit(SeenKernel* kernel, const char* reason, std::int64_t workspace) noexcept;
+  void warn_above_limit(SeenKernel* seen, const char* reason, std::int64_t workspace) noexcept;
 
   // Warns once that calls run in slices because the program brings less workspace than they need.
   void warn_rescued(std::int64_t needed, std::int64_t given) noexcept;
@@ -77,10 +77,10 @@ class State {
   // Returns the decider of this device, which must be current. Throws EngineError.
   Decider& decider_of(int device);
 
-  // The calling thread must hold kernel.deciding.
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& kernel, bool may_measure,
+  // The calling thread must hold seen.deciding.
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure,
                                             const Listed* own);
-  std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& kernel,
+  std::shared_ptr<const KnownKernel> decide_for_plans(cudnnHandle_t handle, SeenKernel& seen,
                                                       const Listed& own);
 
   Options options_;

@@ -13,6 +13,7 @@ from programs import environment
 import mucudnn
 from mucudnn.costs.cache import Cache
 from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -76,7 +77,7 @@ def test_another_choice_may_give_other_bits_of_the_filters_gradient(parts: tuple
         kernels = []
         for pass_, name in (("forward", "IMPLICIT_GEMM"), ("backward_filter", algorithm)):
             chosen = Configuration(tuple(MicroConfiguration(size, name, 1.0, 2**24) for size in parts))
-            kernels.append(PlanKernel(problem, pass_, 1, chosen, (chosen,)))
+            kernels.append(PlanKernel(Kernel(problem, pass_), 1, chosen, (chosen,)))
         y = mt.conv2d(x, w, padding=1, plan=Plan({}, tuple(kernels)))
         return torch.autograd.grad(y.sum(), w)[0]
 

@@ -15,6 +15,7 @@ from mucudnn.arrays.dispatch import Call
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError
 from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch import ops
@@ -63,7 +64,7 @@ def dividing_plan(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> P
     return Plan(
         {},
         tuple(
-            PlanKernel(problem, pass_, 1, Configuration(parts), (Configuration(parts),))
+            PlanKernel(Kernel(problem, pass_), 1, Configuration(parts), (Configuration(parts),))
             for pass_, algorithm in GEMM.items()
             for parts in [tuple(MicroConfiguration(size, algorithm, 1.0, 0) for size in sizes)]
         ),

@@ -193,7 +193,9 @@ def test_an_error_under_a_transform_is_that_without_it(transform: Function) -> N
 def test_a_bias_of_another_shape_is_refused_under_vmap_too(in_dims: tuple[int | None, ...]) -> None:
     given = [X, W, torch.randn(1)]
     given = [t if axis is None else t.unsqueeze(0) for t, axis in zip(given, in_dims, strict=True)]
-    with pytest.raises(ValueError, match=r"bias has the shape \(1,\), one for each of 4 filters is due"):
+    with pytest.raises(
+        ValueError, match=r"bias has the shape \(1,\): it needs one value for each of 4 filters"
+    ):
         func.vmap(mt.conv2d, in_dims)(*given)
 
 

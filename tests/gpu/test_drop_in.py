@@ -17,7 +17,7 @@ from torch_runs import LIMIT, PROGRAM, Run, assert_within_contract, run_alone, r
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.costs.records import SUCCESS
-from mucudnn.problems.kernels import PASSES, Flags, read_network
+from mucudnn.problems.kernels import PASSES, Flags, read_kernels
 
 pytestmark = pytest.mark.gpu
 
@@ -102,7 +102,7 @@ def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
     mucudnn("record", "--output", str(network), *program, **variables)
     halves: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
     refused = 0  # counts filter gradients in fp16, which are not divided
-    for kernel in read_network(str(network), Flags(), PASSES):
+    for kernel in read_kernels(str(network), Flags(), PASSES):
         problem, pass_ = kernel.problem, kernel.pass_
         sizes = problem.mini_batch // 2, (problem.mini_batch + 1) // 2
         found = engine.enumerate(problem.replace(mini_batch=max(sizes)), pass_)

@@ -11,6 +11,7 @@ from programs import compile_c, preload
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
+from mucudnn.problems.kernels import Kernel
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
@@ -24,16 +25,17 @@ from pathlib import Path
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
+from mucudnn.problems.kernels import Kernel
 
 machine = Machine("host", "a device", "a library 1.0", 1)
-problem = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+kernel = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 moments = random.Random(2018)
 
 def write(path, first, pipe):
     with Cache.open(path) as cache:
         for size in range(first, first + 100_000):
             row = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "x" * 500, 1.0, 0.0)
-            cache.add(machine, problem, "forward", row)
+            cache.add(machine, kernel, row)
             os.write(pipe, size.to_bytes(8, "big"))
 
 total = 0
@@ -56,7 +58,7 @@ for kill in range(200):
     total += len(new)
     with Cache.open(path) as cache:
         assert cache.query("PRAGMA integrity_check") == [("ok",)]
-        assert {m.micro_batch for m in cache.measurements(machine, problem, "forward")} >= reported
+        assert {m.micro_batch for m in cache.measurements(machine, kernel)} >= reported
 print(total)
 """
 
@@ -104,7 +106,7 @@ def fill_cache(path: Path) -> Path:
         cache.query("BEGIN")
         for size in range(1, 2001):
             row = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
-            cache.add(HERE, PROBLEM, "forward", row)
+            cache.add(HERE, Kernel(PROBLEM, "forward"), row)
         cache.query("COMMIT")
     return path
 
@@ -167,7 +169,7 @@ def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
     assert "failed: " in warning
     assert warning.endswith("what is measured from now on is lost afterwards")
     with Cache.read_only(path) as cache:
-        assert len(cache.measurements(HERE, PROBLEM, "forward")) == 2000
+        assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 2000
         ((kept,),) = cache.query("SELECT count(*) - 2000 FROM measurements")
     assert kept > 0  # the rows from before the fault
 

@@ -13,6 +13,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA
 from mucudnn.costs.file import VERSION
 from mucudnn.costs.records import Listed, Machine, Measurement
+from mucudnn.problems.kernels import Kernel
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -42,8 +43,8 @@ def other_host(folder: Path, name: str, *sizes: int) -> Path:
         for size in sizes:
             measured = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
             machine = Machine("cudnn", name, "cuDNN 9.19", 1)
-            cache.add(machine, PROBLEM, "forward", measured)
-            cache.add_enumeration(machine, PROBLEM, "forward", size, [Listed("ALGORITHM", 0, "")])
+            cache.add(machine, Kernel(PROBLEM, "forward"), measured)
+            cache.add_enumeration(machine, Kernel(PROBLEM, "forward"), size, [Listed("ALGORITHM", 0, "")])
     return path
 
 

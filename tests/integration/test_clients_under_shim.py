@@ -14,7 +14,7 @@ from reference import PASSES
 from shim_cases import ENUMERATORS, ROOMY, algorithms
 
 from mucudnn._native import Engine, most_slices
-from mucudnn.problems.kernels import Flags, read_network
+from mucudnn.problems.kernels import Flags, read_kernels
 
 ASKING = ("caffe", "pytorch")  # the programs that ask cuDNN for an algorithm
 
@@ -143,5 +143,5 @@ def test_the_record_holds_what_a_client_convolved(habit: str, pass_: str, desk: 
     for times in (1, 2):
         ran = desk.under(habit, case, "--output", file, command="record")
         assert ran.code == 0, ran.stderr
-        [kernel] = read_network(str(file), Flags(), [pass_])
+        [kernel] = read_kernels(str(file), Flags(), [pass_])
         assert (kernel.problem, kernel.count) == (case.problem, times)

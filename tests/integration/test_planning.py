@@ -19,7 +19,7 @@ from shim_clients import HERE
 from mucudnn._native import NOT_ALLOWED, Problem, parse_descriptor
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
-from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_network
+from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_kernels
 from mucudnn.solver import MicroConfiguration, desirable_set
 
 MIB = 2**20
@@ -70,7 +70,7 @@ def described(text: str) -> Problem:
 
 
 def largest_kernels(network: str) -> list[Problem]:
-    kernels = read_network(network, Flags(MINI_BATCH, "f16", "nchw", None), ("forward",))
+    kernels = read_kernels(network, Flags(MINI_BATCH, "f16", "nchw", None), ("forward",))
     problems = [kernel.problem for kernel in kernels]
     return sorted(problems, key=lambda p: p.x_elements + p.y_elements)[-3:]
 

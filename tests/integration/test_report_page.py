@@ -8,7 +8,7 @@ from programs import is_missing
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
-from mucudnn.problems.kernels import PASSES, Flags, read_network
+from mucudnn.problems.kernels import PASSES, Flags, read_kernels
 from mucudnn.problems.policies import micro_batch_sizes
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -31,14 +31,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     with Cache.open(folder / "cache.sqlite") as cache:
         cache.query("BEGIN")
-        for kernel in read_network("resnet50", Flags(batch=64), PASSES):
+        for kernel in read_kernels("resnet50", Flags(batch=64), PASSES):
             problem = kernel.problem
             sample_ms, sample = problem.flops / 64 / 5e7, (problem.x_elements + problem.y_elements) // 16
             for size in micro_batch_sizes("power_of_two", 64):
                 for name, (speed, factor) in ALGORITHMS.items():
                     time_ms = sample_ms * (0.1 * factor + size / speed)
                     row = Measurement(size, name, SUCCESS, size * factor * sample, "", time_ms, 0.0)
-                    cache.add(MACHINE, problem, kernel.pass_, row)
+                    cache.add(MACHINE, kernel, row)
         cache.query("COMMIT")
     written = folder / "report.html"
     arguments = ["report", "resnet50", "--passes", "all", "--replay", str(folder / "cache.sqlite")]
@@ -75,7 +75,7 @@ def test_every_plot_is_drawn_and_named(page: Path, browser: Browser, width: int)
     shown = (
         "[...document.querySelectorAll('figure svg[role=img]')].filter(svg => svg.getClientRects().length)"
     )
-    kernels = len(read_network("resnet50", Flags(batch=64), PASSES))
+    kernels = len(read_kernels("resnet50", Flags(batch=64), PASSES))
     assert browser.evaluate(f"{shown}.length") == 1 + len(PASSES) + kernels
     assert browser.evaluate(f"{shown}.every(svg => svg.ariaLabel)")
     assert browser.evaluate(f"Math.min(...{shown}.map(svg => svg.getBoundingClientRect().width))") > 250

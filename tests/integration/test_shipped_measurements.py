@@ -45,10 +45,10 @@ def results(path: Path, *, faster: float = 1.0, machine: Machine = A_GPU) -> Pat
     with Cache.open(path.with_suffix(".sqlite")) as cache, gzip.open(path, "wt") as file:
         for size in micro_batch_sizes("power_of_two", PROBLEM.mini_batch):
             runnable = [Listed(name, size * workspace, "") for name, (_, workspace) in ALGORITHMS.items()]
-            cache.add_enumeration(machine, PROBLEM, "forward", size, runnable)
+            cache.add_enumeration(machine, Kernel(PROBLEM, "forward"), size, runnable)
             for name, (ms, workspace) in ALGORITHMS.items():
                 measured = Measurement(size, name, SUCCESS, size * workspace, "", size * ms / faster, 0.0)
-                cache.add(machine, PROBLEM, "forward", measured)
+                cache.add(machine, Kernel(PROBLEM, "forward"), measured)
         file.writelines(format_rows(cache.rows()))
     return path
 
@@ -75,9 +75,10 @@ def test_a_replay_decides_from_what_is_shipped_of_a_device(
 
 
 def test_shipping_again_keeps_what_was_measured_later(tmp_path: Path, shipped: Path) -> None:
-    file = ship(results(tmp_path / "first.gz"), shipped)
+    first = results(tmp_path / "first.gz")
+    file = ship(first, shipped)
     once = file.read_text()
-    assert ship(results(tmp_path / "first.gz"), shipped).read_text() == once
+    assert ship(first, shipped).read_text() == once
     header, *lines = once.splitlines()
     older = [json.dumps({**json.loads(line), "measured_at": "2020-01-01T00:00:00Z"}) for line in lines]
     file.write_text("\n".join([header, *older]) + "\n")
@@ -102,15 +103,15 @@ def test_what_is_shipped_decides_as_all_that_was_measured(
             status = "CUDNN_STATUS_EXECUTION_FAILED" if ms is None else SUCCESS
             median = None if ms is None else ms + 1.0
             row = Measurement(size, f"eng{number}", status, workspace, "", median, 0.0)
-            cache.add(A_GPU, PROBLEM, "forward", row)
-        cache.add(A_GPU, PROBLEM, "forward", Measurement(8, "eng99", SUCCESS, 9, "", 9.0, 0.0))
+            cache.add(A_GPU, Kernel(PROBLEM, "forward"), row)
+        cache.add(A_GPU, Kernel(PROBLEM, "forward"), Measurement(8, "eng99", SUCCESS, 9, "", 9.0, 0.0))
         rows = list(cache.rows())
-        whole = cache.measurements(A_GPU, PROBLEM, "forward")
+        whole = cache.measurements(A_GPU, Kernel(PROBLEM, "forward"))
     (folder / "all.gz").write_bytes(gzip.compress("".join(format_rows(rows)).encode()))
     file = ship(folder / "all.gz", shipped)
     with Cache.in_memory(folder / "none") as cache:
         cache.merge(SystemDatabase(shipped).rows_of(file.stem))
-        few = cache.measurements(A_GPU, PROBLEM, "forward")
+        few = cache.measurements(A_GPU, Kernel(PROBLEM, "forward"))
     kernel = Kernel(PROBLEM, "forward")
     assert {row.micro_batch for row in few} == {row.micro_batch for row in whole}
     assert [(c.time_ms, c.workspace) for c in desirable_configurations(few, kernel)] == [

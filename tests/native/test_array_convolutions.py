@@ -11,6 +11,7 @@ from reference import EPSILON, OUTPUT, PASSES, convolve, divisions, problems
 import mucudnn
 from mucudnn._native import Problem, most_slices
 from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
@@ -22,7 +23,7 @@ RNG = np.random.default_rng(1)
 def plan_for(problem: Problem, pass_: str, sizes: list[int]) -> Plan:
     parts = tuple(MicroConfiguration(size, GEMM[pass_], 1.0, 0) for size in sizes)
     configuration = Configuration(parts)
-    return Plan({}, (PlanKernel(problem, pass_, 1, configuration, (configuration,)),))
+    return Plan({}, (PlanKernel(Kernel(problem, pass_), 1, configuration, (configuration,)),))
 
 
 def tensors_of(problem: Problem) -> dict[str, np.ndarray]:

@@ -22,12 +22,14 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
-from mucudnn.measuring.measure import machine_of
+from mucudnn.measuring import bench as measuring
+from mucudnn.measuring.bench import machine_of
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.tiles import fastest_tiles
 from mucudnn.plans.verify import verify
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import POLICIES
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 GRADIENT = "backward_filter"
 PROBLEM = Problem(
@@ -66,8 +68,8 @@ def in_slices(*sizes: int, workspace: int = 2**20) -> Configuration:
     return Configuration(tuple(MicroConfiguration(size, "ALGO_1", 1.0, workspace) for size in sizes))
 
 
-def plan_of(chosen: Configuration, *others: Configuration, tiles: Configuration | None = None) -> Plan:
-    return Plan({}, (PlanKernel(PROBLEM, GRADIENT, 1, chosen, (chosen, *others), tiles),))
+def plan_of(chosen: Configuration, *others: Configuration, tiles: Tiling | None = None) -> Plan:
+    return Plan({}, (PlanKernel(Kernel(PROBLEM, GRADIENT), 1, chosen, (chosen, *others), tiles),))
 
 
 # --- the number of slices ---
@@ -142,7 +144,7 @@ def old_cache(cache_path: Path) -> Path:
     with Cache.open(cache_path) as cache:
         for size in range(1, 9):
             row = Measurement(size, "ALGO_1", SUCCESS, 0, median_ms=float(size**2), accumulator=1024)
-            cache.add(machine_of(engine), PROBLEM.replace(mini_batch=size), GRADIENT, row)
+            cache.add(machine_of(engine), Kernel(PROBLEM.replace(mini_batch=size), GRADIENT), row)
     return cache_path
 
 
@@ -166,14 +168,15 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(
     x, dy = np.ones((8, 3, 12, 12), np.float16), np.ones((8, 4, 12, 12), np.float16)
     mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1)
     with Cache.read_only(cache_path) as cache:
-        rows = cache.measurements(machine_of(device_named("cpu").engine), PROBLEM, GRADIENT)
+        rows = cache.measurements(machine_of(device_named("cpu").engine), Kernel(PROBLEM, GRADIENT))
     assert {row.micro_batch for row in rows} == {8}
 
 
 def test_no_tiles_of_such_a_gradient_are_looked_for(engine: Engine, cache_path: Path) -> None:
     problem = PROBLEM.replace(mini_batch=1)
     with Cache.open(cache_path) as cache:
-        assert fastest_tiles(engine, cache, problem, GRADIENT, "all", 2**20, Listener()) is None
+        bench = measuring.Bench(engine, cache, Listener())
+        assert fastest_tiles(bench, Kernel(problem, GRADIENT), "all", 2**20) is None
 
 
 # --- plans that divide such a gradient, of an older version or edited by hand ---
@@ -193,17 +196,17 @@ def test_a_plan_that_divides_a_gradient_in_fp16_is_refused(sizes: tuple[int, ...
 
 
 def test_so_is_one_with_tiles() -> None:
-    tiles = Configuration((MicroConfiguration(6, "ALGO_1", 1.0, 2**20),) * 2)
+    tiles = Tiling((Tile(6, "ALGO_1", 1.0, 2**20),) * 2)
     with pytest.raises(UsageError, match=re.escape(REFUSED.format(16))):
         call(plan_of(in_slices(8), tiles=tiles))
 
 
 def test_verifying_such_a_plan_says_so(engine: Engine) -> None:
-    tiles = Configuration((MicroConfiguration(6, "ALGO_1", 1.0, 2**20),) * 2)
-    (finding,) = verify(plan_of(in_slices(4, 4), tiles=tiles), engine, 2**30, Listener(), run=True)
+    tiles = Tiling((Tile(6, "ALGO_1", 1.0, 2**20),) * 2)
+    (finding,) = verify(plan_of(in_slices(4, 4), tiles=tiles), engine, Listener(), run=True)
     assert [
         complaint.startswith(REFUSED.format(count))
         for complaint, count in zip(finding.complaints, (2, 16), strict=True)
     ] == [True, True]
-    (holds,) = verify(plan_of(in_slices(8)), engine, 2**30, Listener(), run=True)
+    (holds,) = verify(plan_of(in_slices(8)), engine, Listener(), run=True)
     assert holds.complaints == ()

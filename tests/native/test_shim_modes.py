@@ -20,7 +20,7 @@ from mucudnn._native import Engine, cudart_library, host_library, parse_plan
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT
-from mucudnn.problems.kernels import Flags, read_network
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 MAGIC = "mucudnn plan 2\n"  # the first line of a document in the journal
@@ -94,7 +94,7 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
         with Cache.read_only(tmp_path / "cache.sqlite") as cache:
             [machine] = cache.machines()
             rows = [row for table, row in cache.rows() if table is MEASUREMENT]
-            runnable = cache.enumerations(machine, problem_of(case(SMALL, "")), "forward")
+            runnable = cache.enumerations(machine, Kernel(problem_of(case(SMALL, "")), "forward"))
         assert (machine.device, machine.library) == (engine.device, engine.library)
         assert len(rows) == measurements(found)
         assert {row["notes"] for row in rows} == {"deterministic"}
@@ -227,7 +227,7 @@ def test_record_adds_up_what_processes_executed_in_a_file_that_optimize_reads(tm
     other = case("f16:nhwc:tf32:g2mb3_ic4id5ih6iw7_oc4_kd3kh3kw3", "forward", "fixed")
     run_under_shim([other], tmp_path, **recording)
     assert record.read_text().count("# forward*4 backward_data*4 backward_filter*4\n") == 1
-    first, second = read_network(str(record), Flags(), ["forward"])
+    first, second = read_kernels(str(record), Flags(), ["forward"])
     assert (second.problem, second.count) == (shim_cases.problem_of(case(SMALL, "forward")), 4)
     assert (first.problem, first.count) == (shim_cases.problem_of(other), 1)
 
@@ -249,7 +249,7 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
     file = tmp_path / "network.txt"
     recorded = run(*command, "record", "--output", file, "--", *program, **shared)
     assert recorded.returncode == 0, recorded.stderr
-    [kernel] = read_network(str(file), Flags(), ["forward"])
+    [kernel] = read_kernels(str(file), Flags(), ["forward"])
     assert str(kernel.problem) == SMALL
     plan = tmp_path / "network.plan"
     made = run(*command, "optimize", file, "--workspace", "100KiB", "--no-run", "--output", plan)

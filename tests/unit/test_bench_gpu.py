@@ -114,5 +114,5 @@ def test_programs_and_engine_measure_the_same_convolution(convolution: Convoluti
 def test_kernels_of_few_channels_come_last_and_a_dry_run_takes_the_cheapest() -> None:
     names = [kernel.name for kernel in GPU.kernels("alexnet", "fp16 NCHW", ("forward",))]
     assert names == [f"alexnet:conv{number}" for number in (2, 3, 4, 5, 1)]
-    (kernel,) = replace(HOST, most=1).kernels("alexnet", "TF32 NCHW", ("forward",))
+    (kernel,) = replace(HOST, most_kernels=1).kernels("alexnet", "TF32 NCHW", ("forward",))
     assert (kernel.problem.mini_batch, kernel.problem.math) == (HOST.batch, "tf32")

@@ -124,7 +124,7 @@ def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         checks, "compare_processes", lambda _, __, ___, case: Record("determinism", case, "results", 1, "")
     )
     monkeypatch.setattr(
-        checks, "finished", lambda *_: CompletedProcess([], 0, "9 passed, 1 skipped in 3 s\n", "")
+        checks, "run_captured", lambda *_: CompletedProcess([], 0, "9 passed, 1 skipped in 3 s\n", "")
     )
 
 
@@ -182,15 +182,15 @@ def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_not
         "above 1.05×: 8 of 12; 4 forward, 4 backward_data, 4 backward_filter |",
         "TF32 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | 9.85× (worst 9.85, best 9.85); "
         "above 1.05×: 12 of 12; 4 forward, 4 backward_data, 4 backward_filter |",
-        "| worst of all kernels, columns and limits | at least 0.98× | 1.00×: ",
+        "| worst speedup of all kernels, columns and limits | at least 0.98× | 1.00×: ",
         "| 100 ms; 0.95 of its speed; 400 MiB more than stock's peak; 0 bytes measured in the second "
         "process; first step: stock 4000 ms, benchmark 4000 ms, first process 4000 ms, "
         "second process 4000 ms |",
         "at which stock PyTorch's time jumps |  | 64 of 256 that are measured |",
-        "| error of divided results over that of undivided ones | at most 2 | worst 1.20 of ",
+        "| error of divided results relative to the undivided error | at most 2 | worst 1.20 of ",
         "3 without: a slice may overflow",
         "1 without: the slices cannot be summed in fp32",
-        "| calls that add 16-bit slices in fp32 | one at least | cudnnReduceTensor, f16 |",
+        "| calls of cuDNN that add 16-bit slices in fp32 | at least one | cudnnReduceTensor, f16 |",
         "| kernels with one result in three processes | all | 12 of 12 |",
         f"need a GPU | all pass | {9 * files} passed, 0 failed, in {files} of {files} files |",
     ):
@@ -235,7 +235,7 @@ def test_the_suite_counts_what_passed_and_one_that_cannot_run_is_a_failure(
     printed: str, passed: int | None, failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = CompletedProcess([], 1, printed, "No module named pytest")
-    monkeypatch.setattr(checks, "finished", lambda *_: said)
+    monkeypatch.setattr(checks, "run_captured", lambda *_: said)
     records = [record for record in measured(tmp_path, "suite") if record.bench == "suite"]
     assert {record.value for record in records} == {passed}
     if passed is None:

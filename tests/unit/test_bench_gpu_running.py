@@ -15,7 +15,7 @@ import pytest
 from bench.gpu import __main__ as program
 from bench.gpu import driver, programs
 from bench.gpu.part import PARTS, UNUSABLE
-from bench.gpu.processes import LAST_SECONDS, ProgramError, finished, watched
+from bench.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
 from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, UnusableDeviceError
 from bench.gpu.setting import HOST
 from bench.gpu.store import Store
@@ -24,6 +24,7 @@ from mucudnn._native import EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.journal import journal_of
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.problems.kernels import Kernel
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "engine": "cudnn"}
 
@@ -108,8 +109,8 @@ def test_a_part_that_crashed_goes_on_in_another_process(
     codes: list[int | None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: Iterator[int | None] = iter(codes)
-    monkeypatch.setattr(program, "watched", lambda *_: next(left))
-    assert program.measured("cliff", "host", Store(tmp_path), 1e9, 1e9) == why
+    monkeypatch.setattr(program, "run_visibly", lambda *_: next(left))
+    assert program.measure_part("cliff", "host", Store(tmp_path), 1e9, 1e9) == why
     assert next(left, "no more") == "no more"
 
 
@@ -127,9 +128,9 @@ def test_a_run_is_over_when_its_time_is_and_every_part_had_some_of_it(
         return None if hanging else 0
 
     monkeypatch.setattr(program.time, "monotonic", lambda: now)
-    monkeypatch.setattr(program, "watched", run_part)
+    monkeypatch.setattr(program, "run_visibly", run_part)
     monkeypatch.setattr(
-        program, "finished", lambda *_: subprocess.CompletedProcess([], 0, stdout="a-GPU\n", stderr="")
+        program, "run_captured", lambda *_: subprocess.CompletedProcess([], 0, stdout="a-GPU\n", stderr="")
     )
     monkeypatch.setattr(program, "end_on_terminate", lambda: None)
     monkeypatch.setattr(sys, "argv", ["bench.gpu", "--minutes", str(minutes), "--results", str(tmp_path)])
@@ -148,7 +149,7 @@ def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) ->
     here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
     here.restore()
     with Cache.open(here.engine_cache) as cache:
-        cache.add(machine, problem, "forward", Measurement(2, "eng0", SUCCESS, 0, "", 1.0, 0.0))
+        cache.add(machine, Kernel(problem, "forward"), Measurement(2, "eng0", SUCCESS, 0, "", 1.0, 0.0))
     for name in ("resnet50", "unet3d"):
         journal_of(here.programs_cache(name)).write_text(f"what {name} found\n")
     here.keep()
@@ -157,7 +158,7 @@ def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) ->
         (there.folder / file.name).write_bytes(file.read_bytes())
     there.restore()
     with Cache.read_only(there.engine_cache) as cache:
-        assert [row.algorithm for row in cache.measurements(machine, problem, "forward")] == ["eng0"]
+        assert [row.algorithm for row in cache.measurements(machine, Kernel(problem, "forward"))] == ["eng0"]
     for name in ("resnet50", "unet3d"):
         assert journal_of(there.programs_cache(name)).read_text() == f"what {name} found\n"
     there.keep()
@@ -179,16 +180,16 @@ def test_what_is_stopped_takes_along_what_it_has_started(
 
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        finished(["sh", "-c", f"exec 3>{held}; tail -f /dev/null & printf started >&3; wait"], 60)
+        run_captured(["sh", "-c", f"exec 3>{held}; tail -f /dev/null & printf started >&3; wait"], 60)
     assert poll.poll(60_000) == [(reader, select.POLLHUP)]  # no process holds the other end
     os.close(reader)
 
 
 def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
     with pytest.raises(ProgramError, match="not done after 0 s"):
-        finished(["tail", "-f", "/dev/null"], 0.0)
-    assert watched(["tail", "-f", "/dev/null"], 0.0) is None
-    assert watched([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
+        run_captured(["tail", "-f", "/dev/null"], 0.0)
+    assert run_visibly(["tail", "-f", "/dev/null"], 0.0) is None
+    assert run_visibly([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
 def test_of_a_program_that_fails_the_error_is_kept(
     messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "finished", lambda *_: subprocess.CompletedProcess([], 1, "", messages))
+    monkeypatch.setattr(programs, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages))
     with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
         programs.call(run, "stock", "bench.gpu.torch_step")
 
@@ -223,10 +224,10 @@ def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
             [], 0, 'a line\n{"ms": 1}\n', "mucudnn: one\nother\nmucudnn: two\n"
         )
 
-    monkeypatch.setattr(programs, "finished", answered)
+    monkeypatch.setattr(programs, "run_captured", answered)
     with Run(tmp_path, HOST, 60) as run:
-        for how in programs.HOWS:
-            found = programs.call(run, how, "bench.gpu.torch_step", "resnet50", share="resnet50")
+        for launch in programs.LAUNCHES:
+            found = programs.call(run, launch, "bench.gpu.torch_step", "resnet50", share="resnet50")
             assert found == {"ms": 1, "drop_in": ["one", "two"]}
     program = ["-m", "bench.gpu.torch_step", "resnet50", "--device", "cpu"]
     assert [command[-5:] for command in commands] == [program, program]

@@ -8,7 +8,7 @@ import pytest
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, update, write
-from bench.tables import CPU, README, Row, gpu_tables, refreshed
+from bench.tables import CPU, README, Row, gpu_tables, refresh
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "device": "a CPU", "library": "one"}
 MARKS = """before
@@ -24,7 +24,7 @@ after"""
 
 def test_the_readme_is_up_to_date() -> None:
     text = README.read_text("utf-8")
-    assert refreshed(text, RESULTS) == text, "run python -m bench.tables"
+    assert refresh(text, RESULTS) == text, "run python -m bench.tables"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
@@ -41,7 +41,7 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     metric = "speedup at 64 MiB, re-measured"
     values = [Record("division", f"{ratio} forward", metric, ratio, "ratio") for ratio in (2, 8)]
     write(tmp_path / "cpu.jsonl", MACHINE, values)
-    text = refreshed(MARKS, tmp_path)
+    text = refresh(MARKS, tmp_path)
     assert text.startswith("before\n<!-- cpu: x -->\n`python -m bench.cpu`, 2026-01-01, a CPU, one\n")
     assert "| above the paper's 1.63 | 4, 2 to 8, of 2 |" in text
     assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text

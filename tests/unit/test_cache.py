@@ -11,8 +11,12 @@ from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.listener import Listener
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
+WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
+HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
 
 
 class Recorder(Listener):
@@ -41,16 +45,16 @@ def measurement(
 
 def test_what_was_measured_is_there_when_the_file_is_opened_again(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement())
+        cache.add(HERE, Kernel(problem, "forward"), measurement())
     with Cache.open(path) as cache:
-        assert cache.measurements(HERE, problem, "forward") == [measurement()]
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement()]
         assert cache.machines() == [HERE]
 
 
 def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement())
-        assert cache.measurements(HERE, problem.replace(mini_batch=99), "forward") == [measurement()]
+        cache.add(HERE, Kernel(problem, "forward"), measurement())
+        assert cache.measurements(HERE, Kernel(problem.replace(mini_batch=99), "forward")) == [measurement()]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +67,8 @@ def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path, probl
 )
 def test_a_measurement_of_another_machine_is_never_used(other: Machine, path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(other, problem, "forward", measurement())
-        assert cache.measurements(HERE, problem, "forward") == []
+        cache.add(other, Kernel(problem, "forward"), measurement())
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == []
 
 
 @pytest.mark.parametrize("change", [{"data_type": "f16"}, {"layout": "nhwc"}, {"math": "strict"}])
@@ -72,51 +76,53 @@ def test_a_measurement_of_another_problem_or_pass_is_never_used(
     change: dict[str, str], path: Path, problem: Problem
 ) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement())
-        assert cache.measurements(HERE, problem.replace(**change), "forward") == []
-        assert cache.measurements(HERE, problem, "backward_data") == []
+        cache.add(HERE, Kernel(problem, "forward"), measurement())
+        assert cache.measurements(HERE, Kernel(problem.replace(**change), "forward")) == []
+        assert cache.measurements(HERE, Kernel(problem, "backward_data")) == []
 
 
 def test_a_second_measurement_replaces_the_first(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement(median=1.0))
-        cache.add(HERE, problem, "forward", measurement(median=2.0))
-        assert cache.measurements(HERE, problem, "forward") == [measurement(median=2.0)]
+        cache.add(HERE, Kernel(problem, "forward"), measurement(median=1.0))
+        cache.add(HERE, Kernel(problem, "forward"), measurement(median=2.0))
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(median=2.0)]
 
 
 def test_a_failure_is_a_row_with_its_status(path: Path, problem: Problem) -> None:
     failed = measurement(median=None, status="CUDNN_STATUS_NOT_SUPPORTED")
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", failed)
-        assert cache.measurements(HERE, problem, "forward") == [failed]
+        cache.add(HERE, Kernel(problem, "forward"), failed)
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == [failed]
     assert failed.part() is None
 
 
 def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem: Problem) -> None:
     runnable = [Listed("A", 100, "deterministic winograd"), Listed("eng2_k2=4", 0, "")]
     with Cache.open(path) as cache:
-        cache.add_enumeration(HERE, problem, "forward", 4, runnable[:1])
-        cache.add_enumeration(HERE, problem, "forward", 4, runnable)
-        cache.add_enumeration(HERE, problem.replace(mini_batch=16), "forward", 8, [])
+        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, runnable[:1])
+        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, runnable)
+        cache.add_enumeration(HERE, Kernel(problem.replace(mini_batch=16), "forward"), 8, [])
     with Cache.read_only(path) as cache:
-        assert cache.enumerations(HERE, problem, "forward") == {4: runnable, 8: []}
-        assert cache.enumerations(HERE, problem, "backward_data") == {}
-        assert cache.enumerations(replace(HERE, threads=2), problem, "forward") == {}
+        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: runnable, 8: []}
+        assert cache.enumerations(HERE, Kernel(problem, "backward_data")) == {}
+        assert cache.enumerations(replace(HERE, threads=2), Kernel(problem, "forward")) == {}
 
 
 def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, problem: Problem) -> None:
     compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
     with Cache.open(path) as cache:
-        cache.add_comparison(HERE, problem, "forward", "1*8 A", "2*4 B", compared)
-        assert cache.comparison(HERE, problem, "forward", "1*8 A", "2*4 B") == compared
-        assert cache.comparison(HERE, problem, "forward", "", "2*4 B") is None
-        assert cache.comparison(HERE, problem.replace(mini_batch=16), "forward", "1*8 A", "2*4 B") is None
+        cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
+        assert cache.comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES) == compared
+        assert cache.comparison(HERE, Kernel(problem, "forward"), None, HALVES) is None
+        assert (
+            cache.comparison(HERE, Kernel(problem.replace(mini_batch=16), "forward"), WHOLE, HALVES) is None
+        )
     assert compared.speedup == 2.0
 
 
 def test_the_file_says_what_it_is(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement())
+        cache.add(HERE, Kernel(problem, "forward"), measurement())
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
@@ -165,15 +171,15 @@ def test_an_older_version_is_set_aside_and_never_deleted(path: Path, problem: Pr
     contents = []
     for size in (1, 2):
         with Cache.open(path) as cache:
-            cache.add(HERE, problem, "forward", measurement(size))
+            cache.add(HERE, Kernel(problem, "forward"), measurement(size))
             cache.query("PRAGMA user_version = 0")  # older than any real version: 1 was the first
         with Cache.open(path, listener=listener) as cache:
             assert cache.machines() == []
-            cache.add(HERE, problem, "forward", measurement(9))
+            cache.add(HERE, Kernel(problem, "forward"), measurement(9))
         contents.append(f"is now {path}.version-0" + (".2" if size == 2 else ""))
         aside = Path(contents[-1].removeprefix("is now "))
         with Cache.read_only(aside) as old:
-            assert measurement(size) in old.measurements(HERE, problem, "forward")
+            assert measurement(size) in old.measurements(HERE, Kernel(problem, "forward"))
     assert [
         message[-len(end) :] for message, end in zip(listener.messages, contents, strict=True)
     ] == contents
@@ -187,14 +193,14 @@ def test_a_cache_of_version_1_gets_what_was_added_since_and_keeps_its_rows(
     shutil.copy(Path(__file__).parent.parent / "data" / "cache-1.sqlite", path)
     with Cache.read_only(path) as cache:
         before = list(cache.rows())
-        assert cache.enumerations(HERE, problem, "forward") == {}
+        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {}
     assert before
     with Cache.open(path) as cache:
         assert list(cache.rows()) == before
-        cache.add_enumeration(HERE, problem, "forward", 4, [])
+        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, [])
         assert cache.query("PRAGMA user_version") == [(VERSION,)]
     with Cache.in_memory(path) as cache:
-        assert cache.enumerations(HERE, problem, "forward") == {4: []}
+        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: []}
 
 
 def test_all_machines_are_found(path: Path, problem: Problem) -> None:
@@ -203,23 +209,23 @@ def test_all_machines_are_found(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
         for machine in machines:
             for size in (1, 2):
-                cache.add(machine, problem, "forward", measurement(size))
+                cache.add(machine, Kernel(problem, "forward"), measurement(size))
         assert cache.machines() == machines
 
 
 def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement())
+        cache.add(HERE, Kernel(problem, "forward"), measurement())
         compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
-        cache.add_comparison(HERE, problem, "forward", "1*8 A", "2*4 B", compared)
-        cache.add_enumeration(HERE, problem, "forward", 4, [])
+        cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
+        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, [])
         asked: list[str] = []
         with cache._database.in_use() as connection:
             connection.set_trace_callback(asked.append)
         assert cache.machines() == [HERE]
-        assert cache.measurements(HERE, problem, "forward")
-        assert cache.comparison(HERE, problem, "forward", "1*8 A", "2*4 B") == compared
-        assert cache.enumerations(HERE, problem, "forward") == {4: []}
+        assert cache.measurements(HERE, Kernel(problem, "forward"))
+        assert cache.comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES) == compared
+        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: []}
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in cache.query(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(plans) >= 5
@@ -229,36 +235,36 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
 
 def test_reading_leaves_nothing_behind(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, problem, "forward", measurement())
+        cache.add(HERE, Kernel(problem, "forward"), measurement())
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with Cache.read_only(path) as cache:
         assert cache.machines() == [HERE]
         with pytest.raises(UnwritableError, match="readonly"):
-            cache.add(HERE, problem, "forward", measurement(1))
+            cache.add(HERE, Kernel(problem, "forward"), measurement(1))
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
 def test_a_reader_sees_what_another_process_has_just_written(path: Path, problem: Problem) -> None:
     with Cache.open(path) as writer, Cache.read_only(path) as reader:
-        writer.add(HERE, problem, "forward", measurement())
-        assert reader.measurements(HERE, problem, "forward") == [measurement()]
+        writer.add(HERE, Kernel(problem, "forward"), measurement())
+        assert reader.measurements(HERE, Kernel(problem, "forward")) == [measurement()]
 
 
 def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Path, problem: Problem) -> None:
     listener = Recorder()
     with Cache.open(path, listener=listener, needed=False) as cache:
-        cache.add(HERE, problem, "forward", measurement(1))
+        cache.add(HERE, Kernel(problem, "forward"), measurement(1))
         ((pages,),) = cache.query("PRAGMA page_count")
         cache.query(f"PRAGMA max_page_count = {pages}")
         for size in range(2, 200):
-            cache.add(HERE, problem, "forward", measurement(size))
+            cache.add(HERE, Kernel(problem, "forward"), measurement(size))
         assert not cache.kept
-        assert len(cache.measurements(HERE, problem, "forward")) == 199
+        assert len(cache.measurements(HERE, Kernel(problem, "forward"))) == 199
         assert list(cache.claimed("ab", str)) == ["a", "b"]
     (message,) = listener.messages
     assert message.startswith(f"Warning: the cache {path} failed: database or disk is full; what is measured")
     with Cache.read_only(path) as cache:
-        assert 1 <= len(cache.measurements(HERE, problem, "forward")) < 199
+        assert 1 <= len(cache.measurements(HERE, Kernel(problem, "forward"))) < 199
 
 
 def test_a_needed_cache_that_fails_is_an_error(path: Path, problem: Problem) -> None:
@@ -266,15 +272,15 @@ def test_a_needed_cache_that_fails_is_an_error(path: Path, problem: Problem) -> 
         cache.query("PRAGMA max_page_count = 1")
         long = Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "x" * 10_000, 1.0, 0.0)
         with pytest.raises(UnwritableError, match="full"):
-            cache.add(HERE, problem, "forward", long)
+            cache.add(HERE, Kernel(problem, "forward"), long)
 
 
 def test_rows_are_removed_by_age_or_machine(path: Path, problem: Problem) -> None:
     other = Machine("host", "another device", HERE.library, 1)
     with Cache.open(path) as cache:
         for machine in (HERE, other):
-            cache.add(machine, problem, "forward", measurement())
-            cache.add_comparison(machine, problem, "forward", "", "2*4 B", Comparison(*[1.0] * 7))
+            cache.add(machine, Kernel(problem, "forward"), measurement())
+            cache.add_comparison(machine, Kernel(problem, "forward"), None, HALVES, Comparison(*[1.0] * 7))
         assert cache.remove("device", "=", other.device) == 2
         assert cache.machines() == [HERE]
         assert cache.remove("measured_at", "<", "2020-01-01") == 0
@@ -308,16 +314,16 @@ def test_a_directory_that_cannot_be_written_is_told_apart(tmp_path: Path) -> Non
 
 def test_two_processes_write_to_the_same_file(path: Path, problem: Problem) -> None:
     with Cache.open(path) as one, Cache.open(path) as other:
-        one.add(HERE, problem, "forward", measurement(1))
-        other.add(HERE, problem, "forward", measurement(2))
-        assert len(one.measurements(HERE, problem, "forward")) == 2
+        one.add(HERE, Kernel(problem, "forward"), measurement(1))
+        other.add(HERE, Kernel(problem, "forward"), measurement(2))
+        assert len(one.measurements(HERE, Kernel(problem, "forward"))) == 2
 
 
 def test_text_from_outside_is_never_sql(path: Path, problem: Problem) -> None:
     odd = Machine("host", "'; DROP TABLE measurements; --", 'a "library"', 1)
     with Cache.open(path) as cache:
-        cache.add(odd, problem, "forward", measurement())
-        assert cache.measurements(odd, problem, "forward") == [measurement()]
+        cache.add(odd, Kernel(problem, "forward"), measurement())
+        assert cache.measurements(odd, Kernel(problem, "forward")) == [measurement()]
 
 
 def test_the_path_is_of_the_environment_or_the_users_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 import pytest
 
 from mucudnn._native import parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
+from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
 from mucudnn.problems.kernels import Kernel
@@ -32,18 +33,22 @@ def rows(*sizes: int, accumulator: int = 0) -> list[Measurement]:
 SIZES = (1, 2, 4, 8)
 
 
+def table(measurements: dict[Kernel, list[Measurement]]) -> CostTable:
+    return CostTable(Machine("host", "a device", "a library 1.0", 1), measurements)
+
+
 def parts(configuration: Configuration | None) -> list[tuple[int, str]]:
     return [(part.micro_batch, part.algorithm) for part in configuration.parts] if configuration else []
 
 
 def test_reuse_takes_the_fastest_division_within_the_limit() -> None:
-    (decision,) = decide({kernel(): rows(*SIZES)}, "power_of_two", Limits(workspace=2 * MiB))
+    (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits(workspace=2 * MiB))
     assert parts(decision.divided) == [(2, "HUNGRY")] * 4
     assert parts(decision.undivided) == [(8, "LEAN")]
 
 
 def test_no_limit_takes_the_fastest_of_all() -> None:
-    (decision,) = decide({kernel(): rows(*SIZES)}, "power_of_two", Limits())
+    (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits())
     assert parts(decision.divided) == parts(decision.undivided) == [(8, "HUNGRY")]
     assert not decision.dropped
 
@@ -51,7 +56,7 @@ def test_no_limit_takes_the_fastest_of_all() -> None:
 def test_division_grants_each_kernel_its_part_of_the_total() -> None:
     cheap, dear = kernel(name="cheap"), kernel(4, name="dear", count=2)
     decisions = decide(
-        {cheap: rows(*SIZES), dear: rows(1, 2, 4)}, "power_of_two", Limits(total=5 * MiB, exact=True)
+        table({cheap: rows(*SIZES), dear: rows(1, 2, 4)}), "power_of_two", Limits(total=5 * MiB, exact=True)
     )
     total = sum(d.kernel.count * d.divided.workspace for d in decisions)
     assert total <= 5 * MiB
@@ -63,7 +68,7 @@ def test_division_grants_each_kernel_its_part_of_the_total() -> None:
 
 def test_undivided_is_missing_where_it_does_not_fit() -> None:
     (decision,) = decide(
-        {kernel(): [hungry_row(size) for size in SIZES]}, "power_of_two", Limits(workspace=MiB)
+        table({kernel(): [hungry_row(size) for size in SIZES]}), "power_of_two", Limits(workspace=MiB)
     )
     assert decision.undivided is None
     assert parts(decision.divided) == [(1, "HUNGRY")] * 8
@@ -75,17 +80,17 @@ def test_undivided_is_missing_where_it_does_not_fit() -> None:
 def test_where_nothing_fits_the_kernel_and_the_least_workspace_are_named(limits: Limits, least: str) -> None:
     measured = {kernel(name="conv9", count=2): [hungry_row(size) for size in SIZES]}
     with pytest.raises(NothingFitsError, match=f"(?s)(conv9.*{least}|{least}.*conv9)") as caught:
-        decide(measured, "power_of_two", limits)
+        decide(table(measured), "power_of_two", limits)
     assert caught.value.exit_code == 3
 
 
 def test_a_size_that_was_never_measured_is_named() -> None:
     with pytest.raises(MucudnnError, match="a forward: nothing was measured at micro-batch 2, 4"):
-        decide({kernel(): rows(1, 8)}, "power_of_two", Limits())
+        decide(table({kernel(): rows(1, 8)}), "power_of_two", Limits())
 
 
 def test_sizes_beyond_the_policy_are_left_aside() -> None:
-    (decision,) = decide({kernel(): rows(*SIZES, 3, 5)}, "undivided", Limits(workspace=2 * MiB))
+    (decision,) = decide(table({kernel(): rows(*SIZES, 3, 5)}), "undivided", Limits(workspace=2 * MiB))
     assert parts(decision.divided) == [(8, "LEAN")]
 
 
@@ -112,7 +117,7 @@ def test_a_filter_gradient_in_fp16_is_not_divided_whatever_an_old_cache_has(accu
 
 def test_only_the_whole_mini_batch_of_such_a_gradient_has_to_be_measured() -> None:
     gradient = kernel(16, pass_="backward_filter", dtype="f16")
-    (decision,) = decide({gradient: rows(16)}, "all", Limits())
+    (decision,) = decide(table({gradient: rows(16)}), "all", Limits())
     assert decision.divided == decision.undivided
 
 
@@ -125,7 +130,7 @@ def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices
 
 
 def test_a_division_that_is_slower_when_run_whole_is_dropped() -> None:
-    (decision,) = decide({kernel(): rows(*SIZES)}, "power_of_two", Limits(workspace=2 * MiB))
+    (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits(workspace=2 * MiB))
     slower = Comparison(10.0, 10.5, 0.1, 0.1, 1e-7, 1e-7, 1e-7)
     faster = Comparison(10.0, 9.5, 0.1, 0.1, 1e-7, 1e-7, 1e-7)
 

@@ -18,13 +18,14 @@ import mucudnn
 from mucudnn._native import Engine
 from mucudnn.arrays import dispatch
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.devices import Device
+from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import Call, prepared
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.problems import shapes
+from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -33,16 +34,17 @@ X = np.random.default_rng(1).random((8, 8, 14, 14), np.float32)
 W = np.random.default_rng(2).random((8, 8, 3, 3), np.float32)
 CALL = Call("forward", "cpu", "f32", "nchw", X.shape, W.shape, None, 1, 1, 1, 1, None)
 PROBLEM = shapes.problem_of("f32", "nchw", X.shape, W.shape, 1, 1, 1, 1)
+KERNEL = Kernel(PROBLEM, "forward")
 WHOLE = Configuration((MicroConfiguration(8, "GEMM", 2.0, 8 * 8 * 72 * 196 * 4),))
 HALVES = Configuration((MicroConfiguration(4, "IMPLICIT_GEMM", 2.0, 0),) * 2)
-PLAN = Plan({}, (PlanKernel(PROBLEM, "forward", 1, WHOLE, (HALVES, WHOLE)),))
+PLAN = Plan({}, (PlanKernel(KERNEL, 1, WHOLE, (HALVES, WHOLE)),))
 
 
 def measured_algorithms(path: Path) -> dict[int, set[str]]:
     with Cache.read_only(path) as cache:
         (machine,) = cache.machines()
         found: dict[int, set[str]] = {}
-        for row in cache.measurements(machine, PROBLEM, "forward"):
+        for row in cache.measurements(machine, KERNEL):
             found.setdefault(row.micro_batch, set()).add(row.algorithm)
         return found
 
@@ -111,7 +113,7 @@ def test_a_plan_says_what_runs_and_nothing_is_measured(tmp_path: Path, cache_pat
 
 def test_within_a_workspace_a_plan_gives_its_fastest_that_fits() -> None:
     assert prepared(CALL._replace(workspace="1KiB"), PLAN).configuration == HALVES
-    costly = Plan({}, (PlanKernel(PROBLEM, "forward", 1, WHOLE, (WHOLE,)),))
+    costly = Plan({}, (PlanKernel(KERNEL, 1, WHOLE, (WHOLE,)),))
     with pytest.raises(NothingFitsError, match=r"nothing in the plan for forward of .* fits 1 KiB"):
         prepared(CALL._replace(workspace="1KiB"), costly)
 
@@ -125,7 +127,7 @@ def test_a_plan_for_other_shapes_names_both() -> None:
 
 def test_a_plan_for_another_engine_says_so() -> None:
     alien = Configuration((MicroConfiguration(8, "eng28_k2=1", 1.0, 0),))
-    plan = Plan({}, (PlanKernel(PROBLEM, "forward", 1, alien, (alien,)),))
+    plan = Plan({}, (PlanKernel(KERNEL, 1, alien, (alien,)),))
     with pytest.raises(UsageError, match=r"made for another engine: .*eng28"):
         prepared(CALL, plan)
 
@@ -137,9 +139,7 @@ def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
 
 def test_plans_at_the_same_address_are_not_mistaken_for_each_other() -> None:
     for parts in (HALVES, WHOLE, HALVES, WHOLE):
-        assert (
-            prepared(CALL, Plan({}, (PlanKernel(PROBLEM, "forward", 1, parts, ()),))).configuration == parts
-        )
+        assert prepared(CALL, Plan({}, (PlanKernel(KERNEL, 1, parts, ()),))).configuration == parts
 
 
 def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
@@ -276,7 +276,7 @@ def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Mock(kind="cudnn", is_capturing=lambda stream: stream == 7)
-    monkeypatch.setattr(dispatch, "device_named", lambda *_: Device(engine))
+    monkeypatch.setattr(dispatch, "device_named", lambda *_: ArrayDevice(engine))
     with pytest.raises(UsageError, match="a CUDA graph is being captured"):
         prepared(CALL._replace(device="cuda:0"), PLAN, stream=7)
     engine.prepare.assert_not_called()
@@ -287,15 +287,15 @@ def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
 def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, division, x = Mock(kind="cudnn"), Mock(), object()
     monkeypatch.setattr(arrays, "scratch", lambda like, size: (4096, size) if like is x else None)
-    Device(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, x)
+    ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, x)
     engine.borrow.assert_called_once_with(4096, 100)
     division.run.assert_called_once_with(1, 2, 3, engine.borrow.return_value, 1.0, 0.0, 7)
     engine.allocate.assert_not_called()
-    Device(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, object())
+    ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, object())
     engine.allocate.assert_called_once_with(100)
 
 
 def test_where_that_library_has_no_memory_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "scratch", Mock(side_effect=MemoryError))
     with pytest.raises(NothingFitsError, match="no memory for a workspace of 100 B"):
-        Device(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())
+        ArrayDevice(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())

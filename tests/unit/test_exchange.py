@@ -12,14 +12,20 @@ from hypothesis import strategies as st
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA, format_rows, parse_rows
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement
-from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement, TileComparison
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TILE_COMPARISON, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 THERE = Machine("host", "another device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+KERNEL = Kernel(PROBLEM, "forward")
+WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
+HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
+EIGHTHS = Configuration((MicroConfiguration(1, "B", 0.1, 0),) * 8)
 COMPARED = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
 RUNNABLE = [Listed("ALGORITHM", 100, "deterministic winograd"), Listed("eng0", 0, "")]
 HEADER = json.dumps({"kind": "header", "schema": SCHEMA})
@@ -32,9 +38,9 @@ def measurement(size: int = 4, median: float | None = 1.5, algorithm: str = "ALG
 def fill_cache(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
     with Cache.open(path) as cache:
         for size in sizes or (4,):
-            cache.add(machine, PROBLEM, "forward", measurement(size))
-        cache.add_comparison(machine, PROBLEM, "forward", "1*8 A", "2*4 B", COMPARED)
-        cache.add_enumeration(machine, PROBLEM, "forward", 4, RUNNABLE)
+            cache.add(machine, KERNEL, measurement(size))
+        cache.add_comparison(machine, KERNEL, WHOLE, HALVES, COMPARED)
+        cache.add_enumeration(machine, KERNEL, 4, RUNNABLE)
         return list(cache.rows())
 
 
@@ -65,20 +71,20 @@ def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
     with Cache.open(tmp_path / "other.sqlite") as other:
         assert other.merge(parse_rows(lines, "a file")) == 5
         assert list(other.rows()) == rows
-        assert other.enumerations(HERE, PROBLEM, "forward") == {4: RUNNABLE}
-        assert other.measurements(HERE, PROBLEM, "forward") == [measurement(size) for size in (1, 2, 4)]
-        assert other.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
+        assert other.enumerations(HERE, KERNEL) == {4: RUNNABLE}
+        assert other.measurements(HERE, KERNEL) == [measurement(size) for size in (1, 2, 4)]
+        assert other.comparison(HERE, KERNEL, WHOLE, HALVES) == COMPARED
         assert other.query("SELECT ic, ih, kd FROM measurements LIMIT 1") == [(4, 5, None)]
 
 
 def test_that_a_device_cannot_sum_slices_is_exported_and_imported(tmp_path: Path) -> None:
     measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, "", 1.5, 0.1, CANNOT_ACCUMULATE)
     with Cache.open(tmp_path / "one.sqlite") as cache:
-        cache.add(HERE, PROBLEM, "backward_filter", measured)
+        cache.add(HERE, Kernel(PROBLEM, "backward_filter"), measured)
         lines = list(format_rows(cache.rows()))
     with Cache.open(tmp_path / "other.sqlite") as other:
         other.merge(parse_rows(lines, "a file"))
-        assert other.measurements(HERE, PROBLEM, "backward_filter") == [measured]
+        assert other.measurements(HERE, Kernel(PROBLEM, "backward_filter")) == [measured]
 
 
 def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
@@ -108,7 +114,7 @@ def test_the_newest_of_all_hosts_wins_in_whatever_order_they_come(
             when = f"2026-01-0{day + 1}T00:00:00+00:00"
             values = row(micro_batch=size + 1, median_ms=unique[size, day], measured_at=when)
             cache.merge([(MEASUREMENT, values)])
-        kept = {m.micro_batch - 1: m.median_ms for m in cache.measurements(HERE, PROBLEM, "forward")}
+        kept = {m.micro_batch - 1: m.median_ms for m in cache.measurements(HERE, KERNEL)}
     assert kept == {size: median for size, (_, median) in newest.items()}
 
 
@@ -124,7 +130,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
     [
         ("not json", "it is no JSON"),
         ("[1]", "no JSON object"),
-        ('{"kind": "thing"}', "not one of measurement, comparison, enumeration"),
+        ('{"kind": "thing"}', "not one of measurement, comparison, tile_comparison, enumeration"),
         ('{"kind": "measurement"}', "there is no accumulator"),
         (line(extra=1), "extra is no column"),
         (line(threads="1"), "threads is '1', not int"),
@@ -166,8 +172,8 @@ def test_lines_of_schema_1_are_still_read() -> None:
 
 
 def test_a_newer_schema_is_refused() -> None:
-    with pytest.raises(NewerFileError, match=r"a file is of schema 3.*upgrade") as caught:
-        list(parse_rows(['{"kind": "header", "schema": 3}'], "a file"))
+    with pytest.raises(NewerFileError, match=r"a file is of schema 4.*upgrade") as caught:
+        list(parse_rows(['{"kind": "header", "schema": 4}'], "a file"))
     assert caught.value.exit_code == 5
 
 
@@ -182,20 +188,20 @@ def system(tmp_path: Path) -> SystemDatabase:
 
 def test_shipped_measurements_lie_under_the_users_own(tmp_path: Path, system: SystemDatabase) -> None:
     with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
-        assert cache.measurements(HERE, PROBLEM, "forward") == [measurement(2), measurement(4)]
-        assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == COMPARED
-        assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "8*1 B") is None
-        assert cache.enumerations(HERE, PROBLEM, "forward") == {4: RUNNABLE}
-        cache.add_enumeration(HERE, PROBLEM, "forward", 4, RUNNABLE[1:])
-        cache.add_enumeration(HERE, PROBLEM, "forward", 2, [])
-        assert cache.enumerations(HERE, PROBLEM, "forward") == {4: RUNNABLE[1:], 2: []}
-        cache.add(HERE, PROBLEM, "forward", measurement(2, median=9.0))
-        cache.add(HERE, PROBLEM, "forward", measurement(2, algorithm="A"))
-        cache.add_comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B", Comparison(*[9.0] * 7))
-        assert cache.measurements(HERE, PROBLEM, "forward") == [
+        assert cache.measurements(HERE, KERNEL) == [measurement(2), measurement(4)]
+        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) == COMPARED
+        assert cache.comparison(HERE, KERNEL, WHOLE, EIGHTHS) is None
+        assert cache.enumerations(HERE, KERNEL) == {4: RUNNABLE}
+        cache.add_enumeration(HERE, KERNEL, 4, RUNNABLE[1:])
+        cache.add_enumeration(HERE, KERNEL, 2, [])
+        assert cache.enumerations(HERE, KERNEL) == {4: RUNNABLE[1:], 2: []}
+        cache.add(HERE, KERNEL, measurement(2, median=9.0))
+        cache.add(HERE, KERNEL, measurement(2, algorithm="A"))
+        cache.add_comparison(HERE, KERNEL, WHOLE, HALVES, Comparison(*[9.0] * 7))
+        assert cache.measurements(HERE, KERNEL) == [
             measurement(2, algorithm="A"), measurement(2, median=9.0), measurement(4)
         ]  # fmt: skip
-        assert cache.comparison(HERE, PROBLEM, "forward", "1*8 A", "2*4 B") == Comparison(*[9.0] * 7)
+        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) == Comparison(*[9.0] * 7)
 
 
 def test_shipped_measurements_of_another_machine_are_never_used(
@@ -205,7 +211,7 @@ def test_shipped_measurements_of_another_machine_are_never_used(
     assert file_name(alike) == file_name(HERE)
     with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
         for machine in (THERE, alike, Machine("host", HERE.device, HERE.library, 2)):
-            assert cache.measurements(machine, PROBLEM, "forward") == []
+            assert cache.measurements(machine, KERNEL) == []
 
 
 def test_shipped_measurements_are_never_written_to(tmp_path: Path, system: SystemDatabase) -> None:
@@ -223,3 +229,32 @@ def test_what_the_package_ships_can_be_read_and_is_named_after_its_machine() -> 
                     Machine("", *(values[n] for n in ("device", "library", "threads")))
                 )
     assert SystemDatabase().rows(HERE, str(PROBLEM), "forward") == []
+
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_rows_of_each_schema_are_still_imported(schema: int, tmp_path: Path) -> None:
+    """Import files that older versions exported from the caches beside them."""
+    with Cache.read_only(DATA / f"cache-{schema}.sqlite") as cache:
+        expected = list(cache.rows())
+    with (
+        Cache.open(tmp_path / "cache.sqlite") as cache,
+        (DATA / f"rows-{schema}.jsonl").open(encoding="utf-8") as lines,
+    ):
+        assert cache.merge(parse_rows(lines, "a file")) == len(expected)
+        assert list(cache.rows()) == expected
+    assert any(table is TILE_COMPARISON for table, _ in expected) is (schema == 3)
+
+
+def test_a_comparison_of_tiles_is_kept_by_the_division_and_the_tiles() -> None:
+    tiles, other = Tiling((Tile(3, "A", 1.0, 0),)), Tiling((Tile(2, "A", 1.0, 0), Tile(1, "A", 1.0, 0)))
+    compared = TileComparison(10.0, 4.0, 0.1, 0.2)
+    with Cache.in_memory(Path("none")) as cache:
+        cache.add_tile_comparison(HERE, KERNEL, HALVES, tiles, compared)
+        assert cache.tile_comparison(HERE, KERNEL, HALVES, tiles) == compared
+        assert cache.tile_comparison(HERE, KERNEL, WHOLE, tiles) is None
+        assert cache.tile_comparison(HERE, KERNEL, HALVES, other) is None
+        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) is None
+    assert compared.speedup == 2.5

@@ -6,7 +6,7 @@ import pytest
 
 from mucudnn._native import Problem
 from mucudnn.errors import UsageError
-from mucudnn.problems.kernels import Flags, bundled_networks, read_network
+from mucudnn.problems.kernels import Flags, bundled_networks, read_kernels
 
 FORWARD = ("forward",)
 
@@ -24,7 +24,7 @@ def shape(problem: Problem) -> tuple[object, ...]:
 
 def shapes_of(network: str) -> Counter[tuple[object, ...]]:
     return Counter(
-        {shape(kernel.problem): kernel.count for kernel in read_network(network, Flags(), FORWARD)}
+        {shape(kernel.problem): kernel.count for kernel in read_kernels(network, Flags(), FORWARD)}
     )
 
 
@@ -103,14 +103,14 @@ def test_vgg16_has_the_convolutions_of_its_structure() -> None:
 
 
 def test_alexnet_has_the_parameters_of_torchvision() -> None:
-    kernels = read_network("alexnet", Flags(), FORWARD)
+    kernels = read_kernels("alexnet", Flags(), FORWARD)
     weights = sum(kernel.problem.w_elements for kernel in kernels)
     biases = sum(kernel.problem.out_channels for kernel in kernels)
     assert weights + biases == 2_469_696  # the features alone, without the classifier
 
 
 def test_cosmoflow_has_the_seven_million_parameters_of_its_paper() -> None:
-    kernels = read_network("cosmoflow", Flags(), FORWARD)
+    kernels = read_kernels("cosmoflow", Flags(), FORWARD)
     dense = 2048 * 2048 + 2048 * 256 + 256 * 3
     assert sum(kernel.problem.w_elements for kernel in kernels) + dense == 7_038_128
     last = kernels[-1].problem
@@ -118,7 +118,7 @@ def test_cosmoflow_has_the_seven_million_parameters_of_its_paper() -> None:
 
 
 def test_unet3d_has_the_sizes_of_its_figure() -> None:
-    kernels = {kernel.name: kernel.problem for kernel in read_network("unet3d", Flags(), FORWARD)}
+    kernels = {kernel.name: kernel.problem for kernel in read_kernels("unet3d", Flags(), FORWARD)}
     assert kernels["unet3d:down1.conv1"].input == (116, 132, 132)
     assert kernels["unet3d:down4.conv2"].output == (7, 9, 9)
     assert kernels["unet3d:up3.conv1"].in_channels == 256 + 512
@@ -127,17 +127,17 @@ def test_unet3d_has_the_sizes_of_its_figure() -> None:
 
 @pytest.mark.parametrize("network", bundled_networks())
 def test_bundled_networks_leave_the_mini_batch_to_the_user(network: str) -> None:
-    assert {kernel.problem.mini_batch for kernel in read_network(network, Flags(), FORWARD)} == {64}
-    assert {kernel.problem.mini_batch for kernel in read_network(network, Flags(batch=7), FORWARD)} == {7}
-    assert all(kernel.name.startswith(f"{network}:") for kernel in read_network(network, Flags(), FORWARD))
+    assert {kernel.problem.mini_batch for kernel in read_kernels(network, Flags(), FORWARD)} == {64}
+    assert {kernel.problem.mini_batch for kernel in read_kernels(network, Flags(batch=7), FORWARD)} == {7}
+    assert all(kernel.name.startswith(f"{network}:") for kernel in read_kernels(network, Flags(), FORWARD))
 
 
 def test_what_a_descriptor_says_stands_unless_a_flag_was_given() -> None:
     text = "f16:nhwc:mb8_ic4ih5_oc4_kh3"
-    (kernel,) = read_network(text, Flags(), FORWARD)
+    (kernel,) = read_kernels(text, Flags(), FORWARD)
     p = kernel.problem
     assert (p.data_type, p.layout, p.math, p.mini_batch) == ("f16", "nhwc", "default", 8)
-    (kernel,) = read_network(text, Flags(batch=2, dtype="bf16", layout="nchw", math="strict"), FORWARD)
+    (kernel,) = read_kernels(text, Flags(batch=2, dtype="bf16", layout="nchw", math="strict"), FORWARD)
     p = kernel.problem
     assert (p.data_type, p.layout, p.math, p.mini_batch) == ("bf16", "nchw", "strict", 2)
 
@@ -145,7 +145,7 @@ def test_what_a_descriptor_says_stands_unless_a_flag_was_given() -> None:
 def test_identical_problems_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "network.txt"
     file.write_text('# two layers\n\nic4ih5_oc4_kh3_n"first*2"\n  ic4ih5_oc4_kh3_n"again"\nic4ih6_oc4_kh3\n')
-    kernels = read_network(str(file), Flags(), ("forward", "backward_data"))
+    kernels = read_kernels(str(file), Flags(), ("forward", "backward_data"))
     assert [(k.name, k.pass_, k.count) for k in kernels] == [
         ("first", "forward", 3),
         ("first", "backward_data", 3),
@@ -174,7 +174,7 @@ def test_an_unreadable_line_of_a_file_is_named_with_its_wrong_part(
     file = tmp_path / "network.txt"
     file.write_text(f"# comment\nic4ih5_oc4_kh3\n{line}\n")
     with pytest.raises(UsageError) as caught:
-        read_network(str(file), Flags(), FORWARD)
+        read_kernels(str(file), Flags(), FORWARD)
     assert f"{file}, line 3: " in str(caught.value)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -183,7 +183,7 @@ def test_an_unreadable_line_of_a_file_is_named_with_its_wrong_part(
 def test_a_fused_convolution_has_a_forward_pass_only(tmp_path: Path) -> None:
     file = tmp_path / "network.txt"
     file.write_text("ic4ih5_oc4_kh3\nic4ih5_oc4_kh3+bias+relu\n")
-    kernels = read_network(str(file), Flags(), ("forward", "backward_data"))
+    kernels = read_kernels(str(file), Flags(), ("forward", "backward_data"))
     assert [(k.problem.epilogue, k.pass_) for k in kernels] == [
         ("", "forward"),
         ("", "backward_data"),
@@ -191,23 +191,23 @@ def test_a_fused_convolution_has_a_forward_pass_only(tmp_path: Path) -> None:
     ]
     assert kernels[2].label.endswith("_kh3+bias+relu")
     with pytest.raises(UsageError, match="has no descriptor with a kernel in the pass backward_filter"):
-        read_network("ic4ih5_oc4_kh3+bias+relu", Flags(), ("backward_filter",))
+        read_kernels("ic4ih5_oc4_kh3+bias+relu", Flags(), ("backward_filter",))
 
 
 def test_an_unknown_network_suggests_near_names_and_lists_all() -> None:
     with pytest.raises(UsageError, match=r"did you mean resnet50.*alexnet.*vgg16"):
-        read_network("resnet5", Flags(), FORWARD)
+        read_kernels("resnet5", Flags(), FORWARD)
 
 
 def test_a_file_without_descriptors_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "empty.txt"
     file.write_text("# nothing yet\n")
     with pytest.raises(UsageError, match="no descriptor"):
-        read_network(str(file), Flags(), FORWARD)
+        read_kernels(str(file), Flags(), FORWARD)
 
 
 def test_a_binary_file_is_no_list_of_descriptors(tmp_path: Path) -> None:
     file = tmp_path / "binary"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):
-        read_network(str(file), Flags(), FORWARD)
+        read_kernels(str(file), Flags(), FORWARD)

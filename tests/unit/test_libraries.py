@@ -14,8 +14,9 @@ from programs import SHIM
 from mucudnn import _native
 from mucudnn.drop_in import libraries
 from mucudnn.drop_in.elf import NotElfError
-from mucudnn.drop_in.libraries import Found, chosen_library, find_libraries, format_version, preloading
+from mucudnn.drop_in.libraries import Found, find_libraries, format_version, preloading
 from mucudnn.errors import UsageError
+from mucudnn.measuring.engines import chosen_library
 
 
 @pytest.fixture(autouse=True)

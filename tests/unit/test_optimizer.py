@@ -10,13 +10,13 @@ from mucudnn._native import Engine, EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.buffers import measuring_extent
-from mucudnn.measuring.measure import machine_of
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.plans.result import to_json, to_plan
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_network
-from mucudnn.solver import Division, solve_division
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.solver import WorkspaceDivision, solve_division
 
 MiB = 2**20
 LIMIT = Limits(workspace=2 * MiB)
@@ -42,12 +42,10 @@ def path(tmp_path: Path) -> Path:
 def run(path: Path, engine: FakeEngine, listener: Listener | None = None, **options: Any) -> Result:
     with Cache.open(path) as cache:
         return optimize(
-            cast(Engine, engine),
-            cache,
+            Bench(cast(Engine, engine), cache, listener or Listener()),
             options.pop("kernels", KERNELS),
             options.pop("policy", "power_of_two"),
             options.pop("limits", LIMIT),
-            listener or Listener(),
             **options,
         )
 
@@ -66,7 +64,7 @@ def test_everything_is_measured_once_and_then_kept(path: Path) -> None:
 
 def test_what_can_run_is_asked_for_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeMemory, "fill_random", lambda *_: None)  # it would fill gigabytes
-    kernels = read_network("resnet50", Flags(batch=256), PASSES)
+    kernels = read_kernels("resnet50", Flags(batch=256), PASSES)
     engine = FakeEngine()
     run(path, engine, kernels=kernels, limits=Limits(workspace=512 * MiB), run=False)
     assert engine.calls["enumerate"] >= len(kernels) * 9
@@ -191,7 +189,8 @@ def test_a_replay_names_what_is_missing(path: Path) -> None:
 def test_a_replay_names_the_first_of_many_that_are_missing(path: Path) -> None:
     run(path, FakeEngine(), kernels=KERNELS[:1])
     passes = ("forward", "backward_data", "backward_filter")
-    kernels = [Kernel(KERNELS[1].problem, p, n) for n in ("a", "b") for p in passes]
+    problems = {"a": KERNELS[1].problem, "b": KERNELS[1].problem.replace(mini_batch=4)}
+    kernels = [Kernel(problem, p, name) for name, problem in problems.items() for p in passes]
     with (
         Cache.read_only(path) as cache,
         pytest.raises(MucudnnError, match="of a forward, a backward_data, a backward_filter and 3 more on"),
@@ -202,7 +201,7 @@ def test_a_replay_names_the_first_of_many_that_are_missing(path: Path) -> None:
 def test_a_division_that_was_stopped_says_its_gap(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(path, FakeEngine())
 
-    def stopped(*arguments: Any, **options: Any) -> Division[Kernel]:
+    def stopped(*arguments: Any, **options: Any) -> WorkspaceDivision[Kernel]:
         return replace(solve_division(*arguments, **options), gap=0.0123, reached=False, seconds=30.2)
 
     listener = Recorder()
@@ -267,7 +266,7 @@ def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: 
     assert run(path, Failing()).new_measurements == 0
     with Cache.read_only(path) as cache:
         statuses = {(m.algorithm, m.status) for k in KERNELS
-                    for m in cache.measurements(result.machine, k.problem, k.pass_)}  # fmt: skip
+                    for m in cache.measurements(result.machine, k)}  # fmt: skip
     assert ("HUNGRY", "CUDNN_STATUS_EXECUTION_FAILED") in statuses
 
 
@@ -291,7 +290,7 @@ def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(pa
         run(path, Dead())
     with Cache.read_only(path) as cache:
         machine = machine_of(FakeEngine())
-        rows = [row for k in KERNELS for row in cache.measurements(machine, k.problem, k.pass_)]
+        rows = [row for k in KERNELS for row in cache.measurements(machine, k)]
     assert {row.algorithm for row in rows} == {"LEAN", "NONE"}
 
 
@@ -327,9 +326,9 @@ def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
         measuring_extent(problem, sample, 64 * MiB)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_cache_of_each_version_is_still_read(version: int) -> None:
-    """Replay a cache that mucudnn 0.1.0 wrote with FakeEngine. The files stay when the format changes."""
+    """Replay the caches that earlier versions wrote. The files stay as they are when the format changes."""
     old = Path(__file__).parent.parent / "data" / f"cache-{version}.sqlite"
     whole = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
     gradient = Kernel(parse_descriptor("f16:mb16_ic4ih5_oc4_kh3")[0], "backward_filter")
@@ -337,7 +336,7 @@ def test_a_cache_of_each_version_is_still_read(version: int) -> None:
     with Cache.read_only(old) as cache:
         result = replay(cache, [whole, gradient], "power_of_two", LIMIT)
         first, second = result.decisions
-        runnable = cache.enumerations(result.machine, whole.problem, "forward")
+        runnable = cache.enumerations(result.machine, whole)
     assert {size: [one.algorithm for one in listed] for size, listed in runnable.items()} == (
         {} if version == 1 else {size: ["LEAN", "HUNGRY"] for size in (1, 2, 4, 8)}
     )

@@ -8,14 +8,15 @@ import pytest
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan, write_plan
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 WHOLE = Configuration((MicroConfiguration(8, "LEAN", 8.5, 0),))
 HALVES = Configuration((MicroConfiguration(4, "HUNGRY", 2.25, 4096),) * 2)
 
 
 def kernel(text: str = "mb8_ic4ih5_oc4_kh3", pass_: str = "forward") -> PlanKernel:
-    return PlanKernel(parse_descriptor(text)[0], pass_, 2, HALVES, (WHOLE, HALVES))
+    return PlanKernel(Kernel(parse_descriptor(text)[0], pass_), 2, HALVES, (WHOLE, HALVES))
 
 
 PLAN = Plan({"device": "a device", "workspace_limit": "none"}, (kernel(),))
@@ -135,3 +136,10 @@ def test_a_plan_of_version_1_is_still_read() -> None:
     assert [(p.micro_batch, p.algorithm, p.time_ms) for p in forward.chosen.parts] == [(2, "HUNGRY", 2.5)] * 4
     assert forward.chosen in forward.desirable
     assert (gradient.pass_, gradient.count) == ("backward_filter", 3)
+
+
+def test_a_plan_of_version_3_is_still_read() -> None:
+    """Read a file that stays as it is when the format goes on."""
+    forward, gradient = read_plan(Path(__file__).parent.parent / "data" / "plan-3.plan").kernels
+    assert forward.tiles == Tiling((Tile(2, "HUNGRY", 0.25, 2**20), Tile(1, "LEAN", 0.125, 0)))
+    assert gradient.tiles is None

@@ -9,6 +9,7 @@ from fake_engine import UNSUPPORTED, FakeAlgorithm, FakeEngine
 from mucudnn._native import Engine, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import Kernel
@@ -28,17 +29,9 @@ TODAY = date(2026, 3, 4)
 def report(engine: FakeEngine | None = None, **options: Any) -> Report:
     limits = options.pop("limits", Limits(workspace=2 * MiB))
     with Cache.in_memory(Path("none")) as cache:
-        result = optimize(
-            cast(Engine, engine or FakeEngine()),
-            cache,
-            KERNELS,
-            "power_of_two",
-            limits,
-            Listener(),
-            **options,
-        )
-        measured = {k: cache.measurements(result.machine, k.problem, k.pass_) for k in KERNELS}
-    return gather("net", result, measured)
+        bench = Bench(cast(Engine, engine or FakeEngine()), cache, Listener())
+        result = optimize(bench, KERNELS, "power_of_two", limits, **options)
+        return gather("net", result, bench.costs(KERNELS))
 
 
 def test_the_curves_are_of_all_kernels_counted() -> None:

@@ -7,7 +7,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.plans.decide import Limits
 from mucudnn.problems.kernels import Kernel
 from mucudnn.report.advice import advise, next_step
-from mucudnn.report.curves import Curve, Point, divided_curve, even_curve
+from mucudnn.report.curves import Curve, CurvePoint, divided_curve, even_curve
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.solver.configuration import pareto_front
 
@@ -26,7 +26,7 @@ def front(*points: tuple[int, float]) -> list[Configuration]:
 
 
 def curve(*points: tuple[int, float]) -> Curve:
-    return Curve(tuple(Point(*point) for point in points))
+    return Curve(tuple(CurvePoint(*point) for point in points))
 
 
 points = st.lists(st.tuples(st.integers(0, 50), st.floats(0.1, 100)), min_size=1, max_size=5)
@@ -77,8 +77,8 @@ def test_a_kernel_with_nothing_to_run_leaves_no_curve() -> None:
 
 def test_the_next_step_is_the_one_that_saves_most_for_its_bytes() -> None:
     steps = curve((0, 100), (10, 99.5), (20, 80), (1000, 10))
-    assert next_step(steps, 0) == Point(20, 80)
-    assert next_step(steps, 20) == Point(1000, 10)
+    assert next_step(steps, 0) == CurvePoint(20, 80)
+    assert next_step(steps, 20) == CurvePoint(1000, 10)
     assert next_step(steps, 1000) is None
 
 

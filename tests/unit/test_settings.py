@@ -1,6 +1,6 @@
 import pytest
 
-from mucudnn import settings
+from mucudnn import _native, settings
 from mucudnn.errors import UsageError
 
 
@@ -46,3 +46,7 @@ def test_an_unreadable_variable_is_named(
     monkeypatch.setenv(setting.variable, text)
     with pytest.raises(UsageError, match=f"{setting.variable}: .*{text}"):
         setting.read()
+
+
+def test_python_and_the_drop_in_read_the_same_variables() -> None:
+    assert {setting.variable: setting.meaning for setting in settings.SETTINGS} == _native.settings()

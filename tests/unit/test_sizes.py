@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mucudnn import _native
 from mucudnn.errors import UsageError
 from mucudnn.sizes import format_size, parse_limit, parse_size, spell_limit
 
@@ -45,3 +46,19 @@ def test_what_is_written_reads_back_to_three_digits(size: int) -> None:
 @given(st.none() | st.integers(0, 2**62) | st.integers(0, 2**12).map(lambda n: n * 2**20))
 def test_a_limit_is_spelled_exactly(limit: int | None) -> None:
     assert parse_limit(spell_limit(limit)) == limit
+
+
+pieces = st.sampled_from(["0", "1", "25", "999999999", ".", " ", "\t", "-", "e", "B", "KiB", "MiB", "TiB"])
+
+
+@given(st.lists(pieces, max_size=7).map("".join))
+def test_the_drop_in_reads_the_same_sizes(text: str) -> None:
+    try:
+        expected: int | str = parse_size(text)
+    except UsageError as error:
+        expected = str(error)
+    try:
+        found: int | str = _native.parse_size(text)
+    except ValueError as error:
+        found = str(error)
+    assert found == expected

@@ -12,7 +12,8 @@ from mucudnn.cli.sweep import cliff_sentence
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
-from mucudnn.plans.sweep import JUMP, Cliff, Point, Sweep, find_cliffs, parse_sizes, sweep
+from mucudnn.measuring.bench import Bench
+from mucudnn.plans.sweep import JUMP, Cliff, Sweep, SweepPoint, find_cliffs, parse_sizes, sweep
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -20,12 +21,12 @@ KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 MiB = 2**20
 
 
-def points(*per_sample: float | None) -> list[Point]:
+def points(*per_sample: float | None) -> list[SweepPoint]:
     """Return points at mini-batch 1, 2, ... with these times for each sample."""
     made = []
     for size, time_ms in enumerate(per_sample, 1):
         whole = None if time_ms is None else MicroConfiguration(size, "A", size * time_ms, 0)
-        made.append(Point(size, Configuration((whole,)) if whole else None, None))
+        made.append(SweepPoint(size, Configuration((whole,)) if whole else None, None))
     return made
 
 
@@ -36,7 +37,8 @@ def cliff_sizes(*per_sample: float | None) -> list[int]:
 def run(
     cache: Cache, engine: FakeEngine, sizes: tuple[int, ...] | None, limit: int | None = None
 ) -> tuple[Sweep, int]:
-    (found,), new = sweep(cast(Engine, engine), cache, [KERNEL], sizes, "power_of_two", limit, Listener())
+    bench = Bench(cast(Engine, engine), cache, Listener())
+    (found,), new = sweep(bench, [KERNEL], sizes, "power_of_two", limit)
     return found, new
 
 
@@ -125,7 +127,7 @@ def test_a_sweep_is_measured_once_and_shares_its_measurements_with_the_rest() ->
     with Cache.in_memory(Path("none")) as cache:
         _, first = run(cache, engine, (5, 6))
         _, second = run(cache, engine, (4, 6))
-        sizes = [m.micro_batch for m in cache.measurements(cache.machines()[0], KERNEL.problem, "forward")]
+        sizes = [m.micro_batch for m in cache.measurements(cache.machines()[0], KERNEL)]
     assert (first, second) == (5, 0)  # sizes 5 and 6, and their parts of 1, 2 and 4
     assert sizes == [1, 2, 4, 5, 6]
 
@@ -133,16 +135,16 @@ def test_a_sweep_is_measured_once_and_shares_its_measurements_with_the_rest() ->
 def test_a_sentence_says_how_high_the_cliff_is_and_what_division_makes_of_it() -> None:
     before, at = points(1.0, 2.5)
     parts = (MicroConfiguration(1, "A", 1.0, 0),) * 2
-    divided = Cliff(before, Point(2, at.undivided, Configuration(parts)))
+    divided = Cliff(before, SweepPoint(2, at.undivided, Configuration(parts)))
     jump = "From 1 to 2 the time of a sample jumps 2.50×, from 1.00 to 2.50 ms"
     assert cliff_sentence(divided, None) == f"{jump}; divided into 2×1 A it is 1.00 ms."
-    undivided = Cliff(before, Point(2, at.undivided, at.undivided))
+    undivided = Cliff(before, SweepPoint(2, at.undivided, at.undivided))
     assert cliff_sentence(undivided, None) == f"{jump}; division does not help."
 
 
 def test_a_sentence_names_the_limit_that_nothing_fits() -> None:
     (before,) = points(1.0)
-    cliff = Cliff(before, Point(2, None, Configuration((MicroConfiguration(1, "A", 0.25, 0),) * 2)))
+    cliff = Cliff(before, SweepPoint(2, None, Configuration((MicroConfiguration(1, "A", 0.25, 0),) * 2)))
     assert cliff_sentence(cliff, 4 * MiB) == (
         "At 2 nothing undivided fits 4 MiB of workspace; divided into 2×1 A it is 0.25 ms."
     )

@@ -14,45 +14,51 @@ from mucudnn.arrays.dispatch import Call
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans import tiles
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
+from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import parse_limit
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
 PROBLEM = parse_descriptor("ic16ih48_oc16_kh3_ph1")[0]
+KERNEL = Kernel(PROBLEM, "forward")
 BATCH = PROBLEM.replace(mini_batch=2)
 PASSES = ("forward", "backward_data", "backward_filter")
 
 
-def fastest_tiles(engine: Engine, limit: str, pass_: str = "forward") -> Configuration | None:
+def bench(engine: Engine, cache: Cache) -> Bench:
+    return Bench(engine, cache, Listener())
+
+
+def fastest_tiles(engine: Engine, limit: str, pass_: str = "forward") -> Tiling | None:
     with Cache.in_memory(Path("none")) as cache:
         size = parse_limit(limit)
         assert size is not None
-        return tiles.fastest_tiles(engine, cache, PROBLEM, pass_, "power_of_two", size, Listener())
+        return tiles.fastest_tiles(bench(engine, cache), Kernel(PROBLEM, pass_), "power_of_two", size)
 
 
 def tile_comparisons(cache: Cache) -> int:
-    ((rows,),) = cache.query("SELECT count(*) FROM comparisons WHERE divided LIKE 'tiles %'")
+    ((rows,),) = cache.query("SELECT count(*) FROM tile_comparisons")
     return int(rows)
 
 
 def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine: Engine) -> None:
     largest = max(c.workspace for c in engine.enumerate(PROBLEM, "forward"))
     with Cache.in_memory(Path("none")) as cache:
-        assert tiles.are_worth_a_try(engine, cache, PROBLEM, "forward", largest - 1)
-        assert not tiles.are_worth_a_try(engine, cache, PROBLEM, "forward", largest)
+        assert tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest - 1)
+        assert not tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_fastest_tiles_add_up_and_stay_within_the_limit(engine: Engine, pass_: str) -> None:
     found = fastest_tiles(engine, "512KiB", pass_)
     assert found is not None
-    assert sum(part.micro_batch for part in found.parts) == tile_steps(PROBLEM, pass_)
+    assert found.steps == tile_steps(PROBLEM, pass_)
     assert found.workspace <= 512 * 1024
-    parts = [(part.micro_batch, part.algorithm) for part in found.parts]
-    assert engine.prepare(PROBLEM, pass_, parts, tiles=True).workspace == found.workspace
+    assert engine.prepare(PROBLEM, pass_, found.slices, tiles=True).workspace == found.workspace
 
 
 def test_no_tiles_fit_less_than_the_copies_of_the_smallest(engine: Engine) -> None:
@@ -66,8 +72,8 @@ def test_the_comparison_with_a_division_is_kept(engine: Engine, cache_path: Path
     assert found is not None
     slow = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e9, 0),))
     with Cache.open(cache_path) as cache:
-        first = tiles.are_faster(engine, cache, PROBLEM, "forward", found, slow)
-        assert tiles.are_faster(engine, cache, PROBLEM, "forward", found, slow) is first
+        first = tiles.are_faster(bench(engine, cache), KERNEL, found, slow)
+        assert tiles.are_faster(bench(engine, cache), KERNEL, found, slow) is first
         assert tile_comparisons(cache) == 1
 
 
@@ -76,7 +82,7 @@ def test_tiles_that_are_predicted_to_be_slower_are_not_run(engine: Engine, cache
     assert found is not None
     fast = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e-9, 0),))
     with Cache.open(cache_path) as cache:
-        assert not tiles.are_faster(engine, cache, PROBLEM, "forward", found, fast)
+        assert not tiles.are_faster(bench(engine, cache), KERNEL, found, fast)
         assert tile_comparisons(cache) == 0
 
 
@@ -100,8 +106,8 @@ def test_an_array_convolved_in_tiles_gives_what_it_gives_whole(
     monkeypatch.setattr(tiles, "are_faster", lambda *_: True)
     in_tiles = calls[pass_](512 * 1024)
     ready = list(dispatch._prepared.values())[-1]
-    # The sizes of tiles count rows, not samples.
-    assert sum(part.micro_batch for part in ready.configuration.parts) >= 48
+    assert isinstance(ready.configuration, Tiling)
+    assert ready.configuration.steps >= 48
     np.testing.assert_allclose(in_tiles, whole, rtol=1e-4)
 
 
@@ -121,8 +127,8 @@ def plan_with_tiles(pass_: str) -> Plan:
     """Return a plan with an undivided choice and three tiles of different algorithms."""
     names = ("IMPLICIT_GEMM", "WINOGRAD_NONFUSED") if pass_ == "forward" else ("ALGO_1", "WINOGRAD_NONFUSED")
     whole = Configuration((MicroConfiguration(2, names[0], 1.0, 0),))
-    cut = [MicroConfiguration(steps, names[steps % 2], 1.0, 2**20) for steps in (19, 19, 10)]
-    return Plan({}, (PlanKernel(BATCH, pass_, 1, whole, (whole,), Configuration(tuple(cut))),))
+    cut = [Tile(steps, names[steps % 2], 1.0, 2**20) for steps in (19, 19, 10)]
+    return Plan({}, (PlanKernel(Kernel(BATCH, pass_), 1, whole, (whole,), Tiling(tuple(cut))),))
 
 
 @pytest.mark.parametrize("pass_", PASSES)

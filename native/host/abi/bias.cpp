@@ -60,15 +60,16 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
              {"the data of the bias", bias},
              {"the activation descriptor", activation},
              {"the data of y", y}});
-    const mucudnn::Problem problem = problem_of({x_descriptor, w_descriptor, convolution, y_descriptor});
+    const mucudnn::Kernel kernel{problem_of({x_descriptor, w_descriptor, convolution, y_descriptor}),
+                                 Pass::forward};
     check_fused(*activation, *bias_descriptor, *z_descriptor, *y_descriptor);
     const auto chosen = engine_algorithm<Pass::forward>(algorithm);
-    void* const scratch = usable_workspace(chosen, Pass::forward, problem, workspace, workspace_size);
+    void* const scratch = usable_workspace(chosen, kernel, workspace, workspace_size);
 
     const cudnnDataType_t type = y_descriptor->type;
     std::vector<Step> steps{Addition{1, 1, *bias_descriptor, bias}};
     if (activation->mode == CUDNN_ACTIVATION_RELU) steps.push_back(Rectifier{});
-    convolve_forward(*chosen, problem, {input(x), input(w), y}, scale_of(alpha1, type),
+    convolve_forward(*chosen, kernel, {input(x), input(w), y}, scale_of(alpha1, type),
                      {scale_of(alpha2, type), z}, steps, *y_descriptor, scratch);
   });
 }

@@ -4,7 +4,8 @@
 
 namespace mucudnn::host {
 
-double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem) {
+double estimated_cost(Algorithm algorithm, const Kernel& kernel) {
+  const Problem& problem = kernel.problem;
   constexpr double kTraffic = 50;
   constexpr double kTileEdge = 16;  // the edge of an FFT tile, half of whose spectrum is kept
   double saving = 1;
@@ -16,7 +17,7 @@ double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem) {
     const double per_tile = height * width * (kTileEdge + 1 - height) * (kTileEdge + 1 - width);
     saving = per_tile / (4 * kTileEdge * (kTileEdge / 2 + 1));
   }
-  const auto moved = static_cast<double>(required_workspace(algorithm, pass, problem)) / sizeof(float);
+  const auto moved = static_cast<double>(required_workspace(algorithm, kernel)) / sizeof(float);
   return static_cast<double>(problem.flops()) / 2 / saving + kTraffic * moved;
 }
 

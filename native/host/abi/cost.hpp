@@ -7,6 +7,6 @@ namespace mucudnn::host {
 
 // Returns a rough cost in multiplications: those of the method, and kTraffic for each number that goes
 // through the workspace. A core does about so many multiplications while memory writes and reads one number.
-double estimated_cost(Algorithm algorithm, Pass pass, const Problem& problem);
+double estimated_cost(Algorithm algorithm, const Kernel& kernel);
 
 }  // namespace mucudnn::host

@@ -163,14 +163,15 @@ void sum_channels(double scale, const cudnnTensorStruct& tensor, const void* fro
   });
 }
 
-void convolve_forward(const Variant& variant, const Problem& problem, const Tensors& tensors, double alpha,
+void convolve_forward(const Variant& variant, const Kernel& kernel, const Tensors& tensors, double alpha,
                       const Residual& residual, const std::vector<Step>& steps, const cudnnTensorStruct& y,
                       void* workspace) {
+  const Problem& problem = kernel.problem;
   if (residual.scale != 0 && residual.data != tensors.y) {
     std::memcpy(tensors.y, residual.data,
                 static_cast<std::size_t>(problem.mini_batch * problem.y_sample()) * size_of(y.type));
   }
-  convolve(variant, Pass::forward, problem, tensors, alpha, residual.scale, workspace);
+  convolve(variant, kernel, tensors, alpha, residual.scale, workspace);
   apply(steps, y, tensors.y);
 }
 

@@ -49,7 +49,7 @@ struct Residual {
 };
 
 // Computes y = steps(alpha * convolution + residual). The residual may be y itself.
-void convolve_forward(const Variant& variant, const Problem& problem, const Tensors& tensors, double alpha,
+void convolve_forward(const Variant& variant, const Kernel& kernel, const Tensors& tensors, double alpha,
                       const Residual& residual, const std::vector<Step>& steps, const cudnnTensorStruct& y,
                       void* workspace);
 

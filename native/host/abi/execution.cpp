@@ -12,8 +12,8 @@ cudnnStatus_t report_workspace(cudnnHandle_t handle, const Descriptors& descript
                                typename Legacy<pass>::Algorithm algorithm, size_t* size) {
   return guarded([&] {
     require({{"handle", handle}, {"size", size}});
-    const Problem problem = problem_of(descriptors);
-    *size = required_workspace(engine_algorithm<pass>(algorithm), pass, problem);
+    const Kernel kernel{problem_of(descriptors), pass};
+    *size = required_workspace(engine_algorithm<pass>(algorithm), kernel);
   });
 }
 
@@ -28,24 +28,24 @@ cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, cons
              {"the data of x", tensors.x},
              {"the data of w", tensors.w},
              {"the data of y", tensors.y}});
-    const Problem problem = problem_of(descriptors);
-    run(engine_algorithm<pass>(algorithm), pass, problem, tensors, scale_of(alpha, descriptors.x->type),
+    const Kernel kernel{problem_of(descriptors), pass};
+    run(engine_algorithm<pass>(algorithm), kernel, tensors, scale_of(alpha, descriptors.x->type),
         scale_of(beta, descriptors.x->type), workspace, workspace_size);
   });
 }
 
 }  // namespace
 
-std::size_t required_workspace(const std::optional<Variant>& variant, Pass pass, const Problem& problem) {
+std::size_t required_workspace(const std::optional<Variant>& variant, const Kernel& kernel) {
   if (!variant) not_supported("the host engine does not have this algorithm");
-  const std::optional<std::size_t> size = workspace_size(*variant, pass, problem);
-  if (!size) not_supported("the algorithm cannot run this pass of " + to_text(problem));
+  const std::optional<std::size_t> size = workspace_size(*variant, kernel);
+  if (!size) not_supported("the algorithm cannot run this pass of " + to_text(kernel.problem));
   return *size == 0 ? 0 : *size + kAlignment;
 }
 
-void* usable_workspace(const std::optional<Variant>& variant, Pass pass, const Problem& problem,
-                       void* workspace, std::size_t workspace_size) {
-  const std::size_t required = required_workspace(variant, pass, problem);
+void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kernel, void* workspace,
+                       std::size_t workspace_size) {
+  const std::size_t required = required_workspace(variant, kernel);
   if (required == 0) return nullptr;
   require({{"workspace", workspace}});
   if (workspace_size < required) {

@@ -11,22 +11,21 @@ inline void* input(const void* data) { return const_cast<void*>(data); }
 // Returns the bytes to ask the caller for. A caller's pointer need not have the alignment that the engine
 // needs. If the algorithm needs any workspace, the size therefore includes room to align it. Throws Failure,
 // NOT_SUPPORTED, if `variant` is empty or cannot run the problem.
-std::size_t required_workspace(const std::optional<Variant>& variant, Pass pass, const Problem& problem);
+std::size_t required_workspace(const std::optional<Variant>& variant, const Kernel& kernel);
 
 // Returns the caller's workspace, aligned for the engine. Throws Failure if it is missing or smaller than
 // required_workspace().
-void* usable_workspace(const std::optional<Variant>& variant, Pass pass, const Problem& problem,
-                       void* workspace, std::size_t workspace_size);
+void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kernel, void* workspace,
+                       std::size_t workspace_size);
 
 // Reads alpha or beta, which is double for double data, float for all others.
 double scale_of(const void* value, cudnnDataType_t type);
 
 // Throws Failure before anything is written if the workspace is missing or smaller than required_workspace().
-inline void run(const std::optional<Variant>& variant, Pass pass, const Problem& problem,
-                const Tensors& tensors, double alpha, double beta, void* workspace,
-                std::size_t workspace_size) {
-  void* const usable = usable_workspace(variant, pass, problem, workspace, workspace_size);
-  convolve(*variant, pass, problem, tensors, alpha, beta, usable);
+inline void run(const std::optional<Variant>& variant, const Kernel& kernel, const Tensors& tensors,
+                double alpha, double beta, void* workspace, std::size_t workspace_size) {
+  void* const usable = usable_workspace(variant, kernel, workspace, workspace_size);
+  convolve(*variant, kernel, tensors, alpha, beta, usable);
 }
 
 }  // namespace mucudnn::host

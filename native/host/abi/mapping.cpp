@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/tensors.hpp"
+
 namespace mucudnn::host {
 namespace {
 
@@ -9,25 +11,8 @@ void require_set(const char* name, int dims) {
   if (dims == 0) bad_parameter(std::string("the descriptor of ") + name + " was never set");
 }
 
-// Calls body for each axis of a packed tensor, the axis with the smallest stride first.
-template <typename Body>
-void for_each_axis(int dims, Layout layout, const Body& body) {
-  if (layout == Layout::nhwc) body(1);
-  for (int axis = dims - 1; axis >= 2; --axis) body(axis);
-  if (layout == Layout::nchw) body(1);
-  body(0);
-}
-
-// Returns whether the tensor is packed. The stride of a dimension of size 1 does not count: no address
-// depends on it.
 bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
-  std::int64_t step = 1;
-  bool packed = true;
-  for_each_axis(tensor.dims, layout, [&](int axis) {
-    packed = packed && (tensor.sizes[axis] == 1 || tensor.strides[axis] == step) &&
-             !__builtin_mul_overflow(step, tensor.sizes[axis], &step);
-  });
-  return packed;
+  return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
 }
 
 DataType data_type_of(cudnnDataType_t type, cudnnDataType_t compute_type) {

@@ -33,14 +33,14 @@ struct Workspace {
 };
 
 template <Pass pass>
-double estimated_cost(const typename Legacy<pass>::Performance& result, const Problem& problem) {
+double estimated_cost(const typename Legacy<pass>::Performance& result, const Kernel& kernel) {
   if (result.status != CUDNN_STATUS_SUCCESS) return std::numeric_limits<double>::infinity();
-  return estimated_cost(*engine_algorithm<pass>(result.algo), pass, problem);
+  return estimated_cost(*engine_algorithm<pass>(result.algo), kernel);
 }
 
 // Returns every algorithm of the pass with its status and its workspace, not timed.
 template <Pass pass>
-std::vector<typename Legacy<pass>::Performance> survey(const Problem& problem, cudnnMathType_t math) {
+std::vector<typename Legacy<pass>::Performance> survey(const Kernel& kernel, cudnnMathType_t math) {
   std::vector<typename Legacy<pass>::Performance> results(Legacy<pass>::kCount);
   for (int i = 0; i < Legacy<pass>::kCount; ++i) {
     auto& result = results[i];
@@ -49,38 +49,38 @@ std::vector<typename Legacy<pass>::Performance> survey(const Problem& problem, c
     result.determinism = CUDNN_DETERMINISTIC;
     // A CPU has no tensor cores, whatever the descriptor allows.
     result.mathType = math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
-    result.status = guarded(
-        [&] { result.memory = required_workspace(engine_algorithm<pass>(result.algo), pass, problem); });
+    result.status =
+        guarded([&] { result.memory = required_workspace(engine_algorithm<pass>(result.algo), kernel); });
   }
   return results;
 }
 
 // Returns the milliseconds of one run.
-float time_once(Algorithm algorithm, Pass pass, const Problem& problem, const Tensors& tensors,
+float time_once(Algorithm algorithm, const Kernel& kernel, const Tensors& tensors,
                 const Workspace& workspace) {
   const auto start = std::chrono::steady_clock::now();
-  run(algorithm, pass, problem, tensors, 1, 0, workspace.data, workspace.size);
+  run(algorithm, kernel, tensors, 1, 0, workspace.data, workspace.size);
   return std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
 // Runs each algorithm that can run, once, in the caller's workspace. Without one, each gets a fresh
 // workspace.
 template <Pass pass>
-std::vector<typename Legacy<pass>::Performance> timed(const Problem& problem, cudnnMathType_t math,
+std::vector<typename Legacy<pass>::Performance> timed(const Kernel& kernel, cudnnMathType_t math,
                                                       const Tensors& tensors, const Workspace* workspace) {
-  auto results = survey<pass>(problem, math);
+  auto results = survey<pass>(kernel, math);
   for (auto& result : results) {
     if (result.status != CUDNN_STATUS_SUCCESS) continue;
     result.status = guarded([&] {
       const Algorithm algorithm = *engine_algorithm<pass>(result.algo);
       if (workspace == nullptr) {
         const Buffer own(result.memory);
-        result.time = time_once(algorithm, pass, problem, tensors, {own.data(), result.memory});
+        result.time = time_once(algorithm, kernel, tensors, {own.data(), result.memory});
       } else if (result.memory > 0 && (workspace->data == nullptr || workspace->size < result.memory)) {
         // cuDNN reports this status for such an algorithm, too.
         throw Failure(CUDNN_STATUS_ALLOC_FAILED, "the workspace given is too small");
       } else {
-        result.time = time_once(algorithm, pass, problem, tensors, *workspace);
+        result.time = time_once(algorithm, kernel, tensors, *workspace);
       }
     });
   }
@@ -116,10 +116,10 @@ cudnnStatus_t get(cudnnHandle_t handle, const Descriptors& descriptors, int requ
                   typename Legacy<pass>::Performance* results) {
   return guarded([&] {
     check_request(handle, requested, returned, results);
-    const Problem problem = problem_of(descriptors);
-    auto all = survey<pass>(problem, descriptors.convolution->math);
+    const Kernel kernel{problem_of(descriptors), pass};
+    auto all = survey<pass>(kernel, descriptors.convolution->math);
     std::stable_sort(all.begin(), all.end(), [&](const auto& one, const auto& other) {
-      return estimated_cost<pass>(one, problem) < estimated_cost<pass>(other, problem);
+      return estimated_cost<pass>(one, kernel) < estimated_cost<pass>(other, kernel);
     });
     give(all, requested, returned, results);
   });
@@ -130,13 +130,14 @@ cudnnStatus_t find(cudnnHandle_t handle, const Descriptors& descriptors, int req
                    typename Legacy<pass>::Performance* results) {
   return guarded([&] {
     check_request(handle, requested, returned, results);
-    const Problem problem = problem_of(descriptors);
+    const Kernel kernel{problem_of(descriptors), pass};
+    const Problem& problem = kernel.problem;
     const std::size_t item = size_of(descriptors.x->type);
     const auto batch = static_cast<std::size_t>(problem.mini_batch);
     const Buffer x(item * batch * static_cast<std::size_t>(problem.x_sample()));
     const Buffer w(item * static_cast<std::size_t>(problem.w_elements()));
     const Buffer y(item * batch * static_cast<std::size_t>(problem.y_sample()));
-    give(timed<pass>(problem, descriptors.convolution->math, {x.data(), w.data(), y.data()}, nullptr),
+    give(timed<pass>(kernel, descriptors.convolution->math, {x.data(), w.data(), y.data()}, nullptr),
          requested, returned, results);
   });
 }
@@ -148,8 +149,8 @@ cudnnStatus_t find_with(cudnnHandle_t handle, const Descriptors& descriptors, co
   return guarded([&] {
     check_request(handle, requested, returned, results);
     require({{"the data of x", tensors.x}, {"the data of w", tensors.w}, {"the data of y", tensors.y}});
-    const Problem problem = problem_of(descriptors);
-    give(timed<pass>(problem, descriptors.convolution->math, tensors, &workspace), requested, returned,
+    const Kernel kernel{problem_of(descriptors), pass};
+    give(timed<pass>(kernel, descriptors.convolution->math, tensors, &workspace), requested, returned,
          results);
   });
 }

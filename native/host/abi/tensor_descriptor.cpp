@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/tensors.hpp"
 #include "host/abi/state.hpp"
 
 namespace mucudnn::host {
@@ -61,18 +62,13 @@ void set_packed(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudn
   check_dims(dims, 2);
   check_format(format);
   check_sizes(dims, sizes);
-  const bool channels_last = format == CUDNN_TENSOR_NHWC;
   std::array<int, CUDNN_DIM_MAX> strides{};
   std::int64_t step = 1;
-  const auto place = [&](int axis) {
+  for_each_axis(dims, format == CUDNN_TENSOR_NHWC ? Layout::nhwc : Layout::nchw, [&](int axis) {
     strides[axis] = static_cast<int>(step);
     step *= sizes[axis];
     if (step > kMaxElements) not_supported("a tensor of more than 2147483647 elements");
-  };
-  if (channels_last) place(1);
-  for (int axis = dims - 1; axis >= 2; --axis) place(axis);
-  if (!channels_last) place(1);
-  place(0);
+  });
   set(tensor, type, dims, sizes, strides.data());
 }
 

@@ -49,8 +49,8 @@ void Engine::complete() {
   check_processors(processors_);
   if (processors_ > 0) not_supported("the host engine has no multiprocessors to count");
   const Fusion& fusion = graph->fusion();
-  const auto found = engine_algorithm(fusion.pass, index);
-  required_workspace(found, fusion.pass, fusion.problem);
+  const auto found = engine_algorithm(fusion.kernel.pass, index);
+  required_workspace(found, fusion.kernel);
   algorithm_ = *found;
   if (!has_tile_size()) return;
   const auto knob = std::make_shared<KnobInfo>();
@@ -104,7 +104,7 @@ void EngineConfig::complete() {
       not_supported(knob + " at " + std::to_string(choice->value));
   }
   const Fusion& fusion = engine->graph->fusion();
-  workspace_ = required_workspace(variant(), fusion.pass, fusion.problem);
+  workspace_ = required_workspace(variant(), fusion.kernel);
 }
 
 std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size) {
@@ -134,7 +134,7 @@ void Heuristics::complete() {
   check_processors(processors_);
   const Fusion& fusion = graph_->fusion();
   if (mode_ >= CUDNN_HEUR_MODES_COUNT) return;
-  for (std::int64_t index = 0; index < algorithm_count(fusion.pass); ++index) {
+  for (std::int64_t index = 0; index < algorithm_count(fusion.kernel.pass); ++index) {
     const auto engine = std::make_shared<Engine>();
     engine->graph = graph_;
     engine->index = index;
@@ -147,7 +147,7 @@ void Heuristics::complete() {
     }
   }
   const auto cost = [&](const std::shared_ptr<EngineConfig>& config) {
-    return estimated_cost(config->engine->algorithm(), fusion.pass, fusion.problem);
+    return estimated_cost(config->engine->algorithm(), fusion.kernel);
   };
   std::stable_sort(results_.begin(), results_.end(),
                    [&](const auto& one, const auto& other) { return cost(one) < cost(other); });

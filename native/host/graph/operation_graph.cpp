@@ -96,8 +96,8 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
   for (const auto& tensor : {x, w, y}) require_real(*tensor);
 
   Fusion fusion;
-  fusion.pass = convolution->pass;
-  fusion.problem = problem_of(convolution->grouped(), x->shape(), w->shape(), y->shape());
+  fusion.kernel.pass = convolution->pass;
+  fusion.kernel.problem = problem_of(convolution->grouped(), x->shape(), w->shape(), y->shape());
   fusion.x = x->uid;
   fusion.w = w->uid;
   fusion.y = y->uid;
@@ -140,7 +140,7 @@ void OperationGraph::attributes(Access& access) {
   access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle_, no);
   access.value(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, CUDNN_TYPE_BOOLEAN, dynamic_shapes_);
   access.result(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64,
-                std::int64_t{fusion_ ? algorithm_count(fusion_->pass) : 0});
+                std::int64_t{fusion_ ? algorithm_count(fusion_->kernel.pass) : 0});
 }
 
 // Finalizes any graph, as cuDNN does. Whether an engine runs it shows later.

@@ -10,8 +10,7 @@ namespace mucudnn::host::graph {
 
 // A graph that the host engine can run: one convolution, with pointwise steps in place after a forward one.
 struct Fusion {
-  Pass pass = Pass::forward;
-  Problem problem;
+  Kernel kernel;
   std::int64_t x = 0, w = 0, y = 0;  // unique ids
   cudnnTensorStruct output;
   double alpha = 1;

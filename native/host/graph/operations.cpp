@@ -1,37 +1,10 @@
 #include "host/graph/operations.hpp"
 
+#include "abi/convolution_operations.hpp"
 #include "host/abi/mapping.hpp"
 
 namespace mucudnn::host::graph {
 namespace {
-
-struct Names {
-  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
-};
-
-constexpr Names names_of(Pass pass) {
-  switch (pass) {
-    case Pass::forward:
-      break;
-    case Pass::backward_data:
-      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
-    case Pass::backward_filter:
-      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
-  }
-  return {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
-}
 
 void check_same_dims(const std::shared_ptr<Tensor>& one, const std::shared_ptr<Tensor>& other) {
   if (one && other && one->sizes.size() == other->sizes.size()) return;
@@ -57,7 +30,7 @@ cudnnConvolutionStruct ConvolutionOperation::grouped() const {
 }
 
 void ConvolutionOperation::attributes(Access& access) {
-  const Names names = names_of(pass);
+  const OperationAttributes& names = kConvolutionOperations[static_cast<int>(pass)];
   access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
   access.descriptor(names.x, x);
   access.descriptor(names.w, w);

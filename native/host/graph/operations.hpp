@@ -1,7 +1,7 @@
 // Descriptors of operations, the nodes of a graph. Their tensors are its edges.
 #pragma once
 
-#include "core/problem.hpp"
+#include "core/kernel.hpp"
 #include "host/graph/operands.hpp"
 
 namespace mucudnn::host::graph {

@@ -62,9 +62,9 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   const cudnnDataType_t type = fusion.output.type;
   const Tensors tensors{pack.address_of(fusion.x, type), pack.address_of(fusion.w, type),
                         pack.address_of(fusion.y, type)};
-  void* const scratch = usable_workspace(variant, fusion.pass, fusion.problem, pack.workspace, workspace());
-  if (fusion.pass != Pass::forward) {
-    return convolve(variant, fusion.pass, fusion.problem, tensors, fusion.alpha, fusion.beta, scratch);
+  void* const scratch = usable_workspace(variant, fusion.kernel, pack.workspace, workspace());
+  if (fusion.kernel.pass != Pass::forward) {
+    return convolve(variant, fusion.kernel, tensors, fusion.alpha, fusion.beta, scratch);
   }
   std::vector<Step> steps = fusion.steps;
   auto operand = fusion.operands.begin();
@@ -75,7 +75,7 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
     if (addition->data == tensors.y) not_supported("a tensor that is added late is the output itself");
   }
   const Residual residual{fusion.beta, pack.address_of(fusion.residual, type)};
-  convolve_forward(variant, fusion.problem, tensors, fusion.alpha, residual, steps, fusion.output, scratch);
+  convolve_forward(variant, fusion.kernel, tensors, fusion.alpha, residual, steps, fusion.output, scratch);
 }
 
 }  // namespace mucudnn::host::graph

@@ -65,9 +65,9 @@ void Decider::read_plan() {
     if (plan.header[key] == value) continue;
     throw std::invalid_argument("its " + key + " is '" + plan.header[key] + "', here it is '" + value + "'");
   }
-  for (PlanKernel& kernel : plan.kernels) {
-    if (kernel.chosen.empty()) continue;
-    plan_.emplace(std::pair(to_text(kernel.problem), kernel.pass), std::move(kernel));
+  for (PlanKernel& planned : plan.kernels) {
+    if (planned.chosen.empty()) continue;
+    plan_.emplace(planned.kernel, std::move(planned));
   }
 }
 
@@ -77,40 +77,39 @@ bool Decider::is_capturing(cudnnHandle_t handle) const {
   return device_->is_capturing(stream);
 }
 
-const PlanKernel* Decider::find_planned(const Problem& problem, Pass pass) const {
-  if (plan_.empty()) return nullptr;
-  const auto found = plan_.find({to_text(problem), pass});
+const PlanKernel* Decider::find_planned(const Kernel& kernel) const {
+  const auto found = plan_.find(kernel);
   return found == plan_.end() ? nullptr : &found->second;
 }
 
-std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                                                   Api api, bool may_measure, std::vector<Slice>& refused,
+std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Kernel& kernel, Api api,
+                                                   bool may_measure, std::vector<Slice>& refused,
                                                    const Listed* own) {
-  const PlanKernel* const plan = find_planned(problem, pass);
+  const PlanKernel* const plan = find_planned(kernel);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  if (plan != nullptr) return follow_plan(*engine, problem, pass, api, *plan, refused);
+  if (plan != nullptr) return follow_plan(*engine, kernel, api, *plan, refused);
   auto measured =
-      measurements_->find_or_measure(*engine, problem, pass, api, may_measure && !is_capturing(handle), own);
+      measurements_->find_or_measure(*engine, kernel, api, may_measure && !is_capturing(handle), own);
   if (!measured) return nullptr;
-  const auto accumulator = accumulator_size(*device_, problem, pass, kMostSlicesInPlace + 1);
+  const auto accumulator = accumulator_size(*device_, kernel, kMostSlicesInPlace + 1);
   for (;;) {
     measured->erase(std::remove_if(measured->begin(), measured->end(),
                                    [&](const Measured& one) { return is_among(refused, one.part); }),
                     measured->end());
-    MeasuredKernel kernel(problem.mini_batch, accumulator, *measured);
-    if (api == Api::graph) return std::make_unique<const KnownKernel>(pass, std::move(kernel));
+    MeasuredKernel times(kernel.problem.mini_batch, accumulator, *measured);
+    if (api == Api::graph) return std::make_unique<const KnownKernel>(kernel.pass, std::move(times));
     const std::size_t before = refused.size();
-    std::vector<PreparedChoice> choices = prepare_each(*engine, problem, pass, kernel.desirable(), refused);
+    std::vector<PreparedChoice> choices = prepare_each(*engine, kernel, times.desirable(), refused);
     if (refused.size() > before) continue;  // without the refused slices, the desirable set is another one
     const Permissions permitted =
-        permissions(pass, measurements_->undivided_algorithms(problem, pass, api), nullptr);
-    return std::make_unique<const KnownKernel>(pass, std::move(choices), permitted, -1);
+        permissions(kernel.pass, measurements_->undivided_algorithms(kernel, api), nullptr);
+    return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted, -1);
   }
 }
 
-std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Problem& problem, Pass pass,
-                                                        Api api, const PlanKernel& plan,
+std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Kernel& kernel, Api api,
+                                                        const PlanKernel& plan,
                                                         std::vector<Slice>& refused) const {
   std::vector<PreparedChoice> choices;
   const auto take = [&](const Configuration& configuration) {
@@ -122,7 +121,7 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Pr
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
     take(plan.chosen);
   std::vector<PreparedChoice> usable;
-  for (PreparedChoice& choice : prepare_each(engine, problem, pass, std::move(choices), refused)) {
+  for (PreparedChoice& choice : prepare_each(engine, kernel, std::move(choices), refused)) {
     const std::vector<std::string> notes = choice.division->notes();
     if (options_.strict && !is_strict(choice.configuration, notes)) continue;
     choice.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
@@ -134,13 +133,13 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Pr
   const int index = preferred == usable.end() ? -1 : static_cast<int>(preferred - usable.begin());
   Permissions permitted{};
   if (api == Api::legacy) {
-    permitted = permissions(pass, runnable_algorithms(engine.enumerate(problem, pass)),
+    permitted = permissions(kernel.pass, runnable_algorithms(engine.enumerate(kernel)),
                             preferred == usable.end() ? nullptr : &*preferred);
   }
-  return std::make_unique<const KnownKernel>(pass, std::move(usable), permitted, index);
+  return std::make_unique<const KnownKernel>(kernel.pass, std::move(usable), permitted, index);
 }
 
-std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Problem& problem, Pass pass,
+std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& kernel,
                                                   std::vector<PreparedChoice> choices,
                                                   std::vector<Slice>& refused) const {
   std::vector<PreparedChoice> all;
@@ -150,7 +149,7 @@ std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Problem&
   };
   for (PreparedChoice& choice : choices) {
     try {
-      make_ready(engine, problem, pass, choice);
+      make_ready(engine, kernel, choice);
       all.push_back(std::move(choice));
     } catch (const SliceRefused& refusal) {
       fails(choice, refusal);
@@ -159,23 +158,21 @@ std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Problem&
       fails(choice, error);
     }
   }
-  if (!failures.empty())
-    log(LogLevel::warning, "not used for " + to_text(problem) + " " + name_of(pass) + ": " + failures);
+  if (!failures.empty()) log(LogLevel::warning, "not used for " + to_text(kernel) + ": " + failures);
   return all;
 }
 
-void Decider::make_ready(Engine& engine, const Problem& problem, Pass pass, PreparedChoice& choice) const {
+void Decider::make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& choice) const {
   std::vector<Slice> slices;
   for (const MicroConfiguration& part : choice.configuration)
     slices.push_back({part.micro_batch, part.algorithm});
-  choice.division = std::make_shared<const Division>(engine, *device_, problem, pass, slices);
+  choice.division = std::make_shared<const Division>(engine, *device_, kernel, slices);
   choice.workspace = static_cast<std::int64_t>(choice.division->workspace());
 }
 
-void Decider::make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
-                         PreparedChoice& choice) const {
+void Decider::make_ready(cudnnHandle_t handle, const Kernel& kernel, Api api, PreparedChoice& choice) const {
   if (choice.division != nullptr) return;
-  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle)), problem, pass, choice);
+  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle)), kernel, choice);
 }
 
 Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& undivided,
@@ -192,20 +189,19 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
   return permissions;
 }
 
-void Decider::try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
-                       const std::string& first, std::size_t workspace,
-                       const std::function<bool(const PreparedKernel&)>& use) const {
+void Decider::try_each(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& first,
+                       std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const {
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   const auto is_used = [&](const std::string& algorithm) {
     try {
-      const auto kernel = engine->prepare(problem, pass, algorithm);
-      return kernel->workspace() <= workspace && use(*kernel);
+      const auto prepared = engine->prepare(kernel, algorithm);
+      return prepared->workspace() <= workspace && use(*prepared);
     } catch (const EngineError&) {
       return false;
     }
   };
   if (is_used(first)) return;
-  for (const Listed& candidate : runnable_algorithms(engine->enumerate(problem, pass))) {
+  for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel))) {
     const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
                              is_deterministic(candidate.notes);
     const bool fits = candidate.workspace <= static_cast<std::int64_t>(workspace);

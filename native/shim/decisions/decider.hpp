@@ -2,9 +2,9 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 
 #include "core/options.hpp"
 #include "cudnn/device.hpp"
@@ -27,18 +27,17 @@ class Decider {
   // Slices in `refused` are not used; slices that cannot be prepared now are added to it. The caller's own
   // algorithm `own` is measured too, unless it is null. Returns null if a decision needs a measurement and
   // `may_measure` is false. Throws EngineError and std::bad_alloc.
-  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
+  std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, const Kernel& kernel, Api api,
                                             bool may_measure, std::vector<Slice>& refused, const Listed* own);
 
   // Prepares the choice's slices, and replaces its workspace by the library's figure. Any number of threads
   // may use the result. Never call it during an execution: it may plan. Throws EngineError; a SliceRefused
   // names the slice that cannot be prepared.
-  void make_ready(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api,
-                  PreparedChoice& choice) const;
+  void make_ready(cudnnHandle_t handle, const Kernel& kernel, Api api, PreparedChoice& choice) const;
 
   // Prepares algorithms that fit `workspace` bytes, one after the other, until `use` returns true. The
   // algorithm `first` comes first, then those that the library lists.
-  void try_each(cudnnHandle_t handle, const Problem& problem, Pass pass, Api api, const std::string& first,
+  void try_each(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& first,
                 std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const;
 
   // Resets the mutexes in a child of fork(), in which no thread is measuring.
@@ -49,14 +48,14 @@ class Decider {
 
   void read_plan();
   bool is_capturing(cudnnHandle_t handle) const;
-  const PlanKernel* find_planned(const Problem& problem, Pass pass) const;
-  std::unique_ptr<const KnownKernel> follow_plan(Engine& engine, const Problem& problem, Pass pass, Api api,
+  const PlanKernel* find_planned(const Kernel& kernel) const;
+  std::unique_ptr<const KnownKernel> follow_plan(Engine& engine, const Kernel& kernel, Api api,
                                                  const PlanKernel& plan, std::vector<Slice>& refused) const;
   // Returns the choices that can be prepared, and warns about the others.
-  std::vector<PreparedChoice> prepare_each(Engine& engine, const Problem& problem, Pass pass,
+  std::vector<PreparedChoice> prepare_each(Engine& engine, const Kernel& kernel,
                                            std::vector<PreparedChoice> choices,
                                            std::vector<Slice>& refused) const;
-  void make_ready(Engine& engine, const Problem& problem, Pass pass, PreparedChoice& choice) const;
+  void make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& choice) const;
   // Returns the permission for each legacy algorithm. `undivided` lists the algorithms that can run the whole
   // mini-batch; `preferred` is the planned choice or null.
   Permissions permissions(Pass pass, const std::vector<Listed>& undivided,
@@ -66,7 +65,7 @@ class Decider {
   std::shared_ptr<const Library> library_;
   Journal::Identity identity_;
   std::unique_ptr<Device> device_;
-  std::map<std::pair<std::string, Pass>, PlanKernel> plan_;
+  std::unordered_map<Kernel, PlanKernel> plan_;
   std::optional<Measurements> measurements_;  // only in mode online
 };
 

@@ -29,17 +29,17 @@ Journal::Journal(std::string path, Identity identity)
 }
 
 // Reads the key from a plan's line, after the word `kernel`: pass, count and descriptor.
-Journal::Key Journal::key_of(std::string_view kernel) {
-  const std::size_t pass = kernel.find(' ');
-  const std::size_t size = kernel.find("mb");
-  const std::size_t rest = kernel.find('_', size);
+Journal::Key Journal::key_of(std::string_view line) {
+  const std::size_t pass = line.find(' ');
+  const std::size_t size = line.find("mb");
+  const std::size_t rest = line.find('_', size);
   if (pass == std::string_view::npos || rest == std::string_view::npos) return {};
-  const std::size_t descriptor = kernel.find(' ', pass + 1) + 1;
-  std::string geometry(kernel.substr(descriptor, size - descriptor));
-  return {geometry.append(kernel.substr(rest)), std::string(kernel.substr(0, pass))};
+  const std::size_t descriptor = line.find(' ', pass + 1) + 1;
+  std::string geometry(line.substr(descriptor, size - descriptor));
+  return {geometry.append(line.substr(rest)), std::string(line.substr(0, pass))};
 }
 
-// Only notes which documents mention which kernel. kernel_for() parses them when the program meets that
+// Only notes which documents mention which kernel. entry_for() parses them when the program meets that
 // kernel, since it may never meet the others.
 void Journal::index() {
   for (const std::string_view document : documents_in(text_)) {
@@ -49,62 +49,61 @@ void Journal::index() {
       const std::size_t start = at + kKernel.size();
       Key key = key_of(document.substr(start, document.find('\n', start) - start));
       if (key == last) continue;  // the same kernel at another micro-batch size
-      kernels_[key].unread.push_back(document);
+      entries_[key].unread.push_back(document);
       last = std::move(key);
     }
   }
 }
 
-Journal::Kernel& Journal::kernel_for(const Problem& problem, Pass pass) {
-  const std::string line = std::string(name_of(pass)) + " 1 " + to_text(problem);
+Journal::Entry& Journal::entry_for(const Kernel& kernel) {
+  const std::string line = std::string(name_of(kernel.pass)) + " 1 " + to_text(kernel.problem);
   const std::lock_guard<Journal> lock(*this);
-  Kernel& kernel = kernels_[key_of(line)];
-  for (const std::string_view document : std::exchange(kernel.unread, {})) {
-    if (auto plan = parse_document(document)) take(std::move(*plan), problem, pass, kernel.sizes);
+  Entry& entry = entries_[key_of(line)];
+  for (const std::string_view document : std::exchange(entry.unread, {})) {
+    if (auto plan = parse_document(document)) take(std::move(*plan), kernel, entry.sizes);
   }
-  return kernel;
+  return entry;
 }
 
-void Journal::add(Kernel& kernel, Sizes& learned) {
+void Journal::add(Entry& entry, Sizes& learned) {
   const std::lock_guard<Journal> lock(*this);
   for (auto& [size, found] : learned) {
-    Known& known = kernel.sizes[size];
+    Known& known = entry.sizes[size];
     known.is_complete = found.is_complete = known.is_complete && found.is_complete;
     for (const auto& [algorithm, one] : found.measured) known.measured.insert_or_assign(algorithm, one);
     for (const auto& [api, all] : found.candidates) known.candidates.insert_or_assign(api, all);
   }
 }
 
-void Journal::take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) const {
+void Journal::take(Plan plan, const Kernel& kernel, Sizes& sizes) const {
   for (const auto& [key, value] : identity_) {
     const auto found = plan.header.find(key);
     if (found == plan.header.end() || found->second != value) return;
   }
-  for (PlanKernel& kernel : plan.kernels) {
-    const std::int64_t size = kernel.problem.mini_batch;
-    if (kernel.pass != pass || kernel.problem != problem.with_mini_batch(size)) continue;
+  for (PlanKernel& written : plan.kernels) {
+    const std::int64_t size = written.kernel.problem.mini_batch;
+    if (written.kernel != kernel.with_mini_batch(size)) continue;
     Known& known = sizes[size];
-    for (Configuration& option : kernel.desirable) {
+    for (Configuration& option : written.desirable) {
       if (option.size() == 1)
         known.measured.insert_or_assign(option.front().algorithm, std::move(option.front()));
     }
-    for (auto& [api, all] : kernel.candidates) known.candidates.insert_or_assign(api, std::move(all));
+    for (auto& [api, all] : written.candidates) known.candidates.insert_or_assign(api, std::move(all));
   }
 }
 
-void Journal::append(const Problem& problem, Pass pass, const Sizes& learned) const {
+void Journal::append(const Kernel& kernel, const Sizes& learned) const {
   if (path_.empty()) return;
   Plan plan{identity_, {}};
   plan.header["measured_at"] = std::to_string(std::time(nullptr));
   for (const auto& [size, known] : learned) {
     if (known.measured.empty() && !known.is_complete) continue;
-    PlanKernel& kernel = plan.kernels.emplace_back();
-    kernel.problem = problem.with_mini_batch(size);
-    kernel.pass = pass;
-    if (known.is_complete) kernel.candidates = known.candidates;
+    PlanKernel& written = plan.kernels.emplace_back();
+    written.kernel = kernel.with_mini_batch(size);
+    if (known.is_complete) written.candidates = known.candidates;
     for (const auto& [algorithm, one] : known.measured) {
-      kernel.desirable.push_back({one});
-      if (kernel.chosen.empty() || one.time_ms < time_of(kernel.chosen)) kernel.chosen = {one};
+      written.desirable.push_back({one});
+      if (written.chosen.empty() || one.time_ms < time_of(written.chosen)) written.chosen = {one};
     }
   }
   if (plan.kernels.empty()) return;
@@ -116,7 +115,7 @@ void Journal::append(const Problem& problem, Pass pass, const Sizes& learned) co
 }
 
 void Journal::restart_in_child() noexcept {
-  for (auto& [key, kernel] : kernels_) new (&kernel.measuring) std::mutex;
+  for (auto& [key, entry] : entries_) new (&entry.measuring) std::mutex;
 }
 
 }  // namespace mucudnn::shim

@@ -21,15 +21,15 @@ struct Known {
   bool is_complete = true;  // false if a call failed for now; such candidates are not kept
 };
 
-// Shared by all devices with the same identity. Lock the journal to read or change a Kernel's sizes, and hold
+// Shared by all devices with the same identity. Lock the journal to read or change an Entry's sizes, and hold
 // the lock only for that.
 class Journal {
  public:
   using Identity = std::map<std::string, std::string>;
   using Sizes = std::map<std::int64_t, Known>;  // the key is the micro-batch size
 
-  // One geometry and pass, for all mini-batches.
-  struct Kernel {
+  // One kernel, for all mini-batches.
+  struct Entry {
     Sizes sizes;
     std::vector<std::string_view> unread;  // documents that mention the kernel and are not parsed yet
     std::mutex measuring;  // held while a thread measures the kernel, so that no other measures it too
@@ -41,13 +41,13 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  Kernel& kernel_for(const Problem& problem, Pass pass);
-  // Adds to the kernel. A size is complete afterwards only if it was complete in both; `learned` says so too.
-  void add(Kernel& kernel, Sizes& learned);
+  Entry& entry_for(const Kernel& kernel);
+  // Adds to the entry. A size is complete afterwards only if it was complete in both; `learned` says so too.
+  void add(Entry& entry, Sizes& learned);
 
   // Appends to the file, for later processes. Incomplete candidates are left out. Warns if the file cannot be
   // written.
-  void append(const Problem& problem, Pass pass, const Sizes& learned) const;
+  void append(const Kernel& kernel, const Sizes& learned) const;
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -58,15 +58,15 @@ class Journal {
   // The geometry as text, and the pass.
   using Key = std::pair<std::string, std::string>;
 
-  static Key key_of(std::string_view kernel);
+  static Key key_of(std::string_view line);
   void index();
-  void take(Plan plan, const Problem& problem, Pass pass, Sizes& sizes) const;
+  void take(Plan plan, const Kernel& kernel, Sizes& sizes) const;
 
   std::string path_;
   Identity identity_;
   std::string text_;  // the file's content when this process opened it
   std::mutex mutex_;
-  std::map<Key, Kernel> kernels_;
+  std::map<Key, Entry> entries_;
 };
 
 // The key is the identity of the measurements.

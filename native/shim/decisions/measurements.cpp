@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "core/accumulation.hpp"
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
-#include "cudnn/filter_sum.hpp"
 #include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
@@ -27,57 +27,59 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
                            Journal& journal)
     : options_(options), library_(std::move(library)), device_(device), journal_(journal) {}
 
-std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engine, const Problem& problem,
-                                                                   Pass pass, Api api, bool may_measure,
+std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engine, const Kernel& kernel,
+                                                                   Api api, bool may_measure,
                                                                    const Listed* own) {
-  const BatchPolicy policy = most_slices(problem, pass) > 1 ? options_.policy : BatchPolicy::undivided;
+  const Problem& problem = kernel.problem;
+  const BatchPolicy policy =
+      most_slices(kernel.pass, problem.data_type) > 1 ? options_.policy : BatchPolicy::undivided;
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy, problem.mini_batch);
-  Journal::Kernel& kernel = journal_.kernel_for(problem, pass);
-  Found found = find(kernel, sizes, api, own);
+  Journal::Entry& entry = journal_.entry_for(kernel);
+  Found found = find(entry, sizes, api, own);
   if (is_enough(found, problem)) return std::move(found.measured);
   if (!may_measure) return std::nullopt;
-  const std::lock_guard<std::mutex> lock(kernel.measuring);
+  const std::lock_guard<std::mutex> lock(entry.measuring);
   Journal::Sizes learned;
   const auto learn = [&] {
-    journal_.add(kernel, learned);
-    found = find(kernel, sizes, api, own);
+    journal_.add(entry, learned);
+    found = find(entry, sizes, api, own);
   };
   learn();  // other threads may have measured while this one waited
   for (const std::int64_t size : found.unlisted) {
-    const Enumeration enumeration = engine.enumerate(problem.with_mini_batch(size), pass);
+    const Enumeration enumeration = engine.enumerate(kernel.with_mini_batch(size));
     learned[size].candidates[name_of(api)] = runnable_algorithms(enumeration);
     learned[size].is_complete = enumeration.is_complete;
   }
   learn();
   if (!is_enough(found, problem)) {
-    const Survey survey = measure(engine.handle(), problem, pass, found.missing);
+    const Survey survey = measure(engine.handle(), kernel, found.missing);
     for (const MicroConfiguration& one : survey.measured)
       learned[one.micro_batch].measured[one.algorithm] = one;
     // The library lists these algorithms, but they failed: never try them again.
     for (const Task& task : survey.failed) {
       auto& lists = learned[task.micro_batch].candidates;
-      auto& all = lists.try_emplace(name_of(api), candidates_of(kernel, task.micro_batch, api)).first->second;
+      auto& all = lists.try_emplace(name_of(api), candidates_of(entry, task.micro_batch, api)).first->second;
       all.erase(std::remove_if(all.begin(), all.end(),
                                [&](const Listed& one) { return one.algorithm == task.algorithm; }),
                 all.end());
     }
     learn();
   }
-  journal_.append(problem, pass, learned);
+  journal_.append(kernel, learned);
   return std::move(found.measured);
 }
 
-std::vector<Listed> Measurements::undivided_algorithms(const Problem& problem, Pass pass, Api api) {
-  return candidates_of(journal_.kernel_for(problem, pass), problem.mini_batch, api);
+std::vector<Listed> Measurements::undivided_algorithms(const Kernel& kernel, Api api) {
+  return candidates_of(journal_.entry_for(kernel), kernel.problem.mini_batch, api);
 }
 
-std::vector<Listed> Measurements::candidates_of(Journal::Kernel& kernel, std::int64_t size, Api api) {
+std::vector<Listed> Measurements::candidates_of(Journal::Entry& entry, std::int64_t size, Api api) {
   const std::lock_guard<Journal> lock(journal_);
-  return kernel.sizes.at(size).candidates.at(name_of(api));
+  return entry.sizes.at(size).candidates.at(name_of(api));
 }
 
-Measurements::Found Measurements::find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes,
-                                       Api api, const Listed* own) {
+Measurements::Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api,
+                                       const Listed* own) {
   const std::lock_guard<Journal> lock(journal_);
   Found found;
   const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
@@ -91,7 +93,7 @@ Measurements::Found Measurements::find(Journal::Kernel& kernel, const std::vecto
     }
   };
   for (const std::int64_t size : sizes) {
-    const Known& at = kernel.sizes[size];
+    const Known& at = entry.sizes[size];
     const auto all = at.candidates.find(name_of(api));
     if (all == at.candidates.end()) {
       found.unlisted.push_back(size);
@@ -121,9 +123,8 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
 }
 
-Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass pass,
-                             const std::vector<Task>& tasks) {
-  const std::string kernel = to_text(problem) + " " + mucudnn::name_of(pass);
+Survey Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, const std::vector<Task>& tasks) {
+  const std::string text = to_text(kernel);
   const std::lock_guard<std::mutex> lock(timing_mutex_);
   cudaStream_t stream = nullptr;
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
@@ -131,13 +132,13 @@ Survey Measurements::measure(cudnnHandle_t handle, const Problem& problem, Pass 
   device_.without_disturbing_captures([&] {
     if (engine_ == nullptr)
       engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
-    log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + kernel + ", in about " +
-                            std::to_string((memory_to_measure(device_, problem, tasks) >> 20) + 1) +
+    log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + text + ", in about " +
+                            std::to_string((memory_to_measure(device_, kernel.problem, tasks) >> 20) + 1) +
                             " MiB of memory");
     device_.wait(stream);  // the program's own work must not run while we time
-    survey = measure_all(*engine_, device_, problem, pass, tasks);
+    survey = measure_all(*engine_, device_, kernel, tasks);
   });
-  log(LogLevel::debug, "measured " + std::to_string(survey.measured.size()) + " times for " + kernel);
+  log(LogLevel::debug, "measured " + std::to_string(survey.measured.size()) + " times for " + text);
   return survey;
 }
 

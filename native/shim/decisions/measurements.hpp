@@ -32,11 +32,11 @@ class Measurements {
   // `strict` option allow. Takes them from the journal, and measures the missing ones. Measures the whole
   // mini-batch by the algorithm `own` too, unless it is null. Returns nothing if a measurement is missing and
   // `may_measure` is false. Throws EngineError and std::bad_alloc.
-  std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Problem& problem, Pass pass,
-                                                       Api api, bool may_measure, const Listed* own);
+  std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Kernel& kernel, Api api,
+                                                       bool may_measure, const Listed* own);
 
   // Returns the algorithms that can run the whole mini-batch. Call find_or_measure() first.
-  std::vector<Listed> undivided_algorithms(const Problem& problem, Pass pass, Api api);
+  std::vector<Listed> undivided_algorithms(const Kernel& kernel, Api api);
 
   // Resets the mutex in a child of fork(), in which no thread is measuring.
   void restart_in_child() noexcept { new (&timing_mutex_) std::mutex; }
@@ -48,11 +48,11 @@ class Measurements {
     std::vector<Task> missing;
   };
 
-  Found find(Journal::Kernel& kernel, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
-  std::vector<Listed> candidates_of(Journal::Kernel& kernel, std::int64_t size, Api api);
+  Found find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
+  std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
   bool is_enough(const Found& found, const Problem& problem) const;
   bool is_allowed(const Listed& candidate) const;
-  Survey measure(cudnnHandle_t handle, const Problem& problem, Pass pass, const std::vector<Task>& tasks);
+  Survey measure(cudnnHandle_t handle, const Kernel& kernel, const std::vector<Task>& tasks);
 
   const Options& options_;
   std::shared_ptr<const Library> library_;

@@ -14,11 +14,10 @@ namespace mucudnn::shim {
 
 // A kernel of the program, which lives as long as the process.
 struct SeenKernel {
-  SeenKernel(const Problem& its_problem, Pass its_pass, Api its_api, int its_device)
-      : problem(its_problem), pass(its_pass), api(its_api), device(its_device) {}
+  SeenKernel(const Kernel& its_kernel, Api its_api, int its_device)
+      : kernel(its_kernel), api(its_api), device(its_device) {}
 
-  const Problem problem;
-  const Pass pass;
+  const Kernel kernel;
   const Api api;
   const int device;  // the device's number: a prepared choice runs on one device only
   std::atomic<const KnownKernel*> known{nullptr};  // decisions for the legacy API; never freed
@@ -41,14 +40,14 @@ class SeenKernels {
   SeenKernels(const SeenKernels&) = delete;
   SeenKernels& operator=(const SeenKernels&) = delete;
 
-  SeenKernel* find(const Problem& problem, Pass pass, Api api, int device) const noexcept;
+  SeenKernel* find(const Kernel& kernel, Api api, int device) const noexcept;
   // Throws std::bad_alloc.
-  SeenKernel& find_or_add(const Problem& problem, Pass pass, Api api, int device);
+  SeenKernel& find_or_add(const Kernel& kernel, Api api, int device);
 
   template <typename Use>
   void for_each(Use use) const {
     for (const auto& bucket : buckets_) {
-      for (SeenKernel* kernel = bucket.load(); kernel != nullptr; kernel = kernel->next) use(*kernel);
+      for (SeenKernel* seen = bucket.load(); seen != nullptr; seen = seen->next) use(*seen);
     }
   }
 

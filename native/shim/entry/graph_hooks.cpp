@@ -30,7 +30,7 @@ cudnnStatus_t make_cuda_graph(cudnnBackendDescriptor_t plan, Own own) {
   const auto known = plan_of(state, plan);
   if (known == nullptr) return own();
   if (!known->own_fits(state->answers())) {
-    state->warn_once(*known->kernel, "no CUDA graph: the program's own plan is above the workspace limit");
+    state->warn_once(*known->seen, "no CUDA graph: the program's own plan is above the workspace limit");
     return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
   }
   state->tally().passed("put into a CUDA graph");

@@ -13,13 +13,13 @@ char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(ten
 bool passes() noexcept { return passes_all_calls.load(std::memory_order_relaxed); }
 
 template <typename Own>
-cudnnStatus_t execute(const Execution& execution, Own own) noexcept {
+cudnnStatus_t execute(const LegacyCall& call, Own own) noexcept {
   State* const state = active_state();
   if (state == nullptr) return own();
-  const Decision decision = choose(*state, execution);
+  const Decision decision = choose(*state, call);
   cudnnStatus_t status{};
-  if (decision.choice != nullptr && run(*state, decision, execution, status)) return status;
-  return pass_on(*state, decision, execution, own);
+  if (decision.choice != nullptr && run(*state, decision, call, status)) return status;
+  return pass_on(*state, decision, call, own);
 }
 
 std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size_t>(size, kNoLimit)); }
@@ -27,7 +27,7 @@ std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size
 // Puts our answer in front of the library's, after a cudnnGet...Algorithm or cudnnFind...Algorithm that
 // returned `status`.
 template <typename Performance>
-cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const CallerDescriptors& descriptors,
+cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDescriptors& descriptors,
                      Pass pass, int requested, int* returned, Performance* results,
                      std::int64_t workspace = kNoLimit) noexcept {
   State* const state = active_state();
@@ -40,7 +40,7 @@ cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const CallerDes
 }
 
 // Replaces the library's answer by ours, after a cudnnGet...WorkspaceSize that returned `status`.
-cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const CallerDescriptors& descriptors,
+cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDescriptors& descriptors,
                           Pass pass, unsigned algorithm, size_t* size) noexcept {
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;

@@ -9,15 +9,8 @@ namespace mucudnn::shim {
 namespace {
 
 std::optional<Pass> pass_of(const Shadow& operation) {
-  for (const Pass pass : {Pass::forward, Pass::backward_data, Pass::backward_filter}) {
+  for (const Pass pass : kPasses) {
     if (operation.type() == attributes_of(pass).operation) return pass;
-  }
-  return std::nullopt;
-}
-
-std::optional<DataType> data_type_of(cudnnDataType_t type) {
-  for (const DataType known : {DataType::f32, DataType::f64, DataType::f16, DataType::bf16}) {
-    if (cudnn_type(known) == type) return known;
   }
   return std::nullopt;
 }
@@ -90,7 +83,7 @@ const char* fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, Prob
 }
 
 const char* fill(const Shadow& operation, const Referred& pointwise, GraphConvolution& found) {
-  const OperationAttributes names = attributes_of(found.pass);
+  const OperationAttributes& names = attributes_of(found.recognised.kernel.pass);
   if (!operation.has_only({names.x, names.w, names.y, names.convolution, names.alpha, names.beta}))
     return "an operation with an unknown attribute";
   const auto convolved = operation.referred_one(names.y);
@@ -101,7 +94,7 @@ const char* fill(const Shadow& operation, const Referred& pointwise, GraphConvol
   Tensor x;
   Tensor w;
   Tensor y;
-  Problem& problem = found.recognised.problem;
+  Problem& problem = found.recognised.kernel.problem;
   const char* obstacle = read(operation.referred_one(names.x).get(), x);
   if (obstacle == nullptr) obstacle = read(operation.referred_one(names.w).get(), w);
   if (obstacle == nullptr) obstacle = read(last.get(), y);
@@ -132,13 +125,13 @@ GraphConvolution recognise_graph(const Shadow& graph) {
   }
   found.is_convolution = !convolutions.empty();
   if (!found.is_convolution) return found;
-  found.pass = *pass_of(*convolutions.front());
+  const Pass pass = found.recognised.kernel.pass = *pass_of(*convolutions.front());
   const char*& obstacle = found.recognised.obstacle;
   if (convolutions.size() > 1) {
     obstacle = "several convolutions in one graph";
   } else if (operations.size() != 1 + pointwise.size()) {
     obstacle = "fused with other operations";
-  } else if (!pointwise.empty() && found.pass != Pass::forward) {
+  } else if (!pointwise.empty() && pass != Pass::forward) {
     obstacle = "a gradient fused with pointwise operations";
   } else if (!graph.has_only({CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_ATTR_OPERATIONGRAPH_HANDLE})) {
     obstacle = "a graph with an unknown attribute";

@@ -10,7 +10,6 @@ namespace mucudnn::shim {
 struct GraphConvolution {
   bool is_convolution = false;  // the graph holds at least one convolution
   Recognised recognised{};      // without the math type: the graph API leaves it to the engine
-  Pass pass = Pass::forward;
   double alpha = 1;
   double beta = 0;
   std::int64_t x = 0, w = 0, y = 0;  // unique ids of the tensors

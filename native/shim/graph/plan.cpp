@@ -32,13 +32,13 @@ Math math_of(DataType type, const EngineNotes& notes) {
 // Returns whether graph_engine.cpp plans its engines for these factors. Other factors would need a new
 // execution plan during the execution.
 bool are_planned(const GraphConvolution& c) {
-  return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && c.pass == Pass::backward_filter));
+  return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && adds_slices(c.recognised.kernel.pass)));
 }
 
 // Names the configuration without the math type, which is not known before the engine.
 EngineConfiguration name_configuration(const GraphConvolution& convolution, const std::string& engine) {
-  const Problem& problem = convolution.recognised.problem;
-  return {to_text(problem.with_mini_batch(1)) + " " + name_of(convolution.pass), problem.mini_batch, engine};
+  const Kernel& kernel = convolution.recognised.kernel;
+  return {to_text(kernel.with_mini_batch(1)), kernel.problem.mini_batch, engine};
 }
 
 // Removes zeros at the end: some programs count the terminating zero of a text, others do not.
@@ -62,7 +62,8 @@ const char* obstacle_to_comparing(const GraphPlan& plan) {
   if (!plan.known->is_measured()) return nullptr;
   if (!plan.known->is_measured_against(plan.own.algorithm)) return "the caller's own engine is not measured";
   // For less aligned samples we measure slower engines. The program's plan assumes an alignment of 16 bytes.
-  return usual_alignment(plan.kernel->problem) < 16 ? "mini-batches of no multiple of 16 bytes" : nullptr;
+  return usual_alignment(plan.seen->kernel.problem) < 16 ? "mini-batches of no multiple of 16 bytes"
+                                                         : nullptr;
 }
 
 // Returns the prepared choice that runs the plan within `workspace` bytes. It is prepared now because an
@@ -70,18 +71,18 @@ const char* obstacle_to_comparing(const GraphPlan& plan) {
 // choice takes its place.
 std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, GraphPlan& plan,
                                      const Permission& permission, std::int64_t workspace) {
-  SeenKernel& kernel = *plan.kernel;
+  SeenKernel& seen = *plan.seen;
   for (int refusals = 0; refusals < kMostRefusals && plan.known != nullptr; ++refusals) {
     std::optional<PreparedChoice> choice = plan.known->choose(permission, workspace);
     if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str())) return choice;
     try {
-      state.decider(kernel).make_ready(handle, kernel.problem, kernel.pass, kernel.api, *choice);
+      state.decider(seen).make_ready(handle, seen.kernel, seen.api, *choice);
       if (choice->workspace <= std::min(workspace, permission.limit)) return choice;
       throw SliceRefused(choice->division->slice_with_most_workspace(),
                          "it needs more workspace than when it was measured");
     } catch (const SliceRefused& refusal) {
-      state.warn_once(kernel, "not used: " + describe(choice->configuration) + ": " + refusal.what());
-      plan.known = state.decide_without(handle, kernel, plan.own, refusal.slice());
+      state.warn_once(seen, "not used: " + describe(choice->configuration) + ": " + refusal.what());
+      plan.known = state.decide_without(handle, seen, plan.own, refusal.slice());
     }
   }
   return std::nullopt;
@@ -107,16 +108,16 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   made.own.notes = notes.text();
   made.configured = name_configuration(convolution, made.own.algorithm);
   made.least_answer = state.answers().least(*made.configured);
-  Problem& problem = convolution.recognised.problem;
+  Problem& problem = convolution.recognised.kernel.problem;
   if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
     // Such an engine needs no workspace. graph_engine.cpp lists no engine of this kind to compare it with.
     made.obstacle = "fused by an engine that is compiled at run time";
     return;
   }
   problem.math = math_of(problem.data_type, notes);
-  made.kernel = state.find_or_add_kernel(convolution.recognised, convolution.pass, Api::graph, made.obstacle);
-  if (made.kernel == nullptr) return;
-  made.known = state.find_or_decide_for_plan(handle, *made.kernel, made.own);
+  made.seen = state.find_or_add_kernel(convolution.recognised, Api::graph, made.obstacle);
+  if (made.seen == nullptr) return;
+  made.known = state.find_or_decide_for_plan(handle, *made.seen, made.own);
   if (made.known == nullptr) {
     made.obstacle = state.reason_for_unknown();
     return;
@@ -149,8 +150,8 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
 std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
-    const SeenKernel& kernel = *known->kernel;
-    if (state.decider(kernel).device().current() == kernel.device) return known;
+    const SeenKernel& seen = *known->seen;
+    if (state.decider(seen).device().current() == seen.device) return known;
   }
   if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
     return nullptr;
@@ -234,10 +235,10 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
 
 bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
              cudnnStatus_t& status) noexcept {
-  if (plan.kernel != nullptr) plan.kernel->executions.fetch_add(1, std::memory_order_relaxed);
+  if (plan.seen != nullptr) plan.seen->executions.fetch_add(1, std::memory_order_relaxed);
   const auto pass = [&](const char* reason, cudnnStatus_t otherwise = CUDNN_STATUS_BAD_PARAM) {
     state.tally().passed(reason);
-    state.warn_above_limit(plan.kernel, reason, plan.own.workspace);
+    state.warn_above_limit(plan.seen, reason, plan.own.workspace);
     status = otherwise;
     return !plan.own_fits(state.answers());
   };
@@ -259,7 +260,7 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
     const GraphConvolution& c = plan.convolution;
     Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
     bool is_complete = tensors.x != nullptr && tensors.w != nullptr && tensors.y != nullptr;
-    const Epilogue& epilogue = plan.kernel->problem.epilogue;
+    const Epilogue& epilogue = plan.seen->kernel.problem.epilogue;
     for (std::size_t i = 0; i < epilogue.size(); ++i) {
       if (operand_of(epilogue[i]) == Operand::none) continue;
       tensors.operands[i] = pointer(c.operands[i]);
@@ -274,7 +275,7 @@ bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBac
     if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str()))
       return pass("nothing within the workspace");
     const Arguments arguments{tensors, c.alpha, c.beta};
-    const Work work{*plan.kernel,
+    const Work work{*plan.seen,
                     *choice,
                     handle,
                     arguments,

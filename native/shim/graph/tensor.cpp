@@ -1,5 +1,7 @@
 #include "shim/graph/tensor.hpp"
 
+#include "core/tensors.hpp"
+
 namespace mucudnn::shim {
 namespace {
 
@@ -51,17 +53,7 @@ const char* read_intermediate(const Shadow* from, Tensor& to) {
 }
 
 bool is_packed(const Tensor& tensor, Layout layout) {
-  std::int64_t step = 1;
-  bool packed = true;
-  const auto next = [&](std::size_t axis) {
-    packed = packed && (tensor.sizes[axis] == 1 || tensor.strides[axis] == step);
-    step *= tensor.sizes[axis];
-  };
-  if (layout == Layout::nhwc) next(1);
-  for (std::size_t axis = tensor.sizes.size() - 1; axis >= 2; --axis) next(axis);
-  if (layout == Layout::nchw) next(1);
-  next(0);
-  return packed;
+  return mucudnn::is_packed(tensor.sizes, tensor.strides, static_cast<int>(tensor.sizes.size()), layout);
 }
 
 double factor(const Shadow& operation, cudnnBackendAttributeName_t name, double otherwise) {

@@ -22,7 +22,6 @@ const char* read(const Shadow* from, Tensor& to);
 // Reads a virtual tensor, which passes between two operations and never lies in memory. Returns as read().
 const char* read_intermediate(const Shadow* from, Tensor& to);
 
-// Returns whether the tensor is packed in this layout. The stride of a dimension of size 1 does not matter.
 bool is_packed(const Tensor& tensor, Layout layout);
 
 // Returns alpha or beta of an operation, which the program may set as float or as double.

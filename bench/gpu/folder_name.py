@@ -1,7 +1,7 @@
-"""`python -m bench.gpu.which ENGINE`: the name of its device and library, as that of a results' folder.
+"""`python -m bench.gpu.folder_name ENGINE`: print the results' folder's name, made of device and library.
 
-A process of its own, because one that has opened a GPU keeps some of its memory, and on some machines keeps
-all others out of it.
+This is a process of its own, because a process that has opened a GPU keeps some of its memory, and on some
+machines keeps all other processes out of it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mucudnn.measuring.engines import open_engine
 
 
 def main() -> None:
-    """Print it."""
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu.which", description=__doc__)
+    """Open the engine, and print the name of the results' folder."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.folder_name", description=__doc__)
     parser.add_argument("engine")
     try:
         engine = open_engine(parser.parse_args().engine, 1)

@@ -1,0 +1,44 @@
+"""The bench: the engine that kernels are measured on, and everything that a measurement needs beside it."""
+
+from collections.abc import Iterable, Sequence
+
+from mucudnn._native import Engine
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Listed, Machine
+from mucudnn.costs.table import CostTable
+from mucudnn.listener import Listener
+from mucudnn.measuring.buffers import Extent, measuring_extent
+from mucudnn.measuring.candidates import candidates
+from mucudnn.problems.kernels import Kernel
+
+
+def machine_of(engine: Engine) -> Machine:
+    """Return the machine that an engine's measurements belong to."""
+    return Machine(engine.kind, engine.device, engine.library, engine.threads)
+
+
+class Bench:
+    """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
+
+    Measurements allocate at most `memory_cap` bytes: half of the device's memory that is available when the
+    bench is made.
+    """
+
+    def __init__(self, engine: Engine, cache: Cache, listener: Listener) -> None:
+        self.engine = engine
+        self.machine = machine_of(engine)
+        self.cache = cache
+        self.listener = listener
+        self.memory_cap = engine.available_memory // 2
+
+    def costs(self, kernels: Iterable[Kernel]) -> CostTable:
+        """Return the costs that the cache has of these kernels."""
+        return CostTable.read(self.cache, self.machine, kernels)
+
+    def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
+        """Return the runnable algorithms at each micro-batch size, which the engine or the cache knows."""
+        return candidates(self.engine, self.machine, self.cache, kernel, sizes)
+
+    def extent(self, kernel: Kernel) -> Extent:
+        """Return the extent of the tensors that a kernel is timed on. Raises MucudnnError above the cap."""
+        return measuring_extent(kernel.problem, self.memory_cap, self.engine.bytes_beyond_caches)

@@ -1,0 +1,223 @@
+"""Networks: the steps of a training step or of an inference in order, and what planners ask about them."""
+
+import os
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, UsageError, shown
+from mucudnn.output import write_lines
+from mucudnn.problems.backward import add_backward
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.lifetimes import Checker, Lifetime
+from mucudnn.problems.network_text import format_network, parse_network
+from mucudnn.problems.steps import KINDS, PRESENT, Step, Tensor
+
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor that one step writes and another reads; the steps are given by their index."""
+
+    writer: int
+    reader: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """The way to compute a tensor again: the steps to run again, in order, and the tensors that they need."""
+
+    steps: tuple[Step, ...]
+    sources: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The steps of a training step or of an inference in order, and their tensors.
+
+    Raises UsageError for steps that cannot run in this order: a step reads a tensor before it is written, two
+    steps write the same tensor, and so on. The error names the step and the tensor.
+
+    `lifetimes` says for each tensor when it is used, and when it is in memory.
+    `str(network)` is the text form.
+    """
+
+    tensors: tuple[Tensor, ...] = ()
+    steps: tuple[Step, ...] = ()
+    lifetimes: dict[str, Lifetime] = field(init=False, repr=False, compare=False)
+    _tensors: dict[str, Tensor] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checker = Checker()
+        for tensor in self.tensors:
+            checker.add_tensor(tensor)
+        for step in self.steps:
+            checker.add_step(step)
+        object.__setattr__(self, "tensors", tuple(self.tensors))
+        object.__setattr__(self, "steps", tuple(self.steps))
+        object.__setattr__(self, "lifetimes", checker.finish())
+        object.__setattr__(self, "_tensors", {tensor.name: tensor for tensor in self.tensors})
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor of this name. Raises UsageError."""
+        if name not in self._tensors:
+            raise UsageError(f"the network has no tensor {shown(name)}")
+        return self._tensors[name]
+
+    def step(self, name: str) -> Step:
+        """Return the step of this name. Raises UsageError."""
+        found = next((step for step in self.steps if step.name == name), None)
+        if found is None:
+            raise UsageError(f"the network has no step {shown(name)}")
+        return found
+
+    def kernels(self) -> list[Kernel]:
+        """Return the bag of kernels: identical ones are one, with their count and the name of the first."""
+        merged: dict[Kernel, Kernel] = {}
+        for step in self.steps:
+            for kernel in step.kernels:
+                first = merged.setdefault(kernel, replace(kernel, count=0))
+                merged[kernel] = replace(first, count=first.count + kernel.count)
+        return list(merged.values())
+
+    @property
+    def turn(self) -> int:
+        """The index of the first backward step; the number of steps if there is none."""
+        backward = (index for index, step in enumerate(self.steps) if step.backward_of)
+        return next(backward, len(self.steps))
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """The tensors that the backward steps find in memory and that a planner may remove meanwhile.
+
+        They are those that a step saves, without inputs, parameters and buffers, in the order in which they
+        are written.
+        """
+        names = {name for step in self.steps for name in step.saves}
+        return tuple(
+            tensor
+            for tensor in (self._tensors[name] for step in self.steps for name in step.writes)
+            if tensor.name in names and tensor.kind not in PRESENT
+        )
+
+    def resident(self) -> list[int]:
+        """Return the bytes of all tensors in memory during each step; workspaces come on top."""
+        change = [0] * (len(self.steps) + 1)
+        for name, lifetime in self.lifetimes.items():
+            change[lifetime.alive.start] += self._tensors[name].bytes
+            change[lifetime.alive.stop] -= self._tensors[name].bytes
+        return list(accumulate(change[:-1]))
+
+    def bytes_of(self, *kinds: str) -> int:
+        """Return the bytes of all tensors of these kinds, each memory counted once. Raises UsageError."""
+        unknown = next((kind for kind in kinds if kind not in KINDS), None)
+        if unknown is not None:
+            raise UsageError(f"{shown(unknown)} is no kind of a tensor: the kinds are {', '.join(KINDS)}")
+        overwritten = {tensor.in_place_of for tensor in self.tensors}
+        return sum(
+            tensor.bytes for tensor in self.tensors if tensor.kind in kinds and tensor.name not in overwritten
+        )
+
+    def recomputation(self, name: str) -> Recomputation:
+        """Return the way to compute a tensor again from tensors that are in memory after the forward steps.
+
+        These sources are saved tensors, outputs, inputs, parameters and buffers. Steps between the sources
+        and the tensor run again too. Raises UsageError for a tensor that no forward step writes.
+        """
+        saved = {tensor.name for tensor in self.saved}
+        steps: set[int] = set()
+        sources: dict[str, Tensor] = {}
+        wanted = [self.tensor(name).name]
+        while wanted:
+            produced_at = self.lifetimes[wanted.pop()].produced_at
+            if produced_at is None or produced_at >= self.turn:
+                raise UsageError(f"tensor {shown(name)} cannot be computed again: no forward step writes it")
+            if produced_at in steps:
+                continue
+            steps.add(produced_at)
+            for read in self.steps[produced_at].reads:
+                if read in saved or self._tensors[read].kind != "activation":
+                    sources[read] = self._tensors[read]
+                else:
+                    wanted.append(read)
+        return Recomputation(tuple(self.steps[index] for index in sorted(steps)), tuple(sources.values()))
+
+    def edges(self) -> list[Edge]:
+        """Return the dependencies between steps, ordered by the step that reads."""
+        return [
+            Edge(writer, reader, self._tensors[name])
+            for reader, step in enumerate(self.steps)
+            for name in step.reads
+            if (writer := self.lifetimes[name].produced_at) is not None
+        ]
+
+    def crossing(self, cut: int) -> tuple[Tensor, ...]:
+        """Return the tensors that a pipeline sends forward if it is cut before the step of index `cut`.
+
+        A forward step before the cut writes them, and a forward step after it reads them. Their gradients go
+        back. Inputs are not among them: the caller gives them to every stage.
+        """
+        crossing = {
+            edge.tensor.name: edge.tensor
+            for edge in self.edges()
+            if edge.writer < cut <= edge.reader < self.turn
+        }
+        return tuple(crossing.values())
+
+    def with_backward(self) -> "Network":
+        """Return the network of a training step: these steps, and then their backward steps in reverse order.
+
+        Outputs are differentiated with respect to all parameters. The gradient of a tensor `t` is `t.grad`,
+        and the backward step of a step `s` is `s.backward`, which reads the tensors that `s` saves. Its
+        kernels have the pass `backward_data` if an activation needs a gradient, and `backward_filter` if a
+        parameter does. Each gradient has memory of its own. If several steps read `t`, steps named like the
+        sums that they write add the parts of its gradient in place. For each output, a step stands for the
+        caller's loss: it writes the output's gradient.
+
+        Raises UsageError if the network has backward steps already, or a kernel that cannot be
+        differentiated.
+        """
+        return Network(*add_backward(self.tensors, self.steps))
+
+    def __str__(self) -> str:
+        return format_network(self.tensors, self.steps)
+
+    @classmethod
+    def parse(cls, text: str) -> "Network":
+        """Return the network that a text describes.
+
+        Raises UsageError with the number of the wrong line, and NewerFileError for a newer version's text.
+        """
+        return cls(*parse_network(text))
+
+    def write(self, path: AnyPath) -> None:
+        """Write the text form to a file, whole or not at all. Raises MucudnnError."""
+        write_lines(_path_of(path), [str(self)], "the network")
+
+    @classmethod
+    def read(cls, path: AnyPath) -> "Network":
+        """Read a network from a file.
+
+        Raises MucudnnError with the file and line that cannot be read, NewerFileError for the network of a
+        newer version, and ArgumentTypeError if `path` is no path.
+        """
+        path = _path_of(path)
+        try:
+            return cls.parse(path.read_text("utf-8"))
+        except OSError as error:
+            raise MucudnnError(f"the network {path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise MucudnnError(f"{path} is not a network: it is not text") from None
+        except NewerFileError as error:
+            raise NewerFileError(f"{path}: {error}") from None
+        except ValueError as error:
+            raise MucudnnError(f"{path}: {error}") from None
+
+
+def _path_of(path: AnyPath) -> Path:
+    try:
+        return Path(path)
+    except Exception:  # another library's __fspath__ may raise any error
+        raise ArgumentTypeError(f"path is {shown(path)}, not the path of a network") from None

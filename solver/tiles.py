@@ -1,0 +1,71 @@
+"""Tiles: the division of one sample along its depth or height."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .configuration import MicroConfiguration, Sequential, check_part
+from .reuse import reuse_workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One algorithm measured on a tile, which is a part of one sample along its first spatial axis.
+
+    Args:
+        steps: the tile's length along that axis, at least 1.
+        algorithm: the algorithm's name.
+        time_ms: milliseconds of one run, finite and not negative.
+        workspace: scratch bytes that the run needs, with the copies of the tile, not negative.
+
+    Raises:
+        ValueError: a figure is out of its range; the message holds it.
+    """
+
+    steps: int
+    algorithm: str
+    time_ms: float
+    workspace: int
+
+    def __post_init__(self) -> None:
+        check_part(self, "steps")
+
+    @property
+    def size(self) -> int:
+        """The length in steps."""
+        return self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling(Sequential[Tile]):
+    """Tiles run one after the other on one workspace; their steps add to those of a sample.
+
+    The time is that of one sample.
+
+    Raises:
+        ValueError: there are no tiles.
+    """
+
+    parts: tuple[Tile, ...]
+
+    @property
+    def steps(self) -> int:
+        """The sum of the tiles' steps."""
+        return sum(tile.steps for tile in self.parts)
+
+
+def tile_sample(measured: Iterable[Tile], steps: int, limit: int | None) -> Tiling:
+    """Find the fastest tiling of one sample of so many steps within a limit in bytes.
+
+    Tiles add to the steps of a sample as micro-batches add to the mini-batch: `reuse_workspace` finds them.
+
+    Raises:
+        ValueError: `steps` is less than 1, or an algorithm was given twice at one length.
+        Infeasible: no tiling fits the limit.
+    """
+    parts = [MicroConfiguration(one.steps, one.algorithm, one.time_ms, one.workspace) for one in measured]
+    found = reuse_workspace(parts, steps, limit)
+    return Tiling(
+        tuple(Tile(one.micro_batch, one.algorithm, one.time_ms, one.workspace) for one in found.parts)
+    )
