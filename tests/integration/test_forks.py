@@ -1,4 +1,4 @@
-"""A child of fork() runs what is known and decides what is new, whatever other threads of its parent do."""
+"""A forked child runs and decides convolutions, whatever other threads of its parent do during the fork."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 SECONDS = 60
 
-# Every program below begins with this. The thread of `measuring` sets `stopped` at its first measurement, and
-# goes on when `go_on` is set.
+# The beginning of every program below. The thread of `measuring` sets `stopped` at its first measurement and
+# waits for `go_on`.
 BEGIN = """
 import logging, os, signal, sys, threading, traceback
 from pathlib import Path
@@ -181,7 +181,7 @@ for _ in range(2):
     python(program, tmp_path, MUCUDNN_THREADS="2", OPENBLAS_NUM_THREADS="1")
 
 
-# sqlite counts the locks of a process in its memory, which a child would inherit without the locks.
+# sqlite counts the locks of a process in memory. A forked child inherits the counts, but not the locks.
 def test_a_childs_connection_to_the_cache_holds_locks_of_its_own(tmp_path: Path) -> None:
     program = """
 path = Path(os.environ["MUCUDNN_CACHE"])
@@ -260,7 +260,7 @@ assert plan.digest is plan.digest
     python(program, tmp_path)
 
 
-# OpenBLAS holds locks within a product, which stay held in a child that is forked meanwhile.
+# OpenBLAS holds locks during a product. A child that is forked meanwhile would find them held forever.
 def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
     program = """
 from mucudnn._native import Engine, Problem, host_library

@@ -1,4 +1,4 @@
-"""Every pass, layout, type, algorithm, beta and division, against fp64 by the definition."""
+"""Every pass, layout, type, algorithm, beta and division agrees with the definition in fp64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_algorithm_agrees_with_the_definition(
 
 
 def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
-    """Of images and of volumes, with kernels of these heights and widths."""
+    """Return a strategy for problems on images and volumes, with kernels of these heights and widths."""
     planes = st.tuples(sizes, sizes)
     volumes = st.tuples(st.integers(1, 4), sizes, sizes)
     return st.one_of(planes, volumes).flatmap(lambda kernel: problems(kernel=kernel, plain=True))
@@ -118,7 +118,7 @@ def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engin
     exact = bench.exact()
     whole = np.linalg.norm(bench.run([(64, "ALGO_1")]) - exact)
     divided = np.linalg.norm(bench.run([(1, "ALGO_1")] * 64) - exact)
-    assert divided <= 2 * whole  # summed in 16 bit it would be more than five times
+    assert divided <= 2 * whole  # sums in 16 bits would give more than five times
 
 
 def test_bf16_slices_need_scratch_for_their_sum_beyond_four(engine: Engine) -> None:
@@ -148,7 +148,7 @@ def test_all_four_algorithms_give_the_same_on_more_threads(
         layout=layout,
     )
     bench = Bench(Engine(host_library(), threads=threads), problem, pass_)
-    assert problem.flops > 2e7  # smaller ones stay on one thread
+    assert problem.flops > 2e7  # smaller problems run on one thread
     assert len(bench.runnable(5)) == 4
     assert_each_algorithm_is_right(bench, 1.0, 0.0)
 

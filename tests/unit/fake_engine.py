@@ -1,4 +1,4 @@
-"""An engine whose times and workspaces are formulas, so that decisions can be foretold."""
+"""An engine whose times and workspaces are formulas, so that a test can compute the decision by hand."""
 
 import statistics
 from collections import Counter
@@ -69,7 +69,10 @@ class FakeTimer:
 
 @dataclass(frozen=True)
 class FakeAlgorithm:
-    """Milliseconds and bytes as functions of the mini-batch; its results are off by a factor of 1 + error."""
+    """An algorithm whose milliseconds and bytes are functions of the mini-batch.
+
+    Its results are the exact ones times 1 + error.
+    """
 
     time_ms: Callable[[int], float]
     workspace: Callable[[int], int] = lambda n: 0
@@ -97,7 +100,7 @@ class FakeEngine:
             "HUNGRY": FAST_AND_HUNGRY,
             "NONE": UNSUPPORTED,
         }
-        self.division_factor = 1.0  # how much slower a division is when it is run whole
+        self.division_factor = 1.0  # the time of a division run whole, relative to the sum of its parts
         self.calls: Counter[str] = Counter()
         self.interrupt_after: int | None = None
 
