@@ -49,5 +49,5 @@ def test_runs_rotate_through_more_than_the_caches_hold_where_there_is_room() -> 
     [(8, 1.0, 7), (8, 10.0, 5), (8, 1000.0, 3), (1, 1.0, 8), (1, 1e-3, 8), (2, 1.0, 7)],
 )
 def test_a_measurement_takes_the_runs_that_fit_its_budget(micro_batch: int, run_ms: float, runs: int) -> None:
-    """At most seven, or as many as the division has slices; at least three. One more does not count."""
+    """Expect at most seven runs, or as many as the division has slices; at least three, and one uncounted."""
     assert time_to_measure(PROBLEM, "forward", micro_batch, run_ms) == pytest.approx((1 + runs) * run_ms)
