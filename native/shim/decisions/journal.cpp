@@ -60,7 +60,10 @@ Journal::Entry& Journal::entry_for(const Kernel& kernel) {
   const std::lock_guard<Journal> lock(*this);
   Entry& entry = entries_[key_of(line)];
   for (const std::string_view document : std::exchange(entry.unread, {})) {
-    if (auto plan = parse_document(document)) take(std::move(*plan), kernel, entry.sizes);
+    std::string damage;
+    if (auto plan = parse_document(document, &damage)) take(std::move(*plan), kernel, entry.sizes);
+    if (!damage.empty())
+      warn_once(damaged_, "earlier measurements in '" + path_ + "' are left out: " + damage);
   }
   return entry;
 }
@@ -112,6 +115,10 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) const {
   } catch (const std::runtime_error& error) {
     log(LogLevel::warning, std::string("measurements are not kept: ") + error.what());
   }
+}
+
+void Journal::warn_once(bool& warned, const std::string& message) const {
+  if (!std::exchange(warned, true)) log(LogLevel::warning, message);
 }
 
 void Journal::restart_in_child() noexcept {

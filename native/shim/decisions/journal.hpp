@@ -61,12 +61,14 @@ class Journal {
   static Key key_of(std::string_view line);
   void index();
   void take(Plan plan, const Kernel& kernel, Sizes& sizes) const;
+  void warn_once(bool& warned, const std::string& message) const;
 
   std::string path_;
   Identity identity_;
   std::string text_;  // the file's content when this process opened it
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
+  bool damaged_ = false;  // a document could not be read, and the user was told
 };
 
 // The key is the identity of the measurements.
