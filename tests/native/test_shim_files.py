@@ -56,6 +56,17 @@ def test_a_record_and_a_journal_that_are_links_are_one_warning_and_their_targets
     assert precious.read_text() == ""
 
 
+def test_a_plans_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    plan = tmp_path / "sent.plan"
+    hostile = "\x1b]0;title\x07\x7f\x9b2J\tcafé"
+    plan.write_text(f"mucudnn plan 1\ndevice {hostile}\nend 0\n", encoding="utf-8")
+    found = run_under_shim(
+        [case(SMALL, "forward")], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
+    )
+    [warning] = found.warnings
+    assert r"its device is '\x1b]0;title\x07\x7f\xc2\x9b2J\x09café', here it is '" in warning
+
+
 def test_a_folder_of_the_cache_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "folder").symlink_to(tmp_path / "disk")
