@@ -109,7 +109,8 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
         exists = os.path.exists(command[0])
         reason = "is not a program that may be run" if exists else "there is no such command"
         raise CannotRunError(f"{command[0]}: {reason}", 126 if exists else 127)
-    environment = preloading(shim, {**os.environ, **variables()})
+    # The drop-in in this process, and in none of its children, says if nobody ever called cuDNN.
+    environment = preloading(shim, {**os.environ, **variables(), "MUCUDNN_RUN": str(os.getpid())})
     # Python ignores SIGPIPE, and the program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:

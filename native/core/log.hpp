@@ -5,7 +5,8 @@
 
 namespace mucudnn {
 
-enum class LogLevel { off, warning, info, debug };
+// At the level `summary` the drop-in also says, at the end of a process, what it did.
+enum class LogLevel { off, warning, summary, info, debug };
 
 // Sets the level of the process, which is `warning` until then.
 void set_log_level(LogLevel level) noexcept;

@@ -134,10 +134,10 @@ const std::vector<Setting>& settings() {
        store_name<&Options::strict>,
        {"caller", "strict"}},
       {"MUCUDNN_LOG",
-       "messages under `mucudnn run`: off, warning, info or debug",
+       "messages under `mucudnn run`: off, warning, summary, info or debug",
        Kind::name,
        store_name<&Options::log_level>,
-       {"off", "warning", "info", "debug"}},
+       {"off", "warning", "summary", "info", "debug"}},
   };
   return table;
 }

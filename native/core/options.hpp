@@ -28,7 +28,7 @@ struct Options {
   std::string cache;
   bool strict = false;  // exclude FFT and Winograd
   int threads = 1;      // threads of the host engine
-  LogLevel log_level = LogLevel::warning;
+  LogLevel log_level = LogLevel::summary;
 };
 
 // An environment variable that the package and the drop-in read.

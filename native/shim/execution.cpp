@@ -136,7 +136,8 @@ bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
   std::int64_t done = 0;
   try {
     choice.division->run(work.handle, work.arguments, work.workspace, done);
-    choice.configuration.size() > 1 ? state.tally().divided() : state.tally().exchanged();
+    choice.configuration.size() > 1 ? state.tally().divided(choice.workspace)
+                                    : state.tally().exchanged(choice.workspace);
     status = CUDNN_STATUS_SUCCESS;
     return true;
   } catch (const std::exception& error) {

@@ -257,8 +257,10 @@ void State::warn_rescued(std::int64_t needed, std::int64_t given) noexcept {
 
 void State::finish() noexcept {
   try {
-    const std::string text = tally_.text();
-    if (!text.empty() && options_.mode != Mode::record) log(LogLevel::info, text);
+    const bool is_long = is_logged(LogLevel::info);
+    const std::string text = is_long ? tally_.text() : tally_.summary();
+    if (!text.empty() && options_.mode != Mode::record)
+      log(LogLevel::summary, is_long ? text : text + "; MUCUDNN_LOG=info for more");
     if (!options_.record.empty()) add_to_record(options_.record, kernels_);
   } catch (const std::exception& error) {
     log(LogLevel::warning, std::string("not recorded: ") + error.what());

@@ -10,8 +10,8 @@ namespace mucudnn::shim {
 
 class Tally {
  public:
-  void divided() noexcept { count(divided_); }
-  void exchanged() noexcept { count(exchanged_); }
+  void divided(std::int64_t workspace) noexcept { count(divided_, workspace); }
+  void exchanged(std::int64_t workspace) noexcept { count(exchanged_, workspace); }
   void rescued() noexcept { count(rescued_); }
   // `reason` must live as long as the process: it is compared by address.
   void passed(const char* reason) noexcept;
@@ -20,6 +20,8 @@ class Tally {
 
   // Returns "12 of 14 convolutions divided, 2 passed through (reason)"; empty if there were none.
   std::string text() const;
+  // Returns "12 of 14 convolutions divided, workspace at most 48 MiB"; empty if there were none.
+  std::string summary() const;
   void reset() noexcept;
 
  private:
@@ -33,10 +35,15 @@ class Tally {
   // Returns null if all slots are taken by other reasons.
   Reason* slot_of(const char* reason) noexcept;
   static void count(Counter& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
+  void count(Counter& counter, std::int64_t workspace) noexcept;
+  std::int64_t passed_through() const noexcept;
+  // Returns the counts that both texts begin with; empty if there were no convolutions.
+  std::string beginning() const;
 
   Counter divided_{0};
   Counter exchanged_{0};            // undivided, but by another algorithm than the caller's
   Counter rescued_{0};              // in slices, because the caller's workspace was too small
+  Counter most_workspace_{0};       // bytes, of the first two
   std::array<Reason, 64> reasons_;  // more slots than the code has reasons
 };
 

@@ -48,7 +48,7 @@ def test_a_program_gets_the_answers_that_it_gets_alone(habit: Habit, build: Path
 def test_a_program_gets_every_function_from_the_shim(habit: Habit, tmp_path: Path) -> None:
     names = sorted(known_functions())
     client = build_symbols(habit, tmp_path, names)
-    under = run_under_mucudnn(*client, MUCUDNN_LIBRARY="host")
+    under = run_under_mucudnn(*client, MUCUDNN_LIBRARY="host", MUCUDNN_LOG="warning")
     assert under.stdout.splitlines() == [f"{name} {SHIM}" for name in names], under.stderr
     assert (under.returncode, under.stderr) == (0, "")
 
@@ -63,7 +63,7 @@ def test_convolutions_have_the_same_results(
     program = tmp_path / client
     source = HERE.parent / "native" / f"{client}.c"
     compile_c(f"-I{NATIVE / 'abi'}", source, "-o", program, *libraries, "-pthread", "-ldl")
-    under = run_under_mucudnn(program, *arguments, MUCUDNN_LIBRARY="host")
+    under = run_under_mucudnn(program, *arguments, MUCUDNN_LIBRARY="host", MUCUDNN_LOG="warning")
     assert (under.returncode, under.stdout, under.stderr) == (0, answer, "")
 
 

@@ -15,12 +15,16 @@ from programs import SHIM, compile_c, environment, host_engine_folders, run, run
 from mucudnn import _native
 
 HOST = _native.host_library()
+EXAMPLE = Path(__file__).parents[2] / "examples" / "one_convolution.py"
 ASK = """
 import ctypes
 cudnn = ctypes.CDLL("libcudnn.so.9")
 cudnn.cudnnGetVersion.restype = ctypes.c_size_t
 print(cudnn.cudnnGetVersion(), cudnn.cudnnCreate(None))
 """
+NEVER_OPENED = (
+    "mucudnn: cuDNN was never opened through mucudnn, which saw no convolution; see `mucudnn doctor`\n"
+)
 NO_ANSWER = "0 1001\n"  # CUDNN_STATUS_NOT_INITIALIZED
 
 
@@ -44,10 +48,45 @@ def ask_preloaded(**changes: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_example_of_the_docs_runs_and_takes_the_workspace_that_they_name() -> None:
-    example = Path(__file__).parents[2] / "examples" / "one_convolution.py"
-    result = run_under_mucudnn(sys.executable, str(example), MUCUDNN_LIBRARY="host", MUCUDNN_MODE="off")
+    result = run_under_mucudnn(sys.executable, str(EXAMPLE), MUCUDNN_LIBRARY="host", MUCUDNN_MODE="off")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines() == ["told of 138461248 bytes of workspace", "mean square 561.9"]
+
+
+def test_a_program_ends_with_a_line_about_its_convolutions(tmp_path: Path) -> None:
+    shared = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_CACHE": str(tmp_path / "cache")}
+    limited = {**shared, "MUCUDNN_WORKSPACE_LIMIT": "8MiB", "MUCUDNN_BATCH_POLICY": "power_of_two"}
+    under = run_under_mucudnn(sys.executable, str(EXAMPLE), **limited)
+    told = int(under.stdout.split()[2])
+    line = re.compile(
+        r"mucudnn: ([0-3]) of 3 convolutions divided(?:, [0-3] by a faster algorithm)?, workspace at most "
+        r"(\d+(?:\.\d)? (?:KiB|MiB)|\d+ bytes); MUCUDNN_LOG=info for more\n"
+    )
+    found = line.fullmatch(under.stderr)
+    assert found, under.stderr
+    number, unit = found[2].split()
+    size = float(number) * {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20}[unit]
+    assert size <= told * 1.1
+    preloaded = run(sys.executable, str(EXAMPLE), LD_PRELOAD=str(SHIM), MUCUDNN_MODE="online", **limited)
+    assert line.fullmatch(preloaded.stderr), "the line does not depend on `mucudnn run`"
+    for level in ("warning", "off"):
+        assert run_under_mucudnn(sys.executable, str(EXAMPLE), **limited, MUCUDNN_LOG=level).stderr == ""
+
+
+def test_a_program_that_never_opens_cudnn_is_told_so_once_and_its_helpers_are_silent() -> None:
+    helpers = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
+    assert run_under_mucudnn(sys.executable, "-c", helpers).stderr == NEVER_OPENED
+    for changes in ({"MUCUDNN_LOG": "off"}, {"MUCUDNN_LOG": "warning"}, {"MUCUDNN_MODE": "off"}):
+        assert run_under_mucudnn(sys.executable, "-c", helpers, **changes).stderr == ""
+    preloaded = run(sys.executable, "-c", helpers, LD_PRELOAD=str(SHIM), MUCUDNN_MODE="online")
+    assert preloaded.stderr == ""
+
+
+def test_a_program_whose_child_calls_cudnn_is_not_told_that_nobody_opened_it() -> None:
+    ask_in_child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ASK!r}], check=True)"
+    result = run_under_mucudnn(sys.executable, "-c", ask_in_child, MUCUDNN_LIBRARY="host")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert not list(Path("/dev/shm").glob("mucudnn-run-*"))
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
@@ -88,7 +127,8 @@ def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(
         f"LD_LIBRARY_PATH={SHIM.parent}:/nowhere",
         "MUCUDNN_MODE=online",
     }
-    assert {line for line in under if not line.startswith("LC_CTYPE=")} == plain | added
+    own = ("LC_CTYPE=", "MUCUDNN_RUN=")
+    assert {line for line in under if not line.startswith(own)} == plain | added
 
 
 def test_children_are_run_the_same_way_once() -> None:
@@ -142,7 +182,7 @@ def test_what_cannot_be_run_has_the_exit_code_of_shells(
         ("MUCUDNN_LIBRARY", "/no/such/library.so", 4, "there is no file /no/such/library.so"),
         ("MUCUDNN_LIBRARY", "/", 4, "there is no file /"),
         ("MUCUDNN_LIBRARY", "libcudnn.so.9", 2, "neither 'host' nor the absolute path of a library"),
-        ("MUCUDNN_LOG", "loud", 2, "'loud' is not one of: off, warning, info, debug"),
+        ("MUCUDNN_LOG", "loud", 2, "'loud' is not one of: off, warning, summary, info, debug"),
         ("MUCUDNN_MODE", "fast", 2, "'fast' is not one of: "),
     ],
 )
@@ -227,7 +267,7 @@ def test_a_program_that_opens_a_path_escapes_and_runs_as_it_does_alone(answer: s
     result = run_under_mucudnn(
         sys.executable, "-c", ASK.replace("libcudnn.so.9", HOST), MUCUDNN_LIBRARY=str(SHIM)
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, answer, NEVER_OPENED)
 
 
 def test_the_library_of_a_python_package_is_found_beside_its_other_packages(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ struct RealLibrary {
 // itself is opening it: the library's constructors may call cuDNN. Throws std::bad_alloc.
 const RealLibrary* real_library();
 
+// Returns whether this process has called a function of cuDNN, and the drop-in has looked for the library.
+bool has_called_cudnn() noexcept;
+
 // Opens the library that the options name. Without a name, opens the first cuDNN among find_libraries().
 RealLibrary open_real_library(const Options& options);
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "abi/cudnn.h"
+#include "shim/entry/program_of_run.hpp"
 #include "shim/entry/real_library.hpp"
 
 extern "C" {
@@ -19,6 +20,8 @@ void* mucudnn_resolve(std::size_t index) noexcept;
 
 namespace mucudnn::shim {
 namespace {
+
+std::atomic<const RealLibrary*> published{nullptr};
 
 constexpr char kNoLibrary[] = "mucudnn found no cuDNN to pass this call on to";
 
@@ -72,8 +75,9 @@ void report(const RealLibrary& library, const std::vector<std::string>& complain
 
 }  // namespace
 
+bool has_called_cudnn() noexcept { return published.load(std::memory_order_acquire) != nullptr; }
+
 const RealLibrary* real_library() {
-  static std::atomic<const RealLibrary*> published{nullptr};
   if (const RealLibrary* library = published.load(std::memory_order_acquire)) return library;
 
   static thread_local bool opening = false;
@@ -90,6 +94,7 @@ const RealLibrary* real_library() {
   const RealLibrary* first = nullptr;
   if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
   set_log_level(options.log_level);
+  tell_program_of_run();
   report(*mine, complaints);
   return mine.release();
 }
