@@ -60,7 +60,8 @@ class LockedFile {
 
 enum class Links { followed, refused };
 
-// Returns the contents of a regular file without taking the lock. Never waits for the other end of a pipe.
+// Returns the contents of a regular file of up to 256 MiB without taking the lock. Never waits for the other
+// end of a pipe.
 // Throws std::runtime_error.
 std::string read_file(const std::string& path, Links links = Links::followed);
 

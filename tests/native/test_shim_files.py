@@ -67,6 +67,22 @@ def test_a_plans_control_characters_do_not_reach_the_terminal(tmp_path: Path) ->
     assert r"its device is '\x1b]0;title\x07\x7f\xc2\x9b2J\x09café', here it is '" in warning
 
 
+def test_a_file_of_a_terabyte_is_a_warning_and_is_not_read(tmp_path: Path) -> None:
+    plan = tmp_path / "huge.plan"
+    for file in (plan, journal_in(tmp_path)):
+        file.touch()
+        os.truncate(file, 1 << 40)
+    one = case(SMALL, "forward")
+    planned = run_under_shim(
+        [one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
+    )
+    [warning] = planned.warnings
+    assert f"'{plan}' cannot be read: File too large; calls are passed on" in warning
+    [warning] = run_online(tmp_path, one, MUCUDNN_LOG="warning").warnings
+    assert warning.startswith("mucudnn: earlier measurements are not known: ")
+    assert warning.endswith(" cannot be read: File too large")
+
+
 def test_a_folder_of_the_cache_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "folder").symlink_to(tmp_path / "disk")
