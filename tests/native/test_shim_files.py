@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from reference import PASSES
@@ -26,6 +27,16 @@ def test_a_record_stays_whole_where_it_cannot_be_written_and_the_warning_says_wh
     assert found.stderr == f"mucudnn: not recorded: '{record}' cannot be written: File too large\n"
     assert record.read_text() == before
     assert [file.name for file in tmp_path.iterdir() if "network" in file.name] == ["network.txt"]
+
+
+def test_processes_that_end_at_the_same_time_all_add_to_the_record(tmp_path: Path) -> None:
+    recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": str(tmp_path / "network.txt")}
+    folders = [tmp_path / str(number) for number in range(6)]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda folder: run_under_shim([case(SMALL, "forward")], folder, **recording), folders))
+    assert "# forward*6\n" in (tmp_path / "network.txt").read_text()
 
 
 def test_a_record_keeps_its_permissions_and_a_new_one_is_for_its_user_alone(tmp_path: Path) -> None:
