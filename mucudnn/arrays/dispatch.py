@@ -205,10 +205,10 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         configuration = _decide(device.engine, kernel, limit_of(call.workspace))
     tiles = isinstance(configuration, Tiling)
     count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
-    if refusal := refusal_of_slices(problem, call.pass_, count):
+    if refusal := refusal_of_slices(kernel, count):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     try:
-        division = device.engine.prepare(problem, call.pass_, configuration.slices, tiles=tiles)
+        division = device.engine.prepare(kernel, configuration.slices, tiles=tiles)
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, because it was made for another engine: {error}"

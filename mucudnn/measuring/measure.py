@@ -129,8 +129,7 @@ def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspa
         times, status = [], SUCCESS
         try:
             times = engine.measure(
-                kernel.at(task.micro_batch).problem,
-                kernel.pass_,
+                kernel.at(task.micro_batch),
                 task.algorithm,
                 tensors.x,
                 tensors.w,
@@ -154,7 +153,7 @@ def _make_measurement(engine: Engine, task: Task, status: str, times: list[float
     median = statistics.median(times) if times else None
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
     # Every division in more slices than can be summed in place needs the same accumulator.
-    accumulator = engine.accumulator_size(task.kernel.problem, task.kernel.pass_, MOST_SLICES_IN_PLACE + 1)
+    accumulator = engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,
         algorithm=task.algorithm,

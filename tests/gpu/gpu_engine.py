@@ -15,8 +15,9 @@ from pathlib import Path
 
 from reference import Array, Bench
 
-from mucudnn._native import Candidate, Engine, EngineError, Problem, cudart_library, host_library
+from mucudnn._native import Candidate, Engine, EngineError, cudart_library, host_library
 from mucudnn.measuring.engines import open_engine
+from mucudnn.problems.kernels import Kernel
 
 _CHOICE = os.environ.get("TEST_GPU_ENGINE", "cudnn")
 ON_GPU = _CHOICE == "cudnn"
@@ -44,15 +45,15 @@ def engine_environment() -> dict[str, str]:
 class GpuBench(Bench):
     """Asks the library once for each size: its engines take a while to say what they need."""
 
-    def __init__(self, engine: Engine, problem: Problem, pass_: str) -> None:
-        super().__init__(engine, problem, pass_)
+    def __init__(self, engine: Engine, kernel: Kernel) -> None:
+        super().__init__(engine, kernel)
         self._candidates: dict[int, list[Candidate]] = {}
         self.expected = self.exact()
 
     def candidates(self, mini_batch: int) -> list[Candidate]:
         """Those that say that they run."""
         if mini_batch not in self._candidates:
-            found = self.engine.enumerate(self.problem.replace(mini_batch=mini_batch), self.pass_)
+            found = self.engine.enumerate(self.kernel.at(mini_batch))
             self._candidates[mini_batch] = [c for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
         return self._candidates[mini_batch]
 

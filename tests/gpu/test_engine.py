@@ -16,6 +16,7 @@ from programs import environment
 from reference import EPSILON, PASSES, Array
 
 from mucudnn._native import Engine, EngineError
+from mucudnn.problems.kernels import Kernel
 
 pytestmark = pytest.mark.gpu
 
@@ -48,7 +49,7 @@ def is_graph_engine(name: str) -> bool:
 def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
     text: str, column: str, pass_: str, layout: str, engine: Engine, record_property: Record
 ) -> None:
-    bench = GpuBench(engine, problem(text, column, layout), pass_)
+    bench = GpuBench(engine, Kernel(problem(text, column, layout), pass_))
     whole = bench.problem.mini_batch
     own = {c.algorithm: (c.notes, distance(bench, y)) for c, y in bench.results(whole)}
     for name, (notes, error) in own.items():
@@ -67,7 +68,7 @@ def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
 @pytest.mark.parametrize("text", [STRIDED, POINTWISE])
 def test_strides_and_single_points(text: str, column: str, engine: Engine) -> None:
     for pass_ in PASSES:
-        bench = GpuBench(engine, problem(text, column), pass_)
+        bench = GpuBench(engine, Kernel(problem(text, column), pass_))
         candidate, result = next(bench.results(4, 4))
         assert distance(bench, result) <= tolerance(bench, "winograd", ""), candidate.algorithm
 
@@ -75,26 +76,26 @@ def test_strides_and_single_points(text: str, column: str, engine: Engine) -> No
 @pytest.mark.parametrize("column", ["strict", "f16"])
 def test_both_apis_have_algorithms_for_every_pass(column: str, engine: Engine) -> None:
     for pass_ in PASSES:
-        names = GpuBench(engine, problem(SQUARE, column), pass_).runnable(8)
+        names = GpuBench(engine, Kernel(problem(SQUARE, column), pass_)).runnable(8)
         assert any(map(is_graph_engine, names)), pass_
         assert not all(map(is_graph_engine, names)), pass_
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_times_are_measured_for_both_apis(pass_: str, engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "strict"), pass_)
+    bench = GpuBench(engine, Kernel(problem(SQUARE, "strict"), pass_))
     names = bench.runnable(8)
     for name in (next(n for n in names if not is_graph_engine(n)), next(filter(is_graph_engine, names))):
         scratch = engine.allocate(bench.workspace([(8, name)]))
         memory = bench.memory.values()
-        times = engine.measure(bench.problem, pass_, name, *memory, scratch, repeats=5, budget_ms=1000)
+        times = engine.measure(bench.kernel, name, *memory, scratch, repeats=5, budget_ms=1000)
         assert 3 <= len(times) <= 5
         assert all(time > 0 for time in times)
 
 
 @pytest.mark.parametrize("slices", [2, 4])
 def test_slices_of_bf16_filter_gradients_are_added_in_the_output(slices: int, engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "bf16"), "backward_filter")
+    bench = GpuBench(engine, Kernel(problem(SQUARE, "bf16"), "backward_filter"))
     sizes = [8 // slices] * slices
     epsilon = EPSILON[bench.problem.data_type]
     bounds = {
@@ -111,22 +112,22 @@ def test_slices_of_bf16_filter_gradients_are_added_in_the_output(slices: int, en
 
 
 def test_more_slices_than_are_added_in_the_output_are_refused(engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "bf16"), "backward_filter")
-    assert engine.accumulator_size(bench.problem, "backward_filter", 8) is None
+    bench = GpuBench(engine, Kernel(problem(SQUARE, "bf16"), "backward_filter"))
+    assert engine.accumulator_size(bench.kernel, 8) is None
     with pytest.raises(EngineError, match="cannot sum 8 slices"):
         bench.run([(1, bench.runnable(1)[0])] * 8)
 
 
 def test_a_filter_gradient_in_fp16_is_refused_in_more_slices_than_one(engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "f16"), "backward_filter")
-    assert engine.accumulator_size(bench.problem, "backward_filter", 2) is None
+    bench = GpuBench(engine, Kernel(problem(SQUARE, "f16"), "backward_filter"))
+    assert engine.accumulator_size(bench.kernel, 2) is None
     with pytest.raises(EngineError, match="a filter gradient in f16 in 2 slices is refused"):
         bench.run([(4, bench.runnable(4)[0])] * 2)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_output_is_not_read_where_beta_is_0(pass_: str, engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "strict"), pass_)
+    bench = GpuBench(engine, Kernel(problem(SQUARE, "strict"), pass_))
     results = list(bench.results(8, over=float("nan")))
     assert results
     for candidate, result in results:
@@ -153,9 +154,10 @@ DIGESTS = """
 import hashlib, json, sys
 from gpu_engine import GpuBench, open_gpu_engine
 from gpu_problems import SQUARE, problem
+from mucudnn.problems.kernels import Kernel
 found, engine = {}, open_gpu_engine()
 for pass_ in ("forward", "backward_data", "backward_filter"):
-    bench = GpuBench(engine, problem(SQUARE, sys.argv[1]), pass_)
+    bench = GpuBench(engine, Kernel(problem(SQUARE, sys.argv[1]), pass_))
     for candidate, result in bench.results(4, 4):
         if "deterministic" in candidate.notes.split():
             found[pass_ + " " + candidate.algorithm] = hashlib.sha256(result.tobytes()).hexdigest()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import sys
 
-from mucudnn._native import EngineError, Planner, Problem, parse_descriptor
+from mucudnn._native import EngineError, Planner, parse_descriptor
+from mucudnn.problems.kernels import Kernel
 
 
-def again(planner: Planner, problem: Problem, pass_: str, algorithm: str) -> int | None:
+def again(planner: Planner, kernel: Kernel, algorithm: str) -> int | None:
     try:
-        return planner.workspace(problem, pass_, algorithm)
+        return planner.workspace(kernel, algorithm)
     except EngineError:
         return None
 
@@ -25,11 +26,11 @@ def main() -> None:
     planner = Planner("libcudnn.so.9", wanted["device"])
     answers = []
     for descriptor, pass_ in wanted["kernels"]:
-        problem, _, _ = parse_descriptor(descriptor)
+        kernel = Kernel(parse_descriptor(descriptor)[0], pass_)
         answers.append(
             [
-                (c.algorithm, c.status, c.workspace, c.notes, again(planner, problem, pass_, c.algorithm))
-                for c in planner.enumerate(problem, pass_)
+                (c.algorithm, c.status, c.workspace, c.notes, again(planner, kernel, c.algorithm))
+                for c in planner.enumerate(kernel)
             ]
         )
     json.dump(answers, sys.stdout)

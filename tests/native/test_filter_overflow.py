@@ -39,10 +39,10 @@ LARGEST = {"f16": 4e5, "bf16": 2.5e38, "f32": 2.5e38}  # beyond fp16's range, an
 
 
 class Cancelling(Bench):
-    """A bench on values whose gradients nearly cancel."""
+    """A kernel on values whose gradients nearly cancel."""
 
     def __init__(self, engine: Engine, problem: Problem, seed: int = 1) -> None:
-        super().__init__(engine, problem, GRADIENT)
+        super().__init__(engine, Kernel(problem, GRADIENT))
         for name, values in cancelling(problem, LARGEST[problem.data_type], seed).items():
             in_memory = values if problem.layout == "nchw" else np.moveaxis(values, 1, -1)
             self.memory[name].write(problem.data_type, in_memory.reshape(-1))
@@ -79,7 +79,7 @@ def plan_of(chosen: Configuration, *others: Configuration, tiles: Tiling | None 
 @pytest.mark.parametrize("data_type", ["f32", "f64", "f16", "bf16"])
 def test_slices_with_outputs_of_their_own_are_not_summed(data_type: str, pass_: str) -> None:
     problem = PROBLEM.replace(data_type=data_type)
-    assert most_slices(problem, pass_) == most_slices_in_place(problem, pass_) > 2**62
+    assert most_slices(Kernel(problem, pass_)) == most_slices_in_place(Kernel(problem, pass_)) > 2**62
 
 
 @pytest.mark.parametrize(("data_type", "in_place"), [("f32", 2**62), ("f64", 2**62), ("bf16", 4)])
@@ -87,14 +87,14 @@ def test_filter_gradients_with_the_range_of_fp32_are_divided_into_any_number_of_
     data_type: str, in_place: int
 ) -> None:
     problem = PROBLEM.replace(data_type=data_type)
-    assert most_slices(problem, GRADIENT) > 2**62
-    assert min(most_slices_in_place(problem, GRADIENT), 2**62) == in_place
+    assert most_slices(Kernel(problem, GRADIENT)) > 2**62
+    assert min(most_slices_in_place(Kernel(problem, GRADIENT)), 2**62) == in_place
 
 
 def test_a_filter_gradient_in_fp16_has_one_slice(engine: Engine) -> None:
-    assert most_slices(PROBLEM, GRADIENT) == most_slices_in_place(PROBLEM, GRADIENT) == 1
-    assert engine.accumulator_size(PROBLEM, GRADIENT, 1) == 0
-    assert engine.accumulator_size(PROBLEM, GRADIENT, 2) is None
+    assert most_slices(Kernel(PROBLEM, GRADIENT)) == most_slices_in_place(Kernel(PROBLEM, GRADIENT)) == 1
+    assert engine.accumulator_size(Kernel(PROBLEM, GRADIENT), 1) == 0
+    assert engine.accumulator_size(Kernel(PROBLEM, GRADIENT), 2) is None
 
 
 REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice may overflow"
@@ -108,15 +108,15 @@ def test_divisions_of_a_filter_gradient_in_fp16_are_refused(engine: Engine, size
         bench.check(bench.run(parts, over=0.0))
         return
     with pytest.raises(EngineError, match=re.escape(REFUSED.format(len(sizes)))):
-        engine.prepare(PROBLEM, GRADIENT, parts)
+        engine.prepare(Kernel(PROBLEM, GRADIENT), parts)
 
 
 @pytest.mark.parametrize("mini_batch", [1, 8])
 def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine: Engine) -> None:
     problem = PROBLEM.replace(mini_batch=mini_batch)
-    half = tile_steps(problem, GRADIENT) // 2
+    half = tile_steps(Kernel(problem, GRADIENT)) // 2
     with pytest.raises(EngineError, match=re.escape(REFUSED.format(2 * mini_batch))):
-        engine.prepare(problem, GRADIENT, [(half, "ALGO_1")] * 2, tiles=True)
+        engine.prepare(Kernel(problem, GRADIENT), [(half, "ALGO_1")] * 2, tiles=True)
 
 
 # --- what is decided ---

@@ -10,10 +10,19 @@ from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import ALL_TYPES, OUTPUT, PASSES, Array, Bench, assert_each_algorithm_is_right, problems
+from reference import (
+    ALL_TYPES,
+    OUTPUT,
+    PASSES,
+    Array,
+    Bench,
+    assert_each_algorithm_is_right,
+    problems,
+)
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 MODES = ("INSTANT", "A", "B", "FALLBACK")
 
@@ -56,7 +65,7 @@ class GraphBench(Bench):
 def test_every_engine_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(GraphBench(engine, problem, pass_), alpha, beta)
+    assert_each_algorithm_is_right(GraphBench(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=40)
@@ -68,12 +77,15 @@ def test_every_engine_agrees_with_the_definition(
 def test_transforms_agree_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(GraphBench(engine, problem, pass_), 1.0, beta)
+    assert_each_algorithm_is_right(GraphBench(engine, Kernel(problem, pass_)), 1.0, beta)
 
 
 @each_pass
 def test_an_engine_gives_the_bytes_of_the_legacy_algorithm_of_its_number(engine: Engine, pass_: str) -> None:
-    legacy, graph = Bench(engine, PLAIN, pass_), GraphBench(engine, PLAIN, pass_)
+    legacy, graph = (
+        Bench(engine, Kernel(PLAIN, pass_)),
+        GraphBench(engine, Kernel(PLAIN, pass_)),
+    )
     assert set(legacy.runnable(3)) == set(LEGACY_NUMBERS[pass_])
     for algorithm in LEGACY_NUMBERS[pass_]:
         one, other = (bench.run([(3, algorithm)], alpha=0.5, beta=2) for bench in (legacy, graph))
@@ -82,7 +94,7 @@ def test_an_engine_gives_the_bytes_of_the_legacy_algorithm_of_its_number(engine:
 
 @each_pass
 def test_with_beta_zero_an_output_full_of_nan_is_not_read(engine: Engine, pass_: str) -> None:
-    bench = GraphBench(engine, PLAIN, pass_)
+    bench = GraphBench(engine, Kernel(PLAIN, pass_))
     for algorithm in LEGACY_NUMBERS[pass_]:
         assert np.isfinite(bench.run([(3, algorithm)], over=np.nan)).all()
 
@@ -90,7 +102,7 @@ def test_with_beta_zero_an_output_full_of_nan_is_not_read(engine: Engine, pass_:
 @each_pass
 def test_workspaces_are_those_of_the_legacy_api(engine: Engine, pass_: str) -> None:
     graph = client.graph([client.operation(PLAIN, pass_)])
-    for candidate in engine.enumerate(PLAIN, pass_):
+    for candidate in engine.enumerate(Kernel(PLAIN, pass_)):
         if candidate.status != "CUDNN_STATUS_SUCCESS":
             continue
         config = client.config(graph, LEGACY_NUMBERS[pass_][candidate.algorithm])

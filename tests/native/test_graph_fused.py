@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reference import EPSILON, Array, Bench, problems
 
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 PROPAGATE_NAN = ("POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [1])
 
@@ -36,7 +37,7 @@ def run(
 
 def operands(engine: Engine, problem: Problem) -> tuple[Bench, Array, Array]:
     """Values of x, w and y, of a residual and of a bias, as the data type has them."""
-    bench = Bench(engine, problem, "forward")
+    bench = Bench(engine, Kernel(problem, "forward"))
     random = np.random.default_rng(7)
     shape = shapes(problem)["y"]
     rounded = [

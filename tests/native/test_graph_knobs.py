@@ -18,6 +18,7 @@ from reference import OUTPUT, PASSES, Array, Bench, problems
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 TILE_SIZE = 2  # the knob's type
 SIZES = range(5)  # its values
@@ -85,14 +86,14 @@ class TiledBench(Bench):
 def test_every_tile_size_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, tile_size: int, beta: float
 ) -> None:
-    bench = TiledBench(engine, problem, pass_)
+    bench = TiledBench(engine, Kernel(problem, pass_))
     error = np.linalg.norm(bench.output(tile_size, 0.5, beta) - bench.exact(alpha=0.5, beta=beta))
     assert error <= bench.tolerance("GEMM", alpha=0.5, beta=beta)
 
 
 @given(problem=problems(), pass_=st.sampled_from(PASSES))
 def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Problem, pass_: str) -> None:
-    bench = TiledBench(engine, problem, pass_)
+    bench = TiledBench(engine, Kernel(problem, pass_))
     sizes = [bench.workspace(tile_size) for tile_size in SIZES]
     assert sizes == sorted(sizes, reverse=True)
 
@@ -102,7 +103,7 @@ def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Proble
 def test_nothing_is_written_beyond_the_workspace(
     engine: Engine, problem: Problem, pass_: str, tile_size: int
 ) -> None:
-    bench = TiledBench(engine, problem, pass_)
+    bench = TiledBench(engine, Kernel(problem, pass_))
     plan, size = client.plan(bench.config(tile_size)), bench.workspace(tile_size)
     memory = {UIDS[key]: stored(value, "f32", problem.layout) for key, value in bench.values.items()}
     workspace = np.full(size + 4096, 165, np.uint8)
@@ -115,14 +116,14 @@ def test_nothing_is_written_beyond_the_workspace(
 def test_each_step_halves_the_workspace_of_a_large_problem(engine: Engine, pass_: str) -> None:
     sizes = (32, 64)  # and a kernel that no factor in the workspace is as large as
     large = Problem(mini_batch=32, in_channels=2, out_channels=2, input=sizes, kernel=(3, 3), padding=1)
-    needs = [TiledBench(engine, large, pass_).workspace(tile_size) for tile_size in SIZES]
+    needs = [TiledBench(engine, Kernel(large, pass_)).workspace(tile_size) for tile_size in SIZES]
     for larger, smaller in pairwise(needs):
         assert smaller == pytest.approx(larger / 2, rel=0.01)
 
 
 @each_pass
 def test_a_knob_left_to_the_engine_is_its_largest_tiles(engine: Engine, pass_: str) -> None:
-    bench = TiledBench(engine, PLAIN, pass_)
+    bench = TiledBench(engine, Kernel(PLAIN, pass_))
     for tile_size in (-1, 0):
         assert bench.workspace(tile_size) == bench.workspace(None)
         assert (bench.output(tile_size) == bench.output(None)).all()
