@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from reference import Array, Bench
+from reference import Array, CheckedKernel
 
 from mucudnn._native import Candidate, Engine, EngineError, cudart_library, host_library
 from mucudnn.measuring.engines import open_engine
@@ -42,7 +42,7 @@ def engine_environment() -> dict[str, str]:
     return {"LD_LIBRARY_PATH": path, "MUCUDNN_LIBRARY": host_library()}
 
 
-class GpuBench(Bench):
+class CheckedGpuKernel(CheckedKernel):
     """Asks the library once for each size: its engines take a while to say what they need."""
 
     def __init__(self, engine: Engine, kernel: Kernel) -> None:

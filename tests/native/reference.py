@@ -99,7 +99,7 @@ def cancelling(problem: Problem, largest: float, seed: int = 1) -> dict[str, Arr
     return {name: scale * value for name, value in values.items()}
 
 
-class Bench:
+class CheckedKernel:
     """A kernel's tensors on an engine, with random values that stay the same, and its results in fp64."""
 
     def __init__(self, engine: Engine, kernel: Kernel, seed: int = 1) -> None:
@@ -272,10 +272,10 @@ def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list
     return sizes
 
 
-def assert_each_algorithm_is_right(bench: Bench, alpha: float, beta: float) -> None:
+def assert_each_algorithm_is_right(checked: CheckedKernel, alpha: float, beta: float) -> None:
     """Hold every algorithm's result on the whole mini-batch against the definition."""
-    exact = bench.exact(alpha=alpha, beta=beta)
-    for algorithm in bench.runnable(bench.problem.mini_batch):
-        result = bench.run([(bench.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
-        tolerance = bench.tolerance(algorithm, alpha=alpha, beta=beta)
+    exact = checked.exact(alpha=alpha, beta=beta)
+    for algorithm in checked.runnable(checked.problem.mini_batch):
+        result = checked.run([(checked.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
+        tolerance = checked.tolerance(algorithm, alpha=alpha, beta=beta)
         assert np.linalg.norm(result - exact) <= tolerance, algorithm

@@ -10,7 +10,7 @@ from reference import (
     ALL_TYPES,
     EPSILON,
     PASSES,
-    Bench,
+    CheckedKernel,
     assert_each_algorithm_is_right,
     divisions,
     problems,
@@ -29,7 +29,7 @@ betas = st.sampled_from([0.0, 1.0, 0.5])
 def test_every_algorithm_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, Kernel(problem, pass_)), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
@@ -44,7 +44,7 @@ def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
 def test_winograd_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, Kernel(problem, pass_)), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=120)
@@ -52,7 +52,7 @@ def test_winograd_agrees_with_the_definition(
 def test_fft_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, Kernel(problem, pass_)), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=150)
@@ -66,16 +66,16 @@ def test_fft_agrees_with_the_definition(
 def test_a_division_is_as_exact_as_its_algorithms_on_the_whole_mini_batch(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    bench = Bench(engine, Kernel(problem, pass_))
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
     sizes = data.draw(divisions(problem.mini_batch, most_slices(Kernel(problem, pass_))))
-    parts = [(size, data.draw(st.sampled_from(bench.runnable(size)))) for size in sizes]
-    exact = bench.exact(alpha=alpha, beta=beta)
-    divided = bench.run(parts, alpha=alpha, beta=beta)
+    parts = [(size, data.draw(st.sampled_from(checked.runnable(size)))) for size in sizes]
+    exact = checked.exact(alpha=alpha, beta=beta)
+    divided = checked.run(parts, alpha=alpha, beta=beta)
     undivided = max(
-        np.linalg.norm(bench.run([(problem.mini_batch, algorithm)], alpha=alpha, beta=beta) - exact)
+        np.linalg.norm(checked.run([(problem.mini_batch, algorithm)], alpha=alpha, beta=beta) - exact)
         for algorithm in {algorithm for _, algorithm in parts}
     )
-    rounding = 2 * EPSILON[problem.data_type] * bench.magnitude(alpha=alpha, beta=beta)
+    rounding = 2 * EPSILON[problem.data_type] * checked.magnitude(alpha=alpha, beta=beta)
     assert np.linalg.norm(divided - exact) <= 2 * undivided + rounding
 
 
@@ -94,23 +94,23 @@ def test_with_beta_0_an_output_full_of_nan_is_not_read(
         padding=1,
         data_type=data_type,
     )
-    bench = Bench(engine, Kernel(problem, pass_))
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
     slices = min(slices, most_slices(Kernel(problem, pass_)))
     sizes = [8 // slices] * (slices - 1)
     sizes.append(8 - sum(sizes))
-    for algorithm in bench.runnable(8):
-        result = bench.run([(size, algorithm) for size in sizes], beta=0.0, over=float("nan"))
+    for algorithm in checked.runnable(8):
+        result = checked.run([(size, algorithm) for size in sizes], beta=0.0, over=float("nan"))
         assert np.isfinite(result).all(), algorithm
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])
 def test_a_divided_backward_filter_applies_the_callers_beta_once(engine: Engine, beta: float) -> None:
     problem = Problem(mini_batch=6, in_channels=3, out_channels=5, input=(8, 8), kernel=(3, 3), padding=1)
-    bench = Bench(engine, Kernel(problem, "backward_filter"))
-    for algorithm in bench.runnable(2):
-        result = bench.run([(2, algorithm)] * 3, beta=beta)
-        error = np.linalg.norm(result - bench.exact(beta=beta))
-        assert error <= bench.tolerance(algorithm, beta=beta), algorithm
+    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
+    for algorithm in checked.runnable(2):
+        result = checked.run([(2, algorithm)] * 3, beta=beta)
+        error = np.linalg.norm(result - checked.exact(beta=beta))
+        assert error <= checked.tolerance(algorithm, beta=beta), algorithm
 
 
 def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engine) -> None:
@@ -123,10 +123,10 @@ def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engin
         padding=1,
         data_type="bf16",
     )
-    bench = Bench(engine, Kernel(problem, "backward_filter"))
-    exact = bench.exact()
-    whole = np.linalg.norm(bench.run([(64, "ALGO_1")]) - exact)
-    divided = np.linalg.norm(bench.run([(1, "ALGO_1")] * 64) - exact)
+    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
+    exact = checked.exact()
+    whole = np.linalg.norm(checked.run([(64, "ALGO_1")]) - exact)
+    divided = np.linalg.norm(checked.run([(1, "ALGO_1")] * 64) - exact)
     assert divided <= 2 * whole  # summed in 16 bit it would be more than five times
 
 
@@ -156,10 +156,10 @@ def test_all_four_algorithms_give_the_same_on_more_threads(
         padding=1,
         layout=layout,
     )
-    bench = Bench(Engine(host_library(), threads=threads), Kernel(problem, pass_))
+    checked = CheckedKernel(Engine(host_library(), threads=threads), Kernel(problem, pass_))
     assert problem.flops > 2e7  # smaller ones stay on one thread
-    assert len(bench.runnable(5)) == 4
-    assert_each_algorithm_is_right(bench, 1.0, 0.0)
+    assert len(checked.runnable(5)) == 4
+    assert_each_algorithm_is_right(checked, 1.0, 0.0)
 
 
 def test_a_workspace_too_small_is_refused_by_size(engine: Engine) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, Array, Bench, cancelling, convolve, divisions
+from reference import EPSILON, Array, CheckedKernel, cancelling, convolve, divisions
 
 import mucudnn
 from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps
@@ -38,7 +38,7 @@ PROBLEM = Problem(
 LARGEST = {"f16": 4e5, "bf16": 2.5e38, "f32": 2.5e38}  # beyond fp16's range, and near the end of the others'
 
 
-class Cancelling(Bench):
+class Cancelling(CheckedKernel):
     """A kernel on values whose gradients nearly cancel."""
 
     def __init__(self, engine: Engine, problem: Problem, seed: int = 1) -> None:
@@ -102,10 +102,10 @@ REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice 
 
 @given(sizes=divisions(8))
 def test_divisions_of_a_filter_gradient_in_fp16_are_refused(engine: Engine, sizes: list[int]) -> None:
-    bench = Cancelling(engine, PROBLEM)
+    checked = Cancelling(engine, PROBLEM)
     parts = [(size, "ALGO_1") for size in sizes]
     if len(parts) == 1:
-        bench.check(bench.run(parts, over=0.0))
+        checked.check(checked.run(parts, over=0.0))
         return
     with pytest.raises(EngineError, match=re.escape(REFUSED.format(len(sizes)))):
         engine.prepare(Kernel(PROBLEM, GRADIENT), parts)
@@ -132,9 +132,9 @@ def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine:
 def test_slices_near_the_end_of_bf16_and_fp32_sum_to_what_the_undivided_call_does(
     engine: Engine, sizes: list[int], data_type: str, layout: str, seed: int
 ) -> None:
-    bench = Cancelling(engine, PROBLEM.replace(data_type=data_type, layout=layout), seed)
-    assert 2e38 < np.abs(bench.gradient_of(slice(4))).max() < 3.39e38
-    bench.check(bench.run([(size, "ALGO_1") for size in sizes], over=0.0))
+    checked = Cancelling(engine, PROBLEM.replace(data_type=data_type, layout=layout), seed)
+    assert 2e38 < np.abs(checked.gradient_of(slice(4))).max() < 3.39e38
+    checked.check(checked.run([(size, "ALGO_1") for size in sizes], over=0.0))
 
 
 @pytest.fixture
@@ -155,10 +155,10 @@ def test_with_every_policy_and_limit_the_gradient_of_arrays_is_finite(
     policy: str, limit: int | str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUCUDNN_BATCH_POLICY", policy)
-    bench = Cancelling(engine, PROBLEM)
-    assert np.abs(bench.gradient_of(slice(4))).max() > 65504
-    x, dy = (bench.values[name].astype(np.float16) for name in "xy")
-    bench.check(mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1, workspace=limit))
+    checked = Cancelling(engine, PROBLEM)
+    assert np.abs(checked.gradient_of(slice(4))).max() > 65504
+    x, dy = (checked.values[name].astype(np.float16) for name in "xy")
+    checked.check(mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1, workspace=limit))
 
 
 def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(

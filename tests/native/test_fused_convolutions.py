@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPILOGUES, EPSILON, PASSES, Bench, divisions, operand_shapes, problems
+from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, divisions, operand_shapes, problems
 
 from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_kernel
 from mucudnn.problems.kernels import Kernel
@@ -28,25 +28,25 @@ def fused(problem: Problem, epilogue: str) -> Problem:
 def test_divided_they_are_as_exact_as_their_engines_on_the_whole_mini_batch(
     engine: Engine, data: st.DataObject, plain: Problem, epilogue: str
 ) -> None:
-    bench = Bench(engine, Kernel(fused(plain, epilogue), "forward"))
+    checked = CheckedKernel(engine, Kernel(fused(plain, epilogue), "forward"))
     sizes = data.draw(divisions(plain.mini_batch))
-    parts = [(size, data.draw(st.sampled_from(bench.runnable(size)))) for size in sizes]
-    exact = bench.exact()
+    parts = [(size, data.draw(st.sampled_from(checked.runnable(size)))) for size in sizes]
+    exact = checked.exact()
     undivided = max(
-        np.linalg.norm(bench.run([(plain.mini_batch, algorithm)]) - exact)
+        np.linalg.norm(checked.run([(plain.mini_batch, algorithm)]) - exact)
         for algorithm in {algorithm for _, algorithm in parts}
     )
-    rounding = 2 * EPSILON[plain.data_type] * bench.magnitude()
-    assert np.linalg.norm(bench.run(parts) - exact) <= 2 * undivided + rounding
+    rounding = 2 * EPSILON[plain.data_type] * checked.magnitude()
+    assert np.linalg.norm(checked.run(parts) - exact) <= 2 * undivided + rounding
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_agrees_with_the_definition(engine: Engine, name: str, epilogue: str) -> None:
-    bench = Bench(engine, Kernel(fused(PLAIN, epilogue), "forward"))
-    assert sorted(bench.runnable(6)) == ENGINES
-    error = np.linalg.norm(bench.run([(6, name)]) - bench.exact())
-    assert error <= 16 * EPSILON["f32"] * bench.magnitude()
+    checked = CheckedKernel(engine, Kernel(fused(PLAIN, epilogue), "forward"))
+    assert sorted(checked.runnable(6)) == ENGINES
+    error = np.linalg.norm(checked.run([(6, name)]) - checked.exact())
+    assert error <= 16 * EPSILON["f32"] * checked.magnitude()
 
 
 def test_their_engines_need_the_workspaces_of_the_plain_algorithms(engine: Engine) -> None:
@@ -79,13 +79,13 @@ def test_what_does_not_fuse_them_says_so(engine: Engine) -> None:
 @pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 1.0}])
 def test_they_take_no_factors(engine: Engine, factors: dict[str, float]) -> None:
     with pytest.raises(EngineError, match="without alpha and beta"):
-        Bench(engine, Kernel(fused(PLAIN, "+relu"), "forward")).run([(6, "eng0")], **factors)
+        CheckedKernel(engine, Kernel(fused(PLAIN, "+relu"), "forward")).run([(6, "eng0")], **factors)
 
 
 def test_operands_that_are_missing_short_or_too_many_are_refused(engine: Engine) -> None:
     problem = fused(PLAIN, "+add+bias+relu")
-    bench = Bench(engine, Kernel(problem, "forward"))
-    x, w, y, *operands = bench.memory.values()
+    checked = CheckedKernel(engine, Kernel(problem, "forward"))
+    x, w, y, *operands = checked.memory.values()
     assert len(operands) == len(operand_shapes(problem)) == 2
 
     def run(*given: object) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Array, Bench, problems
+from reference import PASSES, Array, CheckedKernel, problems
 
 from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -37,14 +37,14 @@ def selected(piece: Piece, pass_: str, values: Array) -> Array:
 
 
 def assert_it_is_that_of_the_whole(engine: Engine, kernel: Kernel, piece: Piece) -> None:
-    bench = Bench(engine, kernel)
-    x, w, y, *operands = (bench.memory[name] for name in bench.shapes)
+    checked = CheckedKernel(engine, kernel)
+    x, w, y, *operands = (checked.memory[name] for name in checked.shapes)
     found = Reference(engine, kernel, Tensors(x, w, y, tuple(operands)), piece)
-    expected, exact = found.expected(), selected(piece, kernel.pass_, bench.exact())
+    expected, exact = found.expected(), selected(piece, kernel.pass_, checked.exact())
     assert expected is not None
-    assert np.linalg.norm(expected - exact) <= 1e-12 * bench.magnitude()
+    assert np.linalg.norm(expected - exact) <= 1e-12 * checked.magnitude()
     batch = kernel.mini_batch
-    result = bench.run([(batch, bench.runnable(batch)[0])])
+    result = checked.run([(batch, checked.runnable(batch)[0])])
     assert np.array_equal(found.found(), selected(piece, kernel.pass_, result))
 
 
@@ -111,9 +111,9 @@ def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: 
 
 def test_what_is_not_finite_has_no_error(engine: Engine) -> None:
     problem = parse_descriptor("f16:mb16_ic8ih8_oc8_kh3_ph1")[0]
-    bench = Bench(engine, Kernel(problem, "forward"))
-    bench.memory["x"].fill("f16", problem.x_elements, 60000.0)
-    x, w, y = (bench.memory[name] for name in "xwy")
+    checked = CheckedKernel(engine, Kernel(problem, "forward"))
+    checked.memory["x"].fill("f16", problem.x_elements, 60000.0)
+    x, w, y = (checked.memory[name] for name in "xwy")
     whole = Configuration((MicroConfiguration(16, "IMPLICIT_GEMM", 1.0, 2**24),))
     with patch.object(Tensors, "random", lambda *_: Tensors(x, w, y)):
         assert compare(roomy_bench(engine), Kernel(problem, "forward"), whole, whole).error is None

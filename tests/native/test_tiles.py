@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Bench, divisions, problems
+from reference import PASSES, CheckedKernel, divisions, problems
 
 from mucudnn._native import (
     Engine,
@@ -42,15 +42,15 @@ def test_tiles_are_as_exact_as_their_algorithms(
     kernel = Kernel(problem, pass_)
     most = most_slices(kernel)
     assume(problem.mini_batch <= most)
-    bench = Bench(engine, kernel)
+    checked = CheckedKernel(engine, kernel)
     parts = [
         (steps, data.draw(st.sampled_from(runnable(engine, kernel, steps))))
         for steps in data.draw(divisions(tile_steps(kernel), most))
     ]
-    exact = bench.exact(alpha=alpha, beta=beta)
-    tiled = bench.run_tiles(parts, alpha=alpha, beta=beta, over=None if beta else np.nan)
+    exact = checked.exact(alpha=alpha, beta=beta)
+    tiled = checked.run_tiles(parts, alpha=alpha, beta=beta, over=None if beta else np.nan)
     # Where Winograd's own tiles begin differs from the whole, so its errors there are no measure of these.
-    worst = max(bench.tolerance(algorithm, alpha=alpha, beta=beta) for _, algorithm in parts)
+    worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for _, algorithm in parts)
     assert np.linalg.norm(tiled - exact) <= 2 * worst
 
 
@@ -79,24 +79,24 @@ def test_bf16_filter_gradients_of_many_tiles_are_summed_in_fp32(engine: Engine) 
     problem = Problem(
         mini_batch=1, in_channels=2, out_channels=2, input=(64, 8), kernel=(3, 3), padding=1, data_type="bf16"
     )
-    bench = Bench(engine, Kernel(problem, "backward_filter"))
-    exact = bench.exact()
-    one, many = (bench.run_tiles([(64 // n, "ALGO_1")] * n) for n in (1, 64))
+    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
+    exact = checked.exact()
+    one, many = (checked.run_tiles([(64 // n, "ALGO_1")] * n) for n in (1, 64))
     assert np.linalg.norm(many - exact) <= 2 * np.linalg.norm(one - exact)
 
 
 def test_tiles_that_do_not_add_up_are_refused(engine: Engine) -> None:
-    bench = Bench(engine, SMALL)
+    checked = CheckedKernel(engine, SMALL)
     scratch = engine.allocate(4096)
     for parts in ([(4, "IMPLICIT_GEMM")], [(9, "IMPLICIT_GEMM")], [(8, "IMPLICIT_GEMM"), (0, "GEMM")], []):
         with pytest.raises(ValueError, match="the tiles do not add to the 8 steps of forward"):
-            engine.execute(SMALL, parts, *bench.memory.values(), scratch, tiles=True)
+            engine.execute(SMALL, parts, *checked.memory.values(), scratch, tiles=True)
 
 
 def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
-    bench = Bench(engine, SMALL)
+    checked = CheckedKernel(engine, SMALL)
     needed = tile_copies(SMALL, 4)
     assert needed == 512 + 256  # 2 channels of 6 rows of x and of 4 rows of y, each aligned to 256 bytes
     parts, little = [(4, "IMPLICIT_GEMM")] * 2, engine.allocate(needed - 1)
     with pytest.raises(EngineError, match=f"need a workspace of {needed} bytes, {needed - 1} are given"):
-        engine.execute(SMALL, parts, *bench.memory.values(), little, tiles=True)
+        engine.execute(SMALL, parts, *checked.memory.values(), little, tiles=True)
