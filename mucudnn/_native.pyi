@@ -248,6 +248,11 @@ class Engine:
         counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer once
         they are above the budget.
         """
+    def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> KernelTimer:
+        """Return a timer of a kernel's algorithms that need at most `workspace` bytes each.
+
+        Raises MemoryError if the tensors and the workspace do not fit `memory_cap` bytes.
+        """
     def execute(
         self,
         kernel: Kernel,
@@ -293,6 +298,15 @@ class Planner:
         """Return every engine of the library for the kernel and the device, with its configurations."""
     def workspace(self, kernel: Kernel, algorithm: str) -> int:
         """Return the bytes that an engine needs, planned anew from its name. Raises EngineError."""
+
+class KernelTimer:
+    """The tensors of one kernel, on which its algorithms are timed; the drop-in times in the same way."""
+
+    def measure(self, micro_batch: int, algorithm: str, workspace: int) -> tuple[float, float]:
+        """Return the median of the times in ms, and the distance between their quartiles.
+
+        Raises EngineError if the algorithm cannot run, ValueError if the timer has less workspace.
+        """
 
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""
@@ -351,6 +365,12 @@ def tile_copies(kernel: Kernel, steps: int) -> int:
 
 def tile_kernel(kernel: Kernel, steps: int) -> Kernel:
     """Return the kernel of a tile: one sample, without padding along the first spatial axis."""
+
+def samples_to_time(problem: Problem, memory_cap: int, bytes_beyond_caches: int) -> int:
+    """Return the number of samples of the tensors that a KernelTimer rotates through."""
+
+def time_to_measure(kernel: Kernel, micro_batch: int, run_ms: float) -> float:
+    """Return the ms that a KernelTimer takes for an algorithm of which one run takes `run_ms`."""
 
 def host_library() -> str:
     """Return the path of the host engine's library."""

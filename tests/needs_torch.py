@@ -1,4 +1,4 @@
-"""PyTorch, without which these tests are skipped; but not where CI installs it."""
+"""The import of PyTorch. Without PyTorch the importing tests are skipped; in CI they fail."""
 
 import os
 

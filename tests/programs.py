@@ -1,4 +1,4 @@
-"""Small C programs, and the environment that they and `mucudnn run` get in tests."""
+"""Helpers that compile and run small C programs, and run commands with and without `mucudnn run`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHIM = Path(_native.host_library()).parent / "shim" / SONAME
 
 
 def is_missing(reason: str) -> NoReturn:
-    """Skip the test, or where CI should have it, fail."""
+    """Skip the test. In CI, which must have everything, fail it."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's, with `changes` and no other variable of mucudnn's but the scratch cache."""
+    """Return this process's environment with `changes`. It keeps no setting of mucudnn but the cache."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -37,7 +37,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def preload(*libraries: Path) -> str:
-    """LD_PRELOAD with these behind what is there: a sanitizer must come first."""
+    """Return LD_PRELOAD with these libraries added at the end, because a sanitizer must come first."""
     return " ".join(filter(None, [os.environ.get("LD_PRELOAD", ""), *map(str, libraries)]))
 
 
@@ -60,30 +60,30 @@ def run_under_mucudnn(
 
 
 def run_compiler(language: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The compiler of "c" or "cpp"."""
+    """Run the compiler of "c" or "cpp"."""
     variable, name, standard = COMPILERS[language]
     compiler = os.environ.get(variable) or shutil.which(name)
     assert compiler, f"needs a compiler: set {variable}"
-    # A preloaded sanitizer is for the programs, not for the compiler.
+    # A preloaded sanitizer must not run in the compiler.
     variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     command = [*compiler.split(), f"-std={standard}", *arguments]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
 def compile_c(*arguments: str | Path) -> None:
-    # Functions that stand in for others take what those take, and use little of it.
+    # Stand-in functions have the parameters of the real ones, and use few of them.
     options = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
     result = run_compiler("c", *options, *arguments)
     assert result.returncode == 0, result.stderr
 
 
 def host_engine_folders(folder: Path, library: str | None = None) -> str:
-    """An LD_LIBRARY_PATH with the host engine, or `library`, as cuDNN in `folder`, and with its OpenBLAS."""
+    """Link the host engine, or `library`, as cuDNN into `folder`. Return LD_LIBRARY_PATH, with OpenBLAS."""
     folder.mkdir()
     (folder / SONAME).symlink_to(library or _native.host_library())
     return f"{folder}:{scipy_openblas32.get_lib_dir()}"
 
 
 def cuda_program_folders(folder: Path, library: str | None = None) -> str:
-    """The same, with our CUDA runtime."""
+    """Do as `host_engine_folders`, and add the folder of our CUDA runtime."""
     return f"{host_engine_folders(folder, library)}:{Path(_native.cudart_library()).parent}"

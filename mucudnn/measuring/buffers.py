@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mucudnn._native import Engine, Memory, Problem
+from mucudnn._native import Engine, Memory, Problem, samples_to_time
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
@@ -24,25 +24,19 @@ class Extent:
         return self.x + self.w + self.y + sum(self.operands)
 
 
-def extent(problem: Problem, at_least: int = 0) -> Extent:
-    """Return the extent of the mini-batch.
-
-    With `at_least`, the extent has more samples if x and y of the mini-batch have fewer bytes than that.
-    """
-    size, batch = problem.element_size, problem.mini_batch
-    sample = (problem.x_elements + problem.y_elements) // batch * size
-    wide = problem.replace(mini_batch=max(batch, -(-at_least // sample)))
-    operands = tuple(elements * size for elements in wide.operand_elements)
-    x, w, y = (elements * size for elements in (wide.x_elements, wide.w_elements, wide.y_elements))
-    return Extent(wide.mini_batch, x, w, y, operands)
+def extent(problem: Problem) -> Extent:
+    """Return the extent of the mini-batch."""
+    size = problem.element_size
+    operands = tuple(elements * size for elements in problem.operand_elements)
+    x, w, y = (elements * size for elements in (problem.x_elements, problem.w_elements, problem.y_elements))
+    return Extent(problem.mini_batch, x, w, y, operands)
 
 
 def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Extent:
     """Return the extent of the tensors that a problem's slices are timed on, within `cap` bytes.
 
-    Runs rotate through these tensors. From `bytes_beyond_caches` on, the device's caches cannot hold them,
-    so that no run reads data that an earlier run left in a cache. If `cap` has no room for that, the extent
-    is the mini-batch's. Raises MucudnnError if even the mini-batch does not fit `cap`.
+    If `cap` has room for it, that is more than the mini-batch: see samples_to_time in
+    native/cudnn/kernel_timer.hpp. Raises MucudnnError if even the mini-batch does not fit `cap`.
     """
     whole = extent(problem)
     if whole.total > cap:
@@ -56,8 +50,7 @@ def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Ex
             f"{short_text(problem)}: the tensors take {format_size(whole.total)}, but half of the available "
             f"memory is {format_size(cap)}: {advice}"
         )
-    wide = extent(problem, bytes_beyond_caches)
-    return wide if wide.total <= cap else whole
+    return extent(problem.replace(mini_batch=samples_to_time(problem, cap, bytes_beyond_caches)))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, time_to_measure
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import comparison_memory
-from mucudnn.measuring.measure import BUDGET_MS, LEAST_RUNS, Worklist
+from mucudnn.measuring.measure import Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
@@ -21,9 +21,9 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
     rate = _measure_flops_per_ms(bench.engine, largest)
     total_ms = 0.0
     for task in missing.tasks:
-        run_ms = task.kernel.at(task.micro_batch).problem.flops / rate
-        runs = min(max(BUDGET_MS / run_ms, LEAST_RUNS), task.repeats)
-        total_ms += (1 + runs) * run_ms
+        kernel, size = task.kernel, task.micro_batch
+        run_ms = kernel.at(size).problem.flops / rate
+        total_ms += time_to_measure(kernel, size, run_ms)
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
     memory = max(missing.memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in compared), 0)
     kernels = len({task.kernel for task in missing.tasks})
@@ -42,7 +42,7 @@ def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
     workspace = allocate_workspace(engine, smallest.workspace)
     times = engine.measure(
         one, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
-        repeats=LEAST_RUNS, budget_ms=0.0, operands=tensors.operands,
+        repeats=1, budget_ms=0.0, operands=tensors.operands,
     )  # fmt: skip
     return problem.flops / max(min(times), 1e-6)
 

@@ -1,8 +1,6 @@
 """The benchmark driver: it finds the measurements that the cache lacks, makes them, and keeps them."""
 
-import math
 import re
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -10,15 +8,10 @@ from itertools import groupby
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
 from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
-
-BUDGET_MS = 150.0  # the time for the runs of one measurement, once LEAST_RUNS are made
-LEAST_RUNS, RUNS = 3, 7
-HOPELESS = 2.0  # an algorithm this many times slower than the fastest of its size gets LEAST_RUNS at most
 
 
 @dataclass(frozen=True)
@@ -30,15 +23,6 @@ class Task:
     algorithm: str
     workspace: int
     notes: str
-
-    @property
-    def repeats(self) -> int:
-        """The number of timed runs.
-
-        A division sums the times of many small slices, and their errors with them. So small sizes get as many
-        runs as a division of the mini-batch has slices.
-        """
-        return max(RUNS, self.kernel.mini_batch // self.micro_batch)
 
 
 @dataclass
@@ -119,39 +103,25 @@ def _name_claim(machine: Machine, kernel: Kernel) -> str:
     return f"measure {machine.identity} {problem_key(kernel.problem)} {kernel.pass_}"
 
 
-def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace_size: int) -> int:
+def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int) -> int:
     """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
-    engine = bench.engine
-    tensors = Tensors.random(engine, kernel.problem, bench.extent(kernel))
-    workspace = allocate_workspace(engine, workspace_size)
-    made, fastest = 0, dict[int, float]()
+    timer = bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
+    made = 0
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
-        times, status = [], SUCCESS
+        times, status = None, SUCCESS
         try:
-            times = engine.measure(
-                kernel.at(task.micro_batch),
-                task.algorithm,
-                tensors.x,
-                tensors.w,
-                tensors.y,
-                workspace,
-                repeats=task.repeats,
-                budget_ms=BUDGET_MS,
-                operands=tensors.operands,
-                hopeless_ms=HOPELESS * fastest.get(task.micro_batch, math.inf),
-            )
-            fastest[task.micro_batch] = min(statistics.median(times), fastest.get(task.micro_batch, math.inf))
+            times = timer.measure(task.micro_batch, task.algorithm, task.workspace)
         except EngineError as error:
             # A broken device raises here too. Then the failure says nothing about the algorithm.
-            engine.available_memory  # noqa: B018
+            bench.engine.available_memory  # noqa: B018
             status = _read_status(error)
-        bench.cache.add(bench.machine, kernel, _make_measurement(engine, task, status, times))
+        bench.cache.add(bench.machine, kernel, _make_measurement(bench.engine, task, status, times))
     return made
 
 
-def _make_measurement(engine: Engine, task: Task, status: str, times: list[float]) -> Measurement:
-    median = statistics.median(times) if times else None
-    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else None
+def _make_measurement(
+    engine: Engine, task: Task, status: str, times: tuple[float, float] | None
+) -> Measurement:
     # Every division in more slices than can be summed in place needs the same accumulator.
     accumulator = engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
@@ -160,8 +130,8 @@ def _make_measurement(engine: Engine, task: Task, status: str, times: list[float
         status=status,
         workspace=task.workspace,
         notes=task.notes,
-        median_ms=median,
-        spread_ms=quartiles[2] - quartiles[0] if quartiles else None,
+        median_ms=times and times[0],
+        spread_ms=times and times[1],
         accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
     )
 

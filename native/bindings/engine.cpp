@@ -11,6 +11,7 @@
 #include "core/tiles.hpp"
 #include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
+#include "cudnn/kernel_timer.hpp"
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/measure.hpp"
@@ -109,6 +110,7 @@ class Handles {
 };
 
 class PyDivision;
+class PyTimer;
 
 // A library, its device, and the number of threads that it runs with.
 class PyEngine {
@@ -179,6 +181,7 @@ class PyEngine {
 
  private:
   friend class PyDivision;
+  friend class PyTimer;
 
   std::unique_ptr<PreparedConfiguration> made_ready(const Kernel& kernel, const Parts& parts,
                                                     bool tiles) const {
@@ -247,6 +250,25 @@ std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDiv
   return mucudnn::compare(*engine_, *device_, configurations, tensors, to_scratch(workspace), rounds);
 }
 
+// A KernelTimer of an engine, which must outlive it.
+class PyTimer {
+ public:
+  PyTimer(const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap)
+      : engine_(engine), timer_(*engine.engine_, *engine.device_, kernel, workspace, memory_cap) {}
+
+  std::pair<double, double> measure(std::int64_t micro_batch, const std::string& algorithm,
+                                    std::size_t workspace) {
+    const py::gil_scoped_release release;
+    engine_.use_threads();
+    const Timing timing = timer_.measure({micro_batch, algorithm, workspace});
+    return {timing.median_ms, timing.spread_ms};
+  }
+
+ private:
+  const PyEngine& engine_;
+  KernelTimer timer_;
+};
+
 // Returns the path of a library that is installed beside the extension.
 std::string beside_extension(const char* name) {
   Dl_info info{};
@@ -302,9 +324,19 @@ void bind_engine(py::module_& module) {
            py::arg("beta") = 0.0, py::arg("tiles") = false, py::arg("operands") = Operands())
       .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::kw_only(),
            py::arg("tiles") = false, py::keep_alive<0, 1>())
+      .def(
+          "timer",
+          [](const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap) {
+            return std::make_unique<PyTimer>(engine, kernel, workspace, memory_cap);
+          },
+          py::arg("kernel"), py::kw_only(), py::arg("workspace"), py::arg("memory_cap"),
+          py::keep_alive<0, 1>())
       .def("compare", &PyEngine::compare, py::arg("divisions"), py::arg("x"), py::arg("w"), py::arg("y"),
            py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"),
            py::arg("operands") = Operands());
+
+  py::class_<PyTimer>(module, "KernelTimer")
+      .def("measure", &PyTimer::measure, py::arg("micro_batch"), py::arg("algorithm"), py::arg("workspace"));
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)
@@ -330,6 +362,10 @@ void bind_engine(py::module_& module) {
       },
       py::arg("kernel"), py::arg("steps"));
   module.def("tile_kernel", &tile_kernel, py::arg("kernel"), py::arg("steps"));
+  module.def("time_to_measure", &time_to_measure, py::arg("kernel"), py::arg("micro_batch"),
+             py::arg("run_ms"));
+  module.def("samples_to_time", &samples_to_time, py::arg("problem"), py::arg("memory_cap"),
+             py::arg("bytes_beyond_caches"));
   module.def("host_library", [] { return beside_extension("libmucudnn_host.so"); });
   module.def("cudart_library", [] { return beside_extension("cudart/libcudart.so.13"); });
 }

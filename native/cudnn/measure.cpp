@@ -8,8 +8,6 @@
 namespace mucudnn {
 namespace {
 
-constexpr int kLeastRuns = 3;
-
 // Returns how many times the problem's tensors fit into the region without overlap.
 std::size_t slices_in(const Problem& problem, const Extent& region) {
   const Extent one = extent_of(problem);

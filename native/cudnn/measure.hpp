@@ -29,7 +29,9 @@ struct Region {
 // Throws std::invalid_argument if `region` is too small for the problem.
 void check_sizes(const Problem& problem, const Region& region);
 
-// Returns the times in ms of single runs, after one uncounted run. There are at least three, and up to
+constexpr int kLeastRuns = 3;
+
+// Returns the times in ms of single runs, after one uncounted run. There are at least kLeastRuns, and up to
 // `repeats` while their sum stays below `budget_ms`.
 //
 // If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:

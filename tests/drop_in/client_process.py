@@ -1,9 +1,9 @@
-"""A program that plays scripts on libcudnn.so.9, in a process of its own.
+"""A program that plays scripts on libcudnn.so.9.
 
     python client_process.py LIBRARY SCRIPTS.pickle TRACES.pickle PROGRESS FIRST
 
-The traces are appended one by one, and PROGRESS tells which step of which script is being played, so that a
-crash can be told by what is on disk.
+It appends the traces one by one, and keeps in PROGRESS the script and the step that it plays. After a crash
+the files say where it happened.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The rules that hold for a program under the drop-in, checked against the same program without it.
+"""The rules for a program under the drop-in, checked against the same program without it.
 
-1. Nothing is written beside a buffer or into an input, whatever answer the program sized its buffers by.
+1. No call writes beside a buffer or into an input, whichever answer gave the buffer its size.
 2. A call that succeeds without the drop-in succeeds under it.
-3. A call that is refused without the drop-in is refused under it with the same status. One exception: where
-   the library refuses for the workspace alone, the drop-in may run a division that fits.
-4. A call that succeeds has written its whole output, as exactly as the contract says; one that is refused
-   has written nothing.
-5. Without a limit no answer names more workspace than the library's does; with one, an answer above the limit
-   is the library's own. Nothing that fits a given workspace is said to need more.
-6. All other answers are the library's.
+3. A call that is refused without the drop-in is refused under it with the same status. One exception: if the
+   library refuses a call for its workspace alone, the drop-in may run a division that fits.
+4. A call that succeeds writes its whole output, as exactly as exactness.py says. A refused call
+   writes nothing.
+5. Without a limit no answer names more workspace than the library's. With a limit, an answer above it is the
+   library's own. An algorithm found within a given workspace needs no more than that.
+6. All other answers are equal to the library's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Finding:
 
 
 def compare(steps: Sequence[Step], alone: Trace, under: Trace, mode: Mode) -> list[Finding]:
-    """Return what a script's run under the drop-in did wrong."""
+    """Return the rules that a script's run under the drop-in breaks."""
     if isinstance(alone, Crash):
         return [Finding(0, alone.step, "without the drop-in", alone.how)]
     comparison = Comparison(mode)
@@ -62,12 +62,12 @@ def compare(steps: Sequence[Step], alone: Trace, under: Trace, mode: Mode) -> li
 
 
 class Comparison:
-    """One script's findings."""
+    """The comparison of one script's traces, with its findings."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
         self.findings: list[Finding] = []
-        self.has_diverged = False  # the program took another branch than it takes without the drop-in
+        self.has_diverged = False  # the program took another branch than without the drop-in
 
     def walk(
         self, steps: Sequence[Step], alone: Sequence[Entry], under: Sequence[Entry], first: int = 0
@@ -150,7 +150,7 @@ class Comparison:
             output = call.work.buffers[expected.output]
             if expected.is_met_by(other.outputs[output]):
                 return
-            # Unless the program computes something else than its writer believes.
+            # If the output without the drop-in is wrong too, the script expects the wrong result.
             if one.status != SUCCESS or expected.is_met_by(one.outputs[output]):
                 self._find(4, number, call, f"{output} is wrong")
                 return

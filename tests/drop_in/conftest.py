@@ -8,7 +8,7 @@ _done: list[Runs] = []
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Runs:
-    """The random programs of all clients."""
+    """Return the random programs of all clients. Print a summary of them at the end."""
     made = Runs(tmp_path_factory.mktemp("random_programs"), engine)
     for client in CLIENTS.values():
         made.add(client)

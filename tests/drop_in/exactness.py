@@ -1,6 +1,6 @@
-"""Holds an output to the contract of a divided convolution: its error, against that of undivided ones.
+"""The check that the error of a divided convolution is bounded by that of undivided ones.
 
-With y the output, u the worst of what the algorithms compute undivided, y64 the result in fp64 and all norms
+With y the output, u the worst output of an algorithm run undivided, y64 the result in fp64 and all norms
 Euclidean: |y - y64| <= 2 |u - y64| + 2 eps | |alpha| (|x| * |w|) + |beta| |y0| |.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from graph_operations import loaded
 from player import Fill, Player, bytes_of
-from reference import EPSILON, OUTPUT, convolve, finished, operand_shapes
+from reference import EPSILON, OUTPUT, convolve, operand_shapes, with_epilogue
 from scripts import Allocate, Script, Work
 from shim_client import shapes
 
@@ -32,7 +32,7 @@ def _host() -> ctypes.CDLL:
 
 
 class Expected:
-    """The result that a piece of work should have, from the fills of its buffers."""
+    """The result that a convolution must have, computed from the contents of its buffers."""
 
     def __init__(self, work: Work, fills: Fills) -> None:
         self.work, self.fills = work, fills
@@ -45,7 +45,7 @@ class Expected:
         return np.abs(values) if absolute else values
 
     def exact(self, *, absolute: bool = False) -> Array:
-        """The result in fp64; `absolute`: of the absolute values, the scale of its rounding."""
+        """Return the result in fp64. With `absolute`, take absolute values: the scale of rounding errors."""
         work, sizes = self.work, shapes(self.problem)
         values = {}
         for name in "xwy":
@@ -67,10 +67,10 @@ class Expected:
             name: self._values(name, shape, absolute=absolute)
             for name, shape in operand_shapes(self.problem).items()
         }
-        return finished(self.problem, result, operands)
+        return with_epilogue(self.problem, result, operands)
 
     def undivided_error(self) -> float:
-        """How far the worst algorithm is from the bare convolution, which the epilogue does not enlarge."""
+        """Return the largest error of an algorithm without epilogue. An epilogue does not enlarge errors."""
         bare = Expected(
             Work(
                 str(self.problem).partition("+")[0], self.work.pass_, self.work.alpha,
@@ -116,7 +116,7 @@ class Expected:
 
 
 def describe(script: Script, problem: Problem) -> None:
-    """Put a problem's handle and descriptors into the slots handle, x, w, y and convolution."""
+    """Create handle and descriptors of a problem in the slots handle, x, w, y and convolution."""
     types = {"f32": 0, "f64": 1, "f16": 2, "bf16": 9}
     type_, format_ = types[problem.data_type], int(problem.layout == "nhwc")
     sizes = shapes(problem)
@@ -142,7 +142,7 @@ def describe(script: Script, problem: Problem) -> None:
 
 
 def ask(script: Script, pass_: str, algorithm: int) -> None:
-    """Ask for the workspace, by the key `size:`."""
+    """Ask for the workspace of an algorithm. The answer has the key `size:`."""
     x, w, y, convolution = (("slot", name) for name in ("x", "w", "y", "convolution"))
     descriptors = {
         "forward": (x, w, convolution, y),

@@ -1,4 +1,4 @@
-"""Writes calls of the graph API into a script."""
+"""A writer that adds calls of the graph API to a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMBERS = {"f32": 0, "f64": 1, "f16": 2, "bf16": 9}
 
 
 class GraphWriter:
-    """Calls of cudnnBackend… on descriptors, which are named by their slots."""
+    """A writer of cudnnBackend… calls. It names descriptors by their slots."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -41,12 +41,12 @@ class GraphWriter:
         self.script.call("cudnnBackendDestroyDescriptor", ("slot", slot))
 
     def get(self, slot: str, attribute: str, type_: str, key: str) -> str:
-        """Ask for one value; returns the answer's key."""
+        """Ask for one value. Return the key of the answer."""
         self._get(slot, attribute, type_, 1, key, ("out", key, type_, 1))
         return key
 
     def get_into(self, slot: str, attribute: str, others: Sequence[str]) -> None:
-        """Let the library show descriptors in those that there are."""
+        """Ask for descriptors, which the library writes into those of the slots `others`."""
         key = self.script.name("shown")
         self._get(slot, attribute, "BACKEND_DESCRIPTOR", len(others), key, ("into", list(others)))
 

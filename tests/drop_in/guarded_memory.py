@@ -1,4 +1,4 @@
-"""Buffers between pages that nobody may touch, so that an overrun ends the process at once."""
+"""Buffers between inaccessible pages, so that an overrun ends the process at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE = mmap.PAGESIZE
-CANARY = 0xC5  # fills the bytes between a buffer and its page's other end
+CANARY = 0xC5  # fills the rest of the buffer's pages
 _NO_ACCESS, _READ_WRITE, _PRIVATE_ANONYMOUS = 0, 3, 0x22
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -20,7 +20,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class GuardedBuffer:
-    """Bytes that lie against an inaccessible page: at their end, or at their begin."""
+    """A buffer directly before an inaccessible page or, unless `at_end`, directly behind one."""
 
     def __init__(self, size: int, *, alignment: int = 1, at_end: bool = True) -> None:
         usable = max(1, -(-size // PAGE)) * PAGE
@@ -39,11 +39,11 @@ class GuardedBuffer:
             margin[:] = CANARY
 
     def is_damaged(self) -> bool:
-        """Say whether somebody wrote beside the buffer."""
+        """Return whether a call has written beside the buffer, within its pages."""
         return any(bool((margin != CANARY).any()) for margin in self._margins)
 
     def release(self) -> None:
-        """Give the memory back; its bytes must not be read any more."""
+        """Free the memory. Its bytes must not be read after this."""
         if self._base:
             _libc.munmap(self._base, self._whole)
             self._base = 0

@@ -1,4 +1,4 @@
-"""Plays a script on a library, and writes down what each call answered."""
+"""The player that runs a script on a library and records the answer to each call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from graph_abi import element
+from graph_abi import ctype_of
 from guarded_memory import GuardedBuffer
 from scripts import Allocate, Argument, Call, Choose, Fill, Refill, Step, Threads
 from shim_client import Performance, to_bytes
 
-UNWRITTEN = 0xA5  # fills what a call may answer in
+UNWRITTEN = 0xA5  # fills the memory of answers before a call
 ITEM_SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
 
 
@@ -45,7 +45,7 @@ class Entry:
     error: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, bytes] = field(default_factory=dict)
-    fills: dict[str, tuple[Fill, int]] = field(default_factory=dict)  # of all buffers before an execution
+    fills: dict[str, tuple[Fill, int]] = field(default_factory=dict)  # all buffers before an execution
     damage: list[str] = field(default_factory=list)
 
 
@@ -55,7 +55,7 @@ def damaged(entry: Entry, text: str) -> None:
 
 
 class Player:
-    """One process's descriptors, buffers and answers of one script."""
+    """A player of one script, with its descriptors, buffers and answers."""
 
     def __init__(self, library: ctypes.CDLL, progress: Callable[[int], None] = lambda step: None) -> None:
         self.library = library
@@ -107,7 +107,7 @@ class Player:
         played: list[list[Entry]] = [[] for _ in step.scripts]
 
         def work(number: int) -> None:
-            player = copy.copy(self)  # with the same slots, buffers and answers
+            player = copy.copy(self)  # it shares slots, buffers and answers
             player.packed = set()
             played[number] = [player._play(one) for one in step.scripts[number]]
 
@@ -163,7 +163,7 @@ class Player:
         return entry
 
     def _look_for_damage(self, call: Call, entry: Entry) -> None:
-        # Other threads have buffers of their own.
+        # The player looks at the buffers of this call alone, because other threads write theirs meanwhile.
         used = {argument[1] for argument in call.arguments if argument[0] == "buffer"} | self.packed
         for name in used & self.buffers.keys():
             buffer = self.buffers[name]
@@ -196,7 +196,7 @@ class Player:
             type_, values = rest
             self.packed |= {v[1] for v in values if isinstance(v, tuple) and v[0] == "buffer"}
             given = [self.pointer(*v) if isinstance(v, tuple) else v for v in values]
-            return (element(type_) * max(len(given), 1))(*given)
+            return (ctype_of(type_) * max(len(given), 1))(*given)
         if kind == "scale":
             return ctypes.byref((ctypes.c_double if rest[1] else ctypes.c_float)(rest[0]))
         if kind == "ints":
@@ -206,7 +206,7 @@ class Player:
 
 
 class Outs:
-    """The memory in which one call answers; arrays end at a page that nobody may touch."""
+    """The memory for the answers of one call. Arrays end at an inaccessible page."""
 
     def __init__(self, player: Player) -> None:
         self.player = player
@@ -226,7 +226,7 @@ class Outs:
         return buffer
 
     def out(self, key: str, type_: str, room: int) -> Any:
-        buffer = self._room(ctypes.sizeof(element(type_)) * room)
+        buffer = self._room(ctypes.sizeof(ctype_of(type_)) * room)
         self._arrays.append((key, type_, room, buffer))
         return ctypes.c_void_p(buffer.address)
 
@@ -241,7 +241,7 @@ class Outs:
         return (ctypes.c_void_p * max(len(names), 1))(*pointers)
 
     def read(self, call: Call, entry: Entry) -> None:
-        """Keep what was answered, for the script and for the comparison."""
+        """Read the answers and keep them for the script and for the comparison."""
         player = self.player
         for name, pointer in self._new:
             player.slots[name] = pointer.value if entry.status == 0 else None
@@ -251,7 +251,7 @@ class Outs:
             if entry.status == 0 and room > 0:
                 player.answers[key] = int(values[0])
             self._close(key, buffer, entry)
-        if self._shown:  # a program leaves the descriptors alone that show nothing
+        if self._shown:  # the script must not use descriptors that the library left empty
             [count] = next(iter(entry.answers.values()))
             for name in self._shown[max(0, count) if entry.status == 0 else 0 :]:
                 player.slots[name] = None
@@ -275,5 +275,5 @@ class Outs:
 
 def _dtype(type_: str) -> str:
     sizes = {ctypes.c_bool: "u1", ctypes.c_float: "f4", ctypes.c_double: "f8", ctypes.c_char: "u1"}
-    kind = element(type_)
+    kind = ctype_of(type_)
     return sizes.get(kind, f"i{ctypes.sizeof(kind)}")

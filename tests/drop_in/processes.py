@@ -1,4 +1,4 @@
-"""Plays scripts in processes: on the host engine alone, and under the drop-in in each of its modes."""
+"""Helpers that play scripts in processes, on the host engine alone and under the drop-in in each mode."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mucudnn._native import host_library
 
 CLIENT = Path(__file__).with_name("client_process.py")
 NATIVE_TESTS = Path(__file__).parents[1] / "native"
-SECONDS_A_CASE = 20  # after which a case hangs
+SECONDS_A_CASE = 20  # a case that takes longer counts as hanging
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How the drop-in is told to work."""
+    """A mode of the drop-in: its name, limit and environment variables."""
 
     name: str
     limit: int | None = None  # bytes
@@ -46,7 +46,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Crash:
-    """The end of a process in the middle of a script."""
+    """A crash or hang in the middle of a script."""
 
     step: int
     how: str
@@ -58,7 +58,7 @@ Trace = list[Entry] | Crash
 def play(
     scripts: Sequence[Sequence[Step]], folder: Path, mode: Mode | None = None, cache: Path | None = None
 ) -> list[Trace]:
-    """Play the scripts one after the other in one process; after a crash the next process goes on."""
+    """Play the scripts one after the other in one process. After a crash, go on in another process."""
     folder.mkdir(parents=True, exist_ok=True)
     given, progress = folder / "scripts.pickle", folder / "progress"
     given.write_bytes(pickle.dumps([list(script) for script in scripts]))
@@ -90,7 +90,7 @@ def play(
 
 
 def shuffle_times(journal: Path, to: Path) -> None:
-    """Write the journal of a machine on which anything may be the fastest, always the same way."""
+    """Copy the journal with random times, the same in each run, so that any algorithm may be the fastest."""
     kernel, lines = "", []
 
     def changed(match: re.Match[str]) -> str:
@@ -105,8 +105,8 @@ def shuffle_times(journal: Path, to: Path) -> None:
     to.write_text("".join(lines))
 
 
-def divided(folder: Path) -> tuple[int, int]:
-    """How many convolutions the drop-in divided in the processes of a folder, and of how many."""
+def count_divided(folder: Path) -> tuple[int, int]:
+    """Return how many convolutions the processes of a folder divided, and how many they made."""
     lines = re.findall(r"mucudnn: (\d+) of (\d+) convolutions divided", (folder / "stderr").read_text())
     return sum(int(some) for some, _ in lines), sum(int(all_) for _, all_ in lines)
 
@@ -114,7 +114,7 @@ def divided(folder: Path) -> tuple[int, int]:
 def _run(
     command: Sequence[str | Path], variables: dict[str, str], seconds: float, errors: Path
 ) -> str | None:
-    """How the process ended, unless as it should."""
+    """Run a command. Return how the process failed, or None if it succeeded."""
     with errors.open("a") as stderr:
         try:
             done = subprocess.run(

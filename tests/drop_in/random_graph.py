@@ -1,7 +1,8 @@
-"""Random programs of the graph API: graphs, engines, plans and variant packs.
+"""Random programs of the graph API: graphs, engines, execution plans and variant packs.
 
-Each builds graphs as frameworks do, with liberties that the API gives: descriptors are destroyed, initialized
-again or filled by GetAttribute while others refer to them, and the workspace is sized by one of the answers.
+Each program builds graphs like frameworks, and sometimes takes a liberty that the API allows: it destroys a
+descriptor, initializes it again or fills it by GetAttribute while others refer to it. One of the answers
+gives the size of the workspace.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from random import Random
 from graph_abi import CONSTANTS
 from graph_operations import OPERATIONS, UIDS
 from graph_writer import NUMBERS, GraphWriter
-from random_legacy import packed
+from random_legacy import packed_strides
 from random_problems import GEMMS, PASSES, RUNNABLE, any_problem
 from reference import EPILOGUES, OUTPUT, operand_shapes
 from scripts import Allocate, Call, Choose, Fill, Refill, Script, Step, Threads, Work
@@ -22,42 +23,42 @@ from shim_client import shapes
 from mucudnn._native import Problem, parse_descriptor
 
 LARGEST = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
-TILE_SIZE = 2  # the knob's type
+TILE_SIZE = 2  # the type of the knob
 CAPS = (0, 1000, 5000, 20_000, 100_000, 1 << 20)
 
 
 @dataclass
 class Graph:
-    """A graph of a program, and what it computes."""
+    """A graph of a program, and the convolution that it computes."""
 
     problem: Problem
     pass_: str
     alpha: float
     beta: float
     slot: str = ""
-    is_exact: bool = True  # whether the script knows what it computes
+    is_exact: bool = True  # False if the script does not know the exact result
 
 
 @dataclass
 class Plan:
-    """A plan, and the answers that name its workspace."""
+    """An execution plan, and the keys of the answers that name its workspace."""
 
     slot: str
     graph: Graph
     keys: list[str] = field(default_factory=list)
-    cap: int | None = None  # bytes that the program has, whatever is answered
+    cap: int | None = None  # the size of its workspace, if no answer gives it
 
 
 class GraphProgram:
-    """One random program, while it is written."""
+    """The writer of one random program."""
 
     def __init__(self, seed: int | str) -> None:
         self.random = Random(f"graph {seed}")
         self.script = Script()
         self.write_ = GraphWriter(self.script)
-        self.configs: list[str] = []  # all that there ever were
+        self.configs: list[str] = []  # the slots of all configurations so far
         self.handle = "handle"
-        # How often a program takes a liberty.
+        # The probability with which the program takes a liberty.
         self.liberty = self.random.choice((0.0, 0.03, 0.1, 0.25))
         self.oddity = self.random.choice(
             (None,) * 32 + ("strided", "alignment", "uids", "flipped", "compute", "paddings", "virtual")
@@ -79,10 +80,10 @@ class GraphProgram:
     def _is_free(self) -> bool:
         return self.random.random() < self.liberty
 
-    # --- what may happen to a descriptor that another refers to ---
+    # --- changes to descriptors that others refer to ---
 
     def _disturb(self, slot: str, sizes: tuple[int, ...] | None = None) -> None:
-        """Destroy a descriptor, or begin it anew; those that refer to it keep what they were given."""
+        """Destroy a descriptor or initialize it again. Those that refer to it keep its old state."""
         if not self._is_free():
             return
         choice = self.random.randrange(4)
@@ -93,9 +94,9 @@ class GraphProgram:
         elif choice == 2 and sizes is not None:
             self.write_.initialize(slot)
             other = tuple(size + 1 for size in sizes)
-            self.write_.describe_tensor(slot, 120, other, packed(other, "nchw"), "f32")
+            self.write_.describe_tensor(slot, 120, other, packed_strides(other, "nchw"), "f32")
             self.write_.finalize(slot)
-        elif choice == 3 and sizes is not None:  # it is finalized, and refuses
+        elif choice == 3 and sizes is not None:  # a finalized tensor refuses this
             self.write_.set(slot, "TENSOR_DIMENSIONS", "INT64", [1, 1, 1, 1])
 
     # --- graphs ---
@@ -103,7 +104,7 @@ class GraphProgram:
     def _tensor(
         self, uid: int, sizes: tuple[int, ...], problem: Problem, *, type_: str = "", virtual: bool = False
     ) -> str:
-        strides = packed(sizes, problem.layout)
+        strides = packed_strides(sizes, problem.layout)
         alignment = 16
         if self.oddity == "strided" and uid == UIDS["x"]:
             strides = [2 * stride for stride in strides]
@@ -112,7 +113,7 @@ class GraphProgram:
         if self.oddity == "uids" and uid == UIDS["w"]:
             uid = UIDS["x"]
         slot = self.write_.create("TENSOR")
-        if self._is_free():  # set twice: the later value counts
+        if self._is_free():  # set twice: the second value counts
             self.write_.describe_tensor(slot, uid + 1, (1, 2, 3, 4), (24, 12, 4, 1), "f32")
         self.write_.describe_tensor(
             slot, uid, sizes, strides, type_ or problem.data_type, virtual=virtual, alignment=alignment
@@ -141,7 +142,7 @@ class GraphProgram:
 
     def _graph(self) -> Graph:
         random, writer = self.random, self.write_
-        # Only inputs may share their memory.
+        # With equal uids x and w share their memory, which is allowed for inputs alone.
         passes = PASSES if self.oddity != "uids" else ("forward",)
         problem, pass_ = any_problem(random), random.choice(passes)
         alpha, beta = random.choice((1.0, 1.0, 1.0, 0.5, -1.0)), random.choice((0.0, 0.0, 0.0, 1.0, 0.5))
@@ -169,7 +170,7 @@ class GraphProgram:
             writer.set(operation, prefix + "ALPHA", scale, [alpha])
             writer.set(operation, prefix + "BETA", scale, [beta])
         if not names:
-            self._disturb(tensors["x"], sizes["x"])  # before the operation is finalized
+            self._disturb(tensors["x"], sizes["x"])  # the operation is not finalized yet
         writer.finalize(operation)
         for name, tensor in tensors.items():
             self._disturb(tensor, sizes[name])
@@ -201,7 +202,7 @@ class GraphProgram:
         return graph
 
     def _describe_another(self, problem: Problem, tensors: dict[str, str]) -> None:
-        """Begin a finalized graph's tensors anew, as those of a convolution that is like it."""
+        """Initialize the tensors of a finalized graph again, for a similar convolution."""
         uids, kept = dict(UIDS), problem.mini_batch
         if self.random.random() < 0.5:
             kept = max(1, problem.mini_batch // 2)
@@ -209,7 +210,7 @@ class GraphProgram:
             uids["x"], uids["w"], uids["y"] = UIDS["y"], UIDS["x"], UIDS["w"]
         sizes = shapes(problem.replace(mini_batch=kept))
         for name, tensor in tensors.items():
-            strides = packed(sizes[name], problem.layout)
+            strides = packed_strides(sizes[name], problem.layout)
             self.write_.initialize(tensor)
             self.write_.describe_tensor(tensor, uids[name], sizes[name], strides, problem.data_type)
             self.write_.finalize(tensor)
@@ -257,7 +258,7 @@ class GraphProgram:
         writer.finalize(heuristics)
         wanted = random.choice((1, 1, 2, 3, 6))
         configs = [writer.create("ENGINECFG") for _ in range(wanted)]
-        if self.configs and self.liberty > random.random() / 3:  # that have shown something else before
+        if self.configs and self.liberty > random.random() / 3:  # reuse old descriptors
             configs = random.sample(self.configs, min(wanted, len(self.configs)))
         if self._is_free():
             writer.get_into(heuristics, "ENGINEHEUR_RESULTS", list(reversed(configs)))
@@ -290,7 +291,7 @@ class GraphProgram:
         writer.set(engine, "ENGINE_GLOBAL_INDEX", "INT64", [random.choice(indices)])
         writer.finalize(engine)
         config = writer.create("ENGINECFG")
-        if self.configs and self._is_free():  # one that has shown something else before
+        if self.configs and self._is_free():  # reuse an old descriptor
             config = random.choice(self.configs)
             writer.initialize(config)
         writer.refer(config, "ENGINECFG_ENGINE", engine)
@@ -318,13 +319,13 @@ class GraphProgram:
         if self.random.random() < 0.95:
             writer.set(plan.slot, "EXECUTION_PLAN_HANDLE", "HANDLE", [("slot", self.handle)])
         writer.refer(plan.slot, "EXECUTION_PLAN_ENGINE_CONFIG", config)
-        if self._is_free():  # the descriptor is begun anew, and the plan keeps what it was given
+        if self._is_free():  # the plan keeps the old configuration
             writer.initialize(config)
         writer.finalize(plan.slot)
         return plan
 
     def _ask(self, plan: Plan) -> None:
-        """Read the workspace's size in some of the ways that there are, in any order."""
+        """Ask for the workspace size in some of the possible ways, in any order."""
         writer, random = self.write_, self.random
         if plan.cap is not None and random.random() < 0.8:
             return
@@ -340,7 +341,7 @@ class GraphProgram:
                 )  # fmt: skip
             plan.keys.append(key)
             random.shuffle(plan.keys)
-        if self._is_free():  # what a plan shows of itself
+        if self._is_free():  # ask by the configuration that the plan returns
             shown = writer.create("ENGINECFG")
             if self.configs and random.random() < 0.5:
                 shown = random.choice(self.configs)
@@ -359,7 +360,7 @@ class GraphProgram:
             bytes_ = problem.element_size * math.prod(extents)
             if self.oddity == "strided":
                 bytes_ *= 2
-            if self.oddity == "uids" and name == "x":  # which w is read from as well
+            if self.oddity == "uids" and name == "x":  # w is read from its memory too
                 bytes_ += problem.element_size * math.prod(sizes["w"])
             if self.oddity == "paddings" and name == "y":
                 bytes_ *= 4
@@ -401,7 +402,7 @@ class GraphProgram:
             pairs.append((999, ("buffer", workspace)))
         if self._is_free():
             pairs.pop()
-        if self._is_free():  # set twice: the later values count
+        if self._is_free():  # set twice: the second values count
             writer.set(pack, "VARIANT_PACK_DATA_POINTERS", "VOID_PTR", [("buffer", workspace)])
         writer.set(pack, "VARIANT_PACK_DATA_POINTERS", "VOID_PTR", [pointer for _, pointer in pairs])
         writer.set(pack, "VARIANT_PACK_UNIQUE_IDS", "INT64", [uid for uid, _ in pairs])
@@ -409,7 +410,7 @@ class GraphProgram:
             writer.set(pack, "VARIANT_PACK_WORKSPACE", "VOID_PTR", [("buffer", workspace)])
         if not self._is_free():
             writer.finalize(pack)
-            if self._is_free():  # it refuses
+            if self._is_free():  # a finalized pack refuses this
                 writer.set(pack, "VARIANT_PACK_WORKSPACE", "VOID_PTR", [("buffer", output)])
         call = Call(
             "cudnnBackendExecute", (("slot", handle), ("slot", plan.slot), ("slot", pack)),
@@ -420,7 +421,7 @@ class GraphProgram:
             kind = "nan" if work.beta == 0 else "random"
             fill = Fill(kind, plan.graph.problem.data_type, random.randrange(99))
             self.script.add(Refill(output, fill))
-            if self._is_free():  # other memory, by the same descriptor
+            if self._is_free():  # the same descriptor gets other memory
                 again = self.script.name("again")
                 size = plan.graph.problem.element_size * math.prod(
                     shapes(plan.graph.problem)[OUTPUT[plan.graph.pass_]]
@@ -445,10 +446,10 @@ class GraphProgram:
 
     def _execute(self, plan: Plan) -> None:
         self.script.steps += self._execution(plan, self.handle)
-        if self._is_free():  # a plan that is none
+        if self._is_free():  # an empty plan
             other = Plan(self.write_.create("EXECUTION_PLAN"), plan.graph)
             self.script.steps += self._execution(other, self.handle)
-        if self._is_free():  # descriptors of another kind
+        if self._is_free():  # a graph as the plan, and a plan as the pack
             self.script.call(
                 "cudnnBackendExecute", ("slot", self.handle), ("slot", plan.graph.slot), ("slot", plan.slot)
             )

@@ -1,7 +1,7 @@
 """Random programs of the legacy API: cudnnGet…, cudnnFind… and cudnnConvolution….
 
-Each asks for algorithms and sizes as frameworks do and as none does, and runs what it was told in a buffer
-that it sizes by one of the answers, by several of them, or by none.
+Each program asks for algorithms and sizes, in the usual order or not, and runs an algorithm. The workspace
+has the size of one answer, of several answers, or of none.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Given = tuple[str, int, Argument, str]  # pass, mini-batch, algorithm and worksp
 
 @dataclass
 class Asked:
-    """The answers that a program has read about one pass at one mini-batch."""
+    """The keys of the answers that a program has about one pass at one mini-batch."""
 
-    sizes: dict[int, list[str]] = field(default_factory=dict)  # keys of answers by algorithm
-    results: list[str] = field(default_factory=list)  # keys of Get and Find
-    whole: list[str] = field(default_factory=list)  # those with all algorithms
+    sizes: dict[int, list[str]] = field(default_factory=dict)  # keys of workspace sizes, by algorithm
+    results: list[str] = field(default_factory=list)  # keys of the results of Get and Find
+    whole: list[str] = field(default_factory=list)  # keys of results with all algorithms
 
 
 class LegacyProgram:
-    """One random program, while it is written."""
+    """The writer of one random program."""
 
     def __init__(self, seed: int | str) -> None:
         self.random = Random(f"legacy {seed}")
@@ -43,9 +43,9 @@ class LegacyProgram:
         self.batches = batches_of(self.random, self.problem)
         self.passes = self.random.sample(PASSES, self.random.choice((1, 1, 2)))
         self.asked: dict[tuple[str, int], Asked] = {}
-        # A call that the library refuses has no exact result.
+        # An oddity of the descriptors, which makes the library refuse or compute another problem.
         self.oddity = self.random.choice((None,) * 20 + ("flipped", "strided", "mixed", "compute", "format"))
-        self.epoch = 0  # of the descriptors, which may be set to something else
+        self.epoch = 0  # counts the changes of the descriptors
 
     def write(self) -> list[Step]:
         self._set_up()
@@ -82,11 +82,11 @@ class LegacyProgram:
         type_ = TYPES[self.type_]
         if self.oddity == "mixed" and name == "y":
             type_ = (type_ + 1) % 3
-        strides = packed(sizes, self.problem.layout)
+        strides = packed_strides(sizes, self.problem.layout)
         if self.oddity == "strided" and name == "x":
             strides = [2 * stride for stride in strides]
         if self.oddity == "format" and name == "y":
-            strides = packed(sizes, "nhwc" if self.problem.layout == "nchw" else "nchw")
+            strides = packed_strides(sizes, "nhwc" if self.problem.layout == "nchw" else "nchw")
         descriptor = ("slot", f"{name}{batch}")
         if self.oddity is None and self.random.random() < 0.5:
             self.script.call(
@@ -122,7 +122,7 @@ class LegacyProgram:
         script.call("cudnnSetConvolutionMathType", ("slot", "convolution"), ("int", math))
 
     def _set_again(self) -> None:
-        """Descriptors are set again, to the same or to another convolution, and back."""
+        """Set descriptors again: to the same convolution, or to another one and back."""
         choice = self.random.randrange(4)
         if choice == 0:
             self._set_convolution()
@@ -134,7 +134,7 @@ class LegacyProgram:
             self.script.call("cudnnDestroyTensorDescriptor", ("slot", f"{name}{batch}"))
             self.script.call("cudnnCreateTensorDescriptor", ("new", f"{name}{batch}"))
             self._set_tensor(name, batch)
-        else:  # for a while it is another problem
+        else:  # a question about another problem
             groups = self.problem.groups
             self.script.call("cudnnSetConvolutionGroupCount", ("slot", "convolution"), ("int", groups + 1))
             self._ask_size(forgotten=True)
@@ -196,7 +196,7 @@ class LegacyProgram:
         pass_, batch, asked = self._pick()
         requested, _, results = self._results(asked)
         key = results[1]
-        # How many there are the drop-in may say: it puts its own answer before the library's.
+        # The drop-in puts its own result before those of the library, so their number may differ.
         count = ("out", f"free:{key} count", "INT32", 1)
         self.script.call(
             name.format(NAMES[pass_]), self._handle(), *self._descriptors(pass_, batch), requested, count,
@@ -232,19 +232,19 @@ class LegacyProgram:
     # --- executions ---
 
     def _at(self, batch: int) -> Problem:
-        """The problem that runs, if one does."""
+        """Return the problem at this mini-batch as the library runs it, if it does not refuse it."""
         problem = self.problem.replace(mini_batch=batch)
         is_ambiguous = problem.out_channels == 1 or max(problem.output) == 1
         if self.oddity != "format" or is_ambiguous:
             return problem
-        # y has the other layout, which x and w then have as well, or it is refused.
+        # y has the other layout, and the library runs the problem only if x and w have this layout too.
         return problem.replace(layout="nhwc" if problem.layout == "nchw" else "nchw")
 
     def _slots(self, batch: int) -> dict[str, str]:
         return {"x": f"x{batch}", "w": "w", "y": f"y{batch}"}
 
     def _buffers(self, pass_: str, batch: int, *, beta: float, alpha: float = 1.0) -> Work:
-        """Fresh tensors; an output that is not read is full of NaN."""
+        """Allocate tensors. An output that is not read is full of NaN."""
         problem, names = self._at(batch), {}
         for name in "xwy":
             names[name] = self.script.name(name)
@@ -270,7 +270,7 @@ class LegacyProgram:
         )  # fmt: skip
 
     def _scratch(self, pass_: str, batch: int, algorithm: int | None, asked: Asked) -> str:
-        """A workspace by one of the answers, or by none."""
+        """Allocate a workspace with the size of an answer or with a fixed size. Return its name."""
         random, name = self.random, self.script.name("workspace")
         own = asked.sizes.get(-1 if algorithm is None else algorithm, [])
         same = [key for keys in asked.sizes.values() for key in keys]
@@ -297,7 +297,7 @@ class LegacyProgram:
         return name
 
     def _choice(self, pass_: str, batch: int, asked: Asked) -> tuple[Argument, str]:
-        """An algorithm and the workspace to run it in."""
+        """Choose an algorithm. Return it and the name of a workspace for it."""
         if asked.results and self.random.random() < 0.5:
             key, which = self.random.choice(asked.results), self.random.choice(("first", "first", "last"))
             name = self.script.name("workspace")
@@ -311,7 +311,7 @@ class LegacyProgram:
         return ("int", algorithm), self._scratch(pass_, batch, algorithm, asked)
 
     def _epoch(self) -> None:
-        """One workspace, asked for at the largest mini-batch, serves the smaller ones as well."""
+        """Ask for a workspace at the largest mini-batch, and use it for the smaller ones too."""
         pass_, batches = self.random.choice(self.passes), sorted(self.batches, reverse=True)
         algorithm, key, name = (
             self._algorithm(pass_),
@@ -409,7 +409,7 @@ class LegacyProgram:
             script.call("cudnnCreateTensorDescriptor", ("new", z[1]))
             script.call(
                 "cudnnSetTensorNdDescriptor", z, ("int", TYPES[self.type_]), ("int", len(sizes)),
-                ("ints", sizes), ("ints", [stride + 1 for stride in packed(sizes, problem.layout)]),
+                ("ints", sizes), ("ints", [stride + 1 for stride in packed_strides(sizes, problem.layout)]),
             )  # fmt: skip
         algorithm, workspace = given[2:] if given else self._choice("forward", batch, asked)
         double = self.type_ == "f64"
@@ -435,7 +435,7 @@ class LegacyProgram:
         return None
 
     def _misuse(self) -> None:
-        """One argument of a call is NULL, or a size is none."""
+        """Make a call with a NULL argument or an invalid size."""
         before, self.script.steps = self.script.steps, []
         self.random.choice((self._ask_size, self._get, self._execute, self._execute, self._execute_fused))()
         steps, self.script.steps = self.script.steps, before
@@ -458,7 +458,7 @@ class LegacyProgram:
         self.script.add(Threads(tuple(tuple(self._execution()) for _ in range(self.random.choice((2, 3))))))
 
 
-def packed(sizes: tuple[int, ...], layout: str) -> list[int]:
+def packed_strides(sizes: tuple[int, ...], layout: str) -> list[int]:
     order = [*range(len(sizes))] if layout == "nchw" else [0, *range(2, len(sizes)), 1]
     strides, step = [0] * len(sizes), 1
     for axis in reversed(order):

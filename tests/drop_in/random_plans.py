@@ -1,4 +1,4 @@
-"""A plan with random divisions of the kernels that random programs run."""
+"""Helpers that write a plan with random divisions of the kernels that random programs run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mucudnn._native import Engine, parse_descriptor
 
 
 def kernels_in(steps: Iterable[Step]) -> set[tuple[str, str]]:
-    """Return problems, without what is fused with them, and passes."""
+    """Return (problem, pass) of all convolutions of a program, without epilogues."""
     found: set[tuple[str, str]] = set()
     for step in steps:
         if isinstance(step, Call) and step.work is not None:
@@ -33,7 +33,7 @@ def parts(random: Random, mini_batch: int) -> list[int]:
 
 
 def write_random_plan(engine: Engine, path: Path, scripts: Iterable[Iterable[Step]]) -> Path:
-    """Divide most kernels of some programs, as both APIs describe them."""
+    """Write a plan that divides most kernels of some programs, in the descriptors of both APIs."""
     random, kernels = Random("plan"), {}
     for text, pass_ in sorted(set().union(*map(kernels_in, scripts))):
         if random.random() < 0.2:
@@ -44,7 +44,7 @@ def write_random_plan(engine: Engine, path: Path, scripts: Iterable[Iterable[Ste
             [(size, random.choice(runnable)) for size in parts(random, problem.mini_batch)]
             for _ in range(random.choice((1, 2)))
         ]
-        # The graph API calls fp32 `strict` on the host engine.
+        # On the host engine, kernels of the graph API in fp32 are `strict`.
         for math in ("default", "tf32", "strict"):
             kernels[str(problem.replace(math=math)), pass_] = configurations
     return write_plan(engine, path, kernels)

@@ -1,4 +1,4 @@
-"""Small random problems out of a limited number, so that what is measured for one script serves others."""
+"""Small random problems. Their number is limited, so that scripts share their measurements."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mucudnn._native import Problem
 GEOMETRIES = 48
 MINI_BATCHES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 40, 64, 65, 67)
 PASSES = ("forward", "backward_data", "backward_filter")
-ALGORITHMS = {"forward": 8, "backward_data": 6, "backward_filter": 7}  # enumerators
-# Those that run every problem, and those that the host engine has.
+ALGORITHMS = {"forward": 8, "backward_data": 6, "backward_filter": 7}  # the number of enumerators
+# The enumerators that run every problem, and all that the host engine has.
 GEMMS = {"forward": (0, 2), "backward_data": (0, 1), "backward_filter": (0, 1)}
 RUNNABLE = {"forward": (0, 2, 5, 7), "backward_data": (0, 1, 3, 5), "backward_filter": (0, 1, 5, 6)}
 
@@ -18,7 +18,7 @@ RUNNABLE = {"forward": (0, 2, 5, 7), "backward_data": (0, 1, 3, 5), "backward_fi
 def geometry(number: int, mini_batch: int) -> Problem:
     random = Random(f"geometry {number}")
     dims = random.choice((2, 2, 2, 3))
-    is_plain = random.random() < 0.5  # all algorithms run those
+    is_plain = random.random() < 0.5  # all algorithms run a plain problem
     sizes = (4, 5, 6, 7, 8, 9) if dims == 2 else (3, 4, 5)
     input_ = tuple(random.choice(sizes) for _ in range(dims))
     if is_plain:
@@ -58,7 +58,7 @@ def any_problem(random: Random) -> Problem:
 
 
 def batches_of(random: Random, problem: Problem) -> list[int]:
-    """Mini-batches that a program runs a problem at: its own, and often smaller ones."""
+    """Return the mini-batches of a program: that of the problem, and often smaller ones."""
     smaller = [size for size in MINI_BATCHES if size < problem.mini_batch]
     more = random.sample(smaller, min(len(smaller), random.choice((0, 1, 1, 2))))
     return [problem.mini_batch, *more]

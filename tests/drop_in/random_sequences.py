@@ -1,9 +1,9 @@
 """Random sequences of calls: a state machine over the descriptors and handles of both APIs.
 
-Nothing is done in the order in which it makes sense. A program creates, sets, finalizes, initializes,
-reads, executes and destroys whatever there is, of the right kind or not; a few values of each attribute make
-it likely that some of it runs. Only the API's own preconditions are kept: no call gets a descriptor that is
-destroyed, and buffers are as large as the largest tensor.
+The calls have no sensible order. A program creates, sets, finalizes, initializes, reads, executes and
+destroys any descriptors, of the right kind or not. Each attribute has few values, so that some executions
+succeed. A program keeps the preconditions of the API: no call gets a destroyed descriptor, and each buffer
+holds the largest tensor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 
 from graph_operations import UIDS
 from graph_writer import GraphWriter
-from random_legacy import packed
+from random_legacy import packed_strides
 from scripts import Allocate, Argument, Call, Fill, Refill, Script, Step
 from shim_client import NAMES, shapes
 
@@ -41,7 +41,7 @@ REFERENCES = {
 
 
 class Sequence:
-    """One random sequence, while it is written."""
+    """The writer of one random sequence."""
 
     def __init__(self, seed: int | str) -> None:
         self.random = Random(f"sequence {seed}")
@@ -49,8 +49,8 @@ class Sequence:
         self.write_ = GraphWriter(self.script)
         self.slots: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self.tensors: dict[str, list[str]] = {name: [] for name in "xwy"}
-        self.nonsense = self.random.choice((0.0, 0.02, 0.1))  # how often a call gets the wrong descriptor
-        self.legacy: list[int] = []  # mini-batches of which there are legacy descriptors
+        self.nonsense = self.random.choice((0.0, 0.02, 0.1))  # the probability of a wrong descriptor
+        self.legacy: list[int] = []  # the mini-batches that have legacy descriptors
         self.sizes: dict[tuple[str, int, int], list[str]] = {}
 
     def write(self) -> list[Step]:
@@ -72,7 +72,7 @@ class Sequence:
         if self.random.random() < self.nonsense:
             kinds = list(KINDS)
         slots = [slot for kind in kinds for slot in self.slots[kind]]
-        # Mostly the latest.
+        # Prefer the latest two, which are most likely complete.
         return self.random.choice(slots[-2:] if self.random.random() < 0.7 else slots) if slots else None
 
     def _problem(self) -> Problem:
@@ -87,7 +87,7 @@ class Sequence:
 
     def _describe(self, slot: str, name: str, problem: Problem) -> None:
         sizes = shapes(problem)[name]
-        self.write_.describe_tensor(slot, UIDS[name], sizes, packed(sizes, "nchw"), "f32")
+        self.write_.describe_tensor(slot, UIDS[name], sizes, packed_strides(sizes, "nchw"), "f32")
 
     def _set_convolution(self, slot: str) -> None:
         self.write_.set(slot, "CONVOLUTION_SPATIAL_DIMS", "INT64", [2])
@@ -102,7 +102,7 @@ class Sequence:
             self.write_.set(slot, f"CONVOLUTION_{name}", "INT64", [value, value])
 
     def _build(self) -> None:
-        """A whole graph up to its plan, with some steps left out, done twice or undone."""
+        """Build a whole graph up to its plan. Leave some steps out, and do or undo others twice."""
         problem, pass_ = self._problem(), self.random.choice(FIRST)
         for name in "xwy":
             if self.tensors[name] and self.random.random() < 0.3:
@@ -157,7 +157,7 @@ class Sequence:
             self.write_.set(slot, prefix + "BETA", "FLOAT", [self.random.choice((0.0, 1.0))])
 
     def _refer(self, slot: str) -> str:
-        """Set what descriptors of this kind refer to, and their numbers."""
+        """Set the references and the numbers of a descriptor."""
         kind = self._kind(slot)
         attribute, kinds = REFERENCES[kind]
         other = self._pick(kinds)
@@ -172,7 +172,7 @@ class Sequence:
         return slot
 
     def _step(self) -> None:
-        """One call on one descriptor."""
+        """Make one call on one descriptor."""
         slot = self._pick(list(KINDS))
         if slot is None:
             return
@@ -250,7 +250,7 @@ class Sequence:
         self._destroy(pack)
 
     def _execute(self, function: str, *arguments: Argument) -> None:
-        """A call that may write x, w or y, which each of these begins with anew."""
+        """Make a call that may write x, w or y. Fill all three before it."""
         for name in "xwy":
             self.script.add(Refill(name, Fill("random", "f32", ord(name))))
         self.script.add(Call(function, arguments, outputs=("x", "w", "y"), type_="f32"))

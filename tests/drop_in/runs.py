@@ -1,4 +1,4 @@
-"""Runs random programs without the drop-in and under it, and keeps what there is to say about them."""
+"""Runs of random programs with and without the drop-in, and reports of their findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from comparison import Finding, compare
-from processes import Crash, Mode, Trace, divided, play, shuffle_times
+from processes import Crash, Mode, Trace, count_divided, play, shuffle_times
 from random_graph import graph_program
 from random_legacy import legacy_program
 from random_plans import write_random_plan
@@ -19,10 +19,10 @@ from scripts import Call, Step, Threads
 from mucudnn._native import Engine
 
 SEED = int(os.environ.get("TEST_SEED", "215"))
-LONG = 30  # times as many programs
-MOST_SHOWN = 8  # kinds of findings
+LONG = 30  # TEST_LONG multiplies the number of programs by this
+MOST_SHOWN = 8  # the most kinds of findings in a report
 ONLINE = {"MUCUDNN_MODE": "online"}
-# "measured" comes first: what it measures, with other times, is the journal of the others.
+# "measured" comes first: the other online modes use its journal, with other times.
 MODES = (
     Mode("measured", None, ONLINE),
     Mode("online", None, ONLINE),
@@ -37,7 +37,7 @@ MODES = (
 
 @dataclass(frozen=True)
 class Client:
-    """A kind of random programs, and how many of them a test runs."""
+    """A kind of random programs, and the number of them that a test runs."""
 
     name: str
     write: Callable[[int], list[Step]]
@@ -60,19 +60,19 @@ CLIENTS = {
 }
 
 
-def calls(steps: list[Step] | tuple[Step, ...]) -> Counter[str]:
-    """How many calls of each function a program makes."""
+def count_calls(steps: list[Step] | tuple[Step, ...]) -> Counter[str]:
+    """Count the calls of each function in a program."""
     found: Counter[str] = Counter()
     for step in steps:
         if isinstance(step, Call):
             found[step.function] += 1
         elif isinstance(step, Threads):
             for script in step.scripts:
-                found += calls(script)
+                found += count_calls(script)
     return found
 
 
-@dataclass(repr=False)  # which pytest shows of a failing test
+@dataclass(repr=False)  # pytest would print the whole in a failing test
 class Runs:
     """The programs of all clients, played once in each mode."""
 
@@ -81,7 +81,8 @@ class Runs:
     programs: list[tuple[Client, int]] = field(default_factory=list)
     scripts: list[list[Step]] = field(default_factory=list)
     alone: list[Trace] = field(default_factory=list)
-    found: dict[str, list[tuple[Client, int, Finding]]] = field(default_factory=dict)  # by the mode's name
+    # The findings by the name of the mode.
+    found: dict[str, list[tuple[Client, int, Finding]]] = field(default_factory=dict)
 
     def add(self, client: Client) -> None:
         for seed in client.seeds():
@@ -95,7 +96,7 @@ class Runs:
         return self.alone
 
     def findings(self, mode: Mode) -> list[tuple[Client, int, Finding]]:
-        """Return what programs did wrong in a mode, with their seeds. The mode's traces are not kept."""
+        """Return the findings of a mode, with client and seed. Play the programs only once."""
         if mode.name not in self.found:
             folder = self.folder / mode.name
             under = play(self.scripts, folder, self._prepared(mode), folder / "cache")
@@ -135,14 +136,14 @@ class Runs:
         return "\n".join(lines)
 
     def summary(self) -> list[str]:
-        """Say what was run: programs, calls, statuses of executions, and what was divided."""
+        """Return lines that count programs, calls, statuses of executions, and divided convolutions."""
         lines = []
         for client in CLIENTS.values():
             numbers = [i for i, (its, _) in enumerate(self.programs) if its is client]
             made: Counter[str] = Counter()
             statuses: Counter[int] = Counter()
             for number in numbers:
-                made += calls(self.scripts[number])
+                made += count_calls(self.scripts[number])
                 trace = self.play_alone()[number]
                 if not isinstance(trace, Crash):
                     pairs = zip(self.scripts[number], trace, strict=True)
@@ -153,6 +154,6 @@ class Runs:
             )
             lines += [f"  {function} {count}" for function, count in sorted(made.items())]
         for name in self.found.keys() - {"record"}:
-            some, all_ = divided(self.folder / name)
+            some, all_ = count_divided(self.folder / name)
             lines.append(f"{name}: {some} of {all_} convolutions divided")
         return lines

@@ -1,23 +1,23 @@
-"""Programs as data: calls of cuDNN with their arguments, made once and played by several libraries.
+"""Programs as data: calls of cuDNN with their arguments. Each program is played on several libraries.
 
-An argument is a tuple, its kind first:
+An argument is a tuple that begins with its kind:
 
-    ("slot", name)              the descriptor or handle in a slot; NULL where there is none
-    ("new", name)               where a Create function puts one
+    ("slot", name)              the descriptor or handle in a slot, NULL if the slot is empty
+    ("new", name)               the slot for the result of a Create function
     ("null",)                   NULL
     ("int", value), ("long", value), ("double", value), ("bytes", value)
     ("ints", values)            an array of int
     ("scale", value, is_double) alpha or beta
-    ("buffer", name)            a buffer's address; NULL where it has no bytes
+    ("buffer", name)            a buffer's address, NULL if it has no bytes
     ("size", name)              a buffer's size
     ("array", type, values)     attributes of the graph API; also ("slot", name), ("buffer", name)
     ("into", names)             an array of descriptors that the library fills
-    ("out", key, type, room)    an array to be written, of the graph API's types
+    ("out", key, type, room)    an array of `room` values that the library fills
     ("results", key, room)      an array of cudnnConvolution…AlgoPerf_t
-    ("algorithm", key, which)   of the results of an earlier call: see Player.result
+    ("algorithm", key, which)   an algorithm of earlier results, see Player.result
 
-The key of an answer begins with "size:" where the drop-in may name other sizes than the library, and with
-"free:" where nothing is compared.
+The key of an answer begins with "size:" if the drop-in may name another size than the library, and with
+"free:" if the answer is not compared.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Argument = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Work:
-    """A convolution as it should come out, in terms of a script's buffers."""
+    """A convolution that a call must compute, on the buffers of a script."""
 
     problem: str
     pass_: str
     alpha: float = 1.0
     beta: float = 0.0
-    buffers: dict[str, str] = field(default_factory=dict)  # x, w, y, z, bias and operands: names of buffers
-    fused: str | None = None  # of cudnnConvolutionBiasActivationForward: its activation
+    buffers: dict[str, str] = field(default_factory=dict)  # the buffers of x, w, y, z, bias, operands
+    fused: str | None = None  # the activation of cudnnConvolutionBiasActivationForward
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class Call:
 
     function: str
     arguments: tuple[Argument, ...]
-    outputs: tuple[str, ...] = ()  # buffers that it writes
+    outputs: tuple[str, ...] = ()  # the buffers that the call writes
     work: Work | None = None
-    type_: str = ""  # of outputs whose exact values are not known
-    limit: str | None = None  # a buffer: no result may need more workspace than it has
+    type_: str = ""  # the type of outputs without a known exact value
+    limit: str | None = None  # a buffer that has enough workspace for each result
 
 
 @dataclass(frozen=True)
 class Fill:
-    """The content of a buffer: the same bytes for the same values."""
+    """The content of a buffer. Equal fills give equal bytes."""
 
     kind: str  # "random", "whole" (small whole numbers), "nan" or "scratch"
     type_: str = "f32"
@@ -63,10 +63,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Allocate:
-    """A buffer, or another one of the same name.
+    """A step that allocates a buffer, or replaces that of the same name.
 
-    `size` is ("fixed", bytes), ("least" | "most" | "first" | "last", keys) of answers, or
-    ("memory", key, which) of results.
+    `size` is ("fixed", bytes), ("least" | "most" | "first" | "last", keys) for answers, or
+    ("memory", key, which) for results.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Refill:
 
 @dataclass(frozen=True)
 class Choose:
-    """Puts the first of some descriptors into a slot whose answer is at most `cap`."""
+    """A step that fills a slot with the first of some descriptors whose answer is at most `cap`."""
 
     slot: str
     candidates: tuple[tuple[str, str], ...]  # slot and key of the answer
@@ -94,7 +94,7 @@ class Choose:
 
 @dataclass(frozen=True)
 class Threads:
-    """Several scripts at the same time."""
+    """A step that plays several scripts at the same time."""
 
     scripts: tuple[tuple[Step, ...], ...]
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_cache(one_cache: None) -> None:
-    """For every file of this folder."""
+    """Give each file of this folder a cache of its own."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Small random models of PyTorch, and ways to run them: the same for the same seed."""
+"""Small random models of PyTorch, with ways to run them. A seed always gives the same model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = ["train", "train", "train", "gradients in eval", "transform", "no_grad",
 
 
 class Residual(nn.Module):
-    """Adds the input to what the body makes of it."""
+    """A module that adds the input to the output of its body."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Residual(nn.Module):
 
 
 class Branches(nn.Module):
-    """Puts the channels of two bodies side by side."""
+    """A module that concatenates the channels of two bodies."""
 
     def __init__(self, one: nn.Module, two: nn.Module) -> None:
         super().__init__()
@@ -44,26 +44,26 @@ class Branches(nn.Module):
 
 
 class Twice(Residual):
-    """Runs the same parameters twice."""
+    """A module that runs the same parameters twice."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(self.body(x).tanh())
 
 
 class Checkpointed(Residual):
-    """Computes the body again in the backward pass."""
+    """A module that computes its body again in the backward pass."""
 
     reentrant = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch._C._functorch.peek_interpreter_stack() is not None:  # which checkpoint does not support
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # checkpoint supports no transforms
             return self.body(x)
         return checkpoint(self.body, x, use_reentrant=self.reentrant)
 
 
 @dataclass
 class Sample:
-    """A model with the way to run it."""
+    """A model with its input and its kind of step."""
 
     model: nn.Module
     x: torch.Tensor
@@ -76,7 +76,7 @@ class Sample:
         return Sample(change(copy.deepcopy(self.model)), self.x, *self._rest())
 
     def in_fp64(self) -> Sample:
-        """Return the same in fp64 and contiguous, without autocast."""
+        """Return the sample in fp64, with contiguous tensors and without autocast."""
         model = copy.deepcopy(self.model).double()
         for parameter in model.parameters():
             parameter.data = parameter.data.contiguous()
@@ -87,7 +87,7 @@ class Sample:
 
     def results(self) -> dict[str, torch.Tensor]:
         """Run one step, and return outputs of all convolutions, gradients and buffers."""
-        torch.manual_seed(self.seed)  # for dropout
+        torch.manual_seed(self.seed)  # dropout draws from it
         model, x, found = self.model, self.x.detach(), {}
         model.train(self.step == "train")
         hooks = [
@@ -116,7 +116,7 @@ class Sample:
         return {name: tensor.detach() for name, tensor in found.items()}
 
     def _transformed(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the gradients by torch.func."""
+        """Return the gradients that torch.func computes."""
         weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
         def run(weights: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -162,7 +162,7 @@ def has_reentrant(model: nn.Module) -> bool:
 
 
 class Builder:
-    """Layers for an input of a shape."""
+    """A builder of random layers."""
 
     def __init__(self, r: random.Random, dims: int, in_16_bit: bool) -> None:
         self.r, self.dims, self.in_16_bit = r, dims, in_16_bit
@@ -170,9 +170,9 @@ class Builder:
     def chain(self, shape: tuple[int, ...], length: int) -> nn.Sequential:
         layers: list[nn.Module] = [self.convolution(shape)]
         for _ in range(length):
-            at = output(nn.Sequential(*layers), shape)
+            at = output_shape(nn.Sequential(*layers), shape)
             layers.append(self.layer(at))
-        return nn.Sequential(*layers, self.convolution(output(nn.Sequential(*layers), shape)))
+        return nn.Sequential(*layers, self.convolution(output_shape(nn.Sequential(*layers), shape)))
 
     def layer(self, shape: tuple[int, ...]) -> nn.Module:
         r, channels = self.r, shape[1]
@@ -187,18 +187,18 @@ class Builder:
             lambda: nn.Dropout(0.3),
             lambda: POOLS[self.dims](2 if min(shape[2:]) > 1 else 1),
         ]
-        if (
-            not self.in_16_bit
-        ):  # where PyTorch 2.13 errs on the CPU for small sizes, and this one stays PyTorch's
+        # In 16 bits PyTorch 2.13 gives wrong results for small sizes on the CPU, and this convolution stays
+        # its own.
+        if not self.in_16_bit:
             kinds.append(lambda: nn.utils.parametrizations.weight_norm(self.convolution(shape)))
         return r.choice(kinds)()
 
     def normalized(self, shape: tuple[int, ...]) -> nn.Module:
         convolution = self.convolution(shape)
-        n, channels, *spatial = output(convolution, shape)
+        n, channels, *spatial = output_shape(convolution, shape)
         values = torch.Size(spatial).numel()
         norms = [nn.Identity()]
-        if n * values > 1:  # which they need to train
+        if n * values > 1:  # batch norms need two values to train
             norms = [NORMS[self.dims](channels), NORMS[self.dims](channels)]
         if channels * values > 1:
             norms.append(nn.GroupNorm(1, channels))
@@ -214,7 +214,7 @@ class Builder:
         r, channels, spatial = self.r, shape[1], shape[2:]
         groups = r.choice([g for g in range(1, channels + 1) if channels % g == 0] + [1, channels])
         kernel = [r.choice([1, 2, 3, 3, 5]) for _ in spatial]
-        # PyTorch 2.13 crashes on the CPU where a padded axis of size one is dilated.
+        # PyTorch 2.13 crashes on the CPU if a padded axis of size one is dilated.
         dilation = [
             r.choice([1, 1, 2]) if size > 1 and k > 1 and not self.in_16_bit else 1
             for size, k in zip(spatial, kernel, strict=True)
@@ -236,8 +236,8 @@ class Builder:
         )  # fmt: skip
 
 
-def output(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a layer makes."""
+def output_shape(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a layer's output."""
     training = layer.training
     with torch.no_grad():
         found = layer.eval()(torch.zeros(shape)).shape

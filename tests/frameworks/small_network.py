@@ -8,7 +8,7 @@ nn = torch.nn
 
 
 class Network(nn.Module):
-    """Convolutions of every kind that differs, and what modules usually stand beside."""
+    """A model with a convolution of each kind, and with the modules that usually surround convolutions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu` runs end to end without a GPU: on the host engine, and PyTorch on the CPU."""
+"""`python -m bench.gpu` runs end to end without a GPU, on the host engine and with PyTorch on the CPU."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import needs_torch  # noqa: F401  (of the programs that are measured)
+import needs_torch  # noqa: F401  (the measured programs need it)
 import pytest
 
 from bench.gpu.part import PARTS
@@ -20,7 +20,7 @@ TINY = replace(HOST, networks=("unet3d",), cliff_batches=(2,), swept_batches=(1,
 ROOT = Path(__file__).parents[2]
 
 
-# One case of each kind; where a program runs alone and under the drop-in, under the drop-in.
+# One case of each kind. A program that runs with and without the drop-in runs with it here.
 @pytest.mark.parametrize(
     ("part", "cases"),
     [
@@ -39,7 +39,7 @@ def test_each_part_measures(part: str, cases: tuple[int, ...], tmp_path: Path) -
 
 
 def run(folder: Path, *arguments: str) -> tuple[Path, list[Record]]:
-    """The results' folder and its records."""
+    """Run a part of the bench. Return the folder of its results, and their records."""
     command = [sys.executable, "-m", "bench.gpu", "--engine", "host", "--results", str(folder), *arguments]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     (results,) = folder.iterdir()

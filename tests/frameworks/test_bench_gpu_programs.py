@@ -1,8 +1,8 @@
-"""What the programs of `python -m bench.gpu` ask of PyTorch on a GPU, where there is none."""
+"""The programs of `python -m bench.gpu` ask PyTorch for the right memory and times, shown without a GPU."""
 
 from types import SimpleNamespace
 
-import needs_torch  # noqa: F401  (which they import)
+import needs_torch  # noqa: F401  (the programs import it)
 import pytest
 import torch
 
@@ -16,7 +16,7 @@ H200 = 150_121_545_728  # bytes
 def test_a_program_may_allocate_as_much_more_as_it_is_left(
     reserved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through PyTorch's own functions, down to what it asks its C++ for."""
+    # The test runs PyTorch's own functions, and replaces only the call into its C++ code.
     set_to: list[tuple[float, int]] = []
     monkeypatch.setattr("torch.cuda._lazy_init", lambda: None)
     monkeypatch.setattr("torch.cuda.memory._lazy_init", lambda: None)
@@ -36,7 +36,7 @@ def test_a_program_may_allocate_as_much_more_as_it_is_left(
 
 
 class Event:
-    """CUDA's, on a device whose clock is the number of calls made."""
+    """A CUDA event of a device whose clock is the number of calls."""
 
     calls = 0
 
@@ -68,5 +68,5 @@ def test_calls_are_timed_between_events_and_short_ones_several_at_a_time(
 
     Event.calls = 0
     assert median_milliseconds(device, call, runs) == 1.0
-    assert Event.calls == 1 + runs * 10  # of half a millisecond each
+    assert Event.calls == 1 + runs * 10  # each takes half a millisecond
     assert synchronized == [device, device]

@@ -1,4 +1,4 @@
-"""The examples run, and what they hold against each other agrees."""
+"""The examples run, and the results that they compare agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that trains on a GPU runs end to end without one, whatever fails or takes too long."""
+"""The program that trains on a GPU runs end to end without one, also if a setting fails or takes too long."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_it_trains_alone_and_under_mucudnn_and_compares(
     for result in results.values():
         assert result["verdict"] == "same", result
         assert 0 < result["gradient_error"] <= result["gradient_bound"]
-        assert result["gradient_distance"] == 0  # on the CPU both compute the same
+        assert result["gradient_distance"] == 0  # on the CPU mucudnn changes nothing
         assert result["plain"]["losses"] == result["mucudnn"]["losses"]
 
 
 class BreaksOff(Worker):
-    """Workers that end as they are told, without a process."""
+    """A worker that ends with given exit codes, without a process."""
 
     def __init__(self, *codes: int | None) -> None:
         self.codes, self.given = list(codes), list[Sequence[str]]()

@@ -22,13 +22,13 @@ def unaligned() -> torch.Tensor:
 
 def masked() -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch calls them a prototype
+        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
         return torch.masked.MaskedTensor(X, X > 0)
 
 
 def nested() -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch calls them a prototype
+        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
         return torch.nested.nested_tensor([X[0], X[1]])
 
 

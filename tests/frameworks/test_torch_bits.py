@@ -1,4 +1,4 @@
-"""Bits: what is the same in every process, and what a plan or a warm cache makes the same."""
+"""A plan or a warm cache gives the same bits in every process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
 
-# One step of a model on one thread, converted by the plan of an argument; prints the bits of all results.
+# A program that runs one step of a model on one thread, converted with the plan that an argument names, and
+# prints the bits of all results.
 STEP = """
 import sys
 import torch
@@ -35,7 +36,7 @@ for result in (y, *torch.autograd.grad(y.sin().sum(), (x, model.weight, model.bi
 
 
 def bits(cache: Path, *plan: Path) -> list[str]:
-    """Return those of y, dx, dw and db in a process of its own."""
+    """Return the bits of y, dx, dw and db, computed in a new process."""
     command = [sys.executable, "-c", STEP, *map(str, plan)]
     variables = environment(MUCUDNN_CACHE=str(cache))
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=120)
@@ -56,7 +57,7 @@ def test_with_a_plan_two_cold_processes_give_the_same_bits(plan: Path, tmp_path:
     one, two = bits(tmp_path / "one.sqlite", plan), bits(tmp_path / "two.sqlite", plan)
     assert len(one) == 4
     assert one == two
-    assert not (tmp_path / "one.sqlite").exists()  # nothing is measured
+    assert not (tmp_path / "one.sqlite").exists()  # nothing was measured
 
 
 def test_with_a_warm_cache_later_processes_give_the_same_bits(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`FlopCounterMode` counts for a converted model what it counts for the stock one."""
+"""`FlopCounterMode` counts the same operations for a converted model as for the stock one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 
 
 def counted(model: nn.Module, shape: tuple[int, ...], step: str) -> tuple[int, dict[str, int]]:
-    """Return the total, and the sum for each module."""
+    """Return the total of the counted operations, and the sum for each module."""
     x = torch.randn(shape, requires_grad=step == "all gradients")
     if step == "only dx":
         x.requires_grad_()

@@ -1,4 +1,4 @@
-"""Results and gradients have the strides of PyTorch's, also where sizes of one leave the memory format open.
+"""Results and gradients have PyTorch's strides, also where sizes of one leave the memory format open.
 
 TEST_LONG=1 tries fifty times as many convolutions.
 """
@@ -82,7 +82,7 @@ def cases(draw: st.DrawFn) -> Case:
         return [draw(st.sampled_from(values)) for _ in range(dims)]
 
     kernel, stride, padding = each(1, 2, 3), each(1, 2), each(0, 1)
-    # On the CPU PyTorch 2.13 crashes where a padded axis of size 1 is dilated, in 16 bit or by 1×1.
+    # On the CPU PyTorch 2.13 crashes on a dilated, padded axis of size 1, in 16 bits or with a 1×1 kernel.
     dilated = dtype in (torch.float32, torch.float64) and draw(st.booleans())
     dilation = [min(d, size) for d, size in zip(each(1, 2), kernel, strict=True)] if dilated else [1] * dims
     spatial = [
@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def results(convolution: object, case: Case, **workspace: str) -> dict[str, torch.Tensor]:
-    """Return y and the gradients, from autograd and as they arrive in `grad`."""
+    """Return y and the gradients: those of torch.autograd.grad, and those in `grad` after a backward call."""
     wanted = {"x": case.x, "w": case.w, "bias": case.bias}
     leaves = {name: t.detach().requires_grad_() for name, t in wanted.items() if t is not None}
     y = convolution(leaves["x"], leaves["w"], leaves.get("bias"), *case.options, **workspace)
@@ -117,8 +117,8 @@ def results(convolution: object, case: Case, **workspace: str) -> dict[str, torc
 def assert_same(case: Case, **workspace: str) -> None:
     """Compare strides with PyTorch's, and values with PyTorch's of contiguous tensors in fp64.
 
-    PyTorch 2.13 itself errs on the CPU: in a bf16 dw that nothing but padding reaches, and in an fp64 dw of
-    groups whose x is not packed.
+    PyTorch 2.13 itself gives wrong results on the CPU: for a bf16 dw that only padding reaches, and for an
+    fp64 dw of groups with an x that is not packed.
     """
     dims = case.w.dim() - 2
     found, expected = results(OURS[dims], case, **workspace), results(STOCK[dims], case)
@@ -138,7 +138,7 @@ def assert_same(case: Case, **workspace: str) -> None:
 @given(cases())
 @settings(max_examples=60 * FACTOR)
 def test_results_and_gradients_have_the_strides_of_pytorchs(case: Case) -> None:
-    assert_same(case, workspace="0")  # for which few algorithms are measured
+    assert_same(case, workspace="0")  # with this limit few algorithms are measured
 
 
 @given(cases())
@@ -178,9 +178,8 @@ def test_integers_of_numpy_are_sizes_too() -> None:
     assert found.stride() == F.conv2d(x, w, stride=2, padding=(1, 0)).stride()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:TF32 acceleration on top of oneDNN:UserWarning"
-)  # of the flags themselves
+# PyTorch's flags themselves warn of this.
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
 @pytest.mark.parametrize("dims", [2, 3])
 def test_without_mkldnn_the_strides_are_pytorchs_too(dims: int) -> None:
     x = torch.randn(2, 4, *(5,) * dims).contiguous(memory_format=LAST[dims + 2])
@@ -196,11 +195,11 @@ def test_a_converted_chain_keeps_the_strides_between_its_layers() -> None:
     for x in (torch.randn(2, 1, 6, 6), torch.randn(1, 1, 6, 6)):
         for memory_format in (torch.contiguous_format, torch.channels_last):
             chain = mt.restore(chain.to(memory_format=memory_format))
-            expected = [y.stride() for y in through(chain, x)]
-            assert [y.stride() for y in through(mt.convert(chain), x)] == expected
+            expected = [y.stride() for y in outputs_of_layers(chain, x)]
+            assert [y.stride() for y in outputs_of_layers(mt.convert(chain), x)] == expected
 
 
-def through(chain: torch.nn.Sequential, x: torch.Tensor) -> list[torch.Tensor]:
+def outputs_of_layers(chain: torch.nn.Sequential, x: torch.Tensor) -> list[torch.Tensor]:
     outputs = []
     for layer in chain:
         x = layer(x)

@@ -1,4 +1,4 @@
-"""`conv1d`, `conv2d` and `conv3d` give what PyTorch's give, to any order of derivatives."""
+"""`conv1d`, `conv2d` and `conv3d` give the results of PyTorch's functions, with derivatives of any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def same_random_numbers() -> None:
 def tensors(
     dims: int, *, groups: int = 1, kernel: int = 3, dtype: torch.dtype = torch.float32
 ) -> list[torch.Tensor]:
-    """x, w and bias, each with a gradient."""
+    """Return x, w and bias, each of which requires a gradient."""
     shapes = (4, 2 * groups, *(7, 6, 5)[:dims]), (4, 2, *(kernel,) * dims), (4,)
     return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
 
@@ -58,8 +58,8 @@ def assert_same_with_gradients(dims: int, given: list[torch.Tensor], **options: 
         assert_close(mine, theirs)
 
 
-def divided(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> Plan:
-    """All passes of an f64 convolution without padding in such micro-batches."""
+def dividing_plan(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> Plan:
+    """Return a plan that divides all passes of an f64 convolution without padding into these sizes."""
     problem = problem_of("f64", "nchw", tuple(x.shape), tuple(w.shape), 1, 0, 1, 1)
     return Plan(
         {},
@@ -71,7 +71,7 @@ def divided(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> Plan:
     )
 
 
-# PyTorch, beside which we run, copies x for an even kernel with 'same', and says that this is slow.
+# PyTorch, with which we compare, copies x for an even kernel with 'same', and warns that this is slow.
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_gradients_of_divided_convolutions_to_the_second_order(sizes: tuple[int,
     x = torch.randn(3, 2, 4, 4, dtype=torch.float64, requires_grad=True)
     w = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
-    plan = divided(x, w, sizes)
+    plan = dividing_plan(x, w, sizes)
 
     def convolution(*given: torch.Tensor) -> torch.Tensor:
         return mt.conv2d(*given, plan=plan)
@@ -341,7 +341,7 @@ def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
 
 def test_a_plan_covers_the_gradients_too() -> None:
     x, w, _ = tensors(2, dtype=torch.float64)
-    forward_only = Plan({}, divided(x, w, (3, 1)).kernels[:1])
+    forward_only = Plan({}, dividing_plan(x, w, (3, 1)).kernels[:1])
     result = mt.conv2d(x, w, plan=forward_only)
     with pytest.raises(ValueError, match="the plan has no backward_data"):
         result.sum().backward()

@@ -1,4 +1,4 @@
-"""`convert` changes how a model's convolutions run, and nothing else; `plan` says how."""
+"""`convert` changes the algorithms of a model's convolutions and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def types(model: nn.Module) -> list[type]:
 
 
 def runs_divided(model: nn.Module, x: torch.Tensor = X) -> bool:
-    """Whether a call comes by here."""
+    """Return whether a call of the model is decided by mucudnn."""
     before = dict(dispatch._prepared)
     dispatch._prepared.clear()
     try:
@@ -147,7 +147,7 @@ def test_distributed_training_goes_on(tmp_path: Path) -> None:
 
 
 def _train_distributed(folder: Path) -> None:
-    """In a process that ends at once: Gloo's threads may wait for Python's lock where they are joined."""
+    """Train in a process that ends at once, because Gloo's threads may wait for Python's lock when joined."""
     torch.manual_seed(1)
     network = Network().eval()
     wanted = gradients(network)
@@ -208,7 +208,7 @@ def test_what_cannot_be_divided_runs_as_before(x: torch.Tensor) -> None:
         assert torch.equal(result, expected)
 
 
-# PyTorch's own transforms compile a helper with what PyTorch has deprecated.
+# PyTorch's own transforms compile a helper with a deprecated function.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_under_transforms_and_for_subclasses_the_results_stay() -> None:
     class Marked(torch.Tensor):

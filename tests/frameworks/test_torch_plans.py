@@ -22,7 +22,7 @@ def test_a_plan_has_every_convolution_that_ran_with_its_passes(network: nn.Modul
     counted = {(kernel.problem.dims, kernel.pass_) for kernel in plan.kernels}
     assert {pass_ for _, pass_ in counted} == {"forward", "backward_data", "backward_filter"}
     first = [k for k in plan.kernels if k.problem.in_channels == 3]
-    assert {k.pass_ for k in first} == {"forward", "backward_filter"}  # nobody asks for the input's gradient
+    assert {k.pass_ for k in first} == {"forward", "backward_filter"}  # the input needs no gradient
     assert all(k.chosen.workspace <= 2**20 for k in plan.kernels)
     with torch.no_grad():
         assert {k.pass_ for k in mt.plan(network, X).kernels} == {"forward"}
@@ -48,7 +48,7 @@ def test_a_converted_model_follows_its_plan(
     plan = mt.plan(network, X)
     mucudnn.write_plan(plan, tmp_path / "a.plan")
     monkeypatch.setattr(dispatch, "_prepared", {})
-    monkeypatch.setattr(dispatch, "benchmark", None)  # nothing is measured
+    monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
     for given in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
         mt.convert(network, plan=given)(X).backward()
     chosen = {(k.problem, k.pass_): k.chosen for k in plan.kernels}
@@ -72,7 +72,7 @@ def test_a_plan_has_the_tiles_that_a_call_without_it_would_find(
     mt.convert(module, workspace="512KiB")(image).square().sum().backward()
     assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}
     monkeypatch.setattr(dispatch, "_prepared", {})
-    monkeypatch.setattr(dispatch, "benchmark", None)  # nothing is measured
+    monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
     mt.convert(module, plan=plan)
     found = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
     assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}

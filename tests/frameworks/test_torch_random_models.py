@@ -1,6 +1,6 @@
-"""Random models: one that is converted does what the stock one does, in values, strides and types.
+"""Converted random models give the values, strides and types of the stock models.
 
-TEST_LONG=1 tries 400 models instead of 20; TEST_SEED=1000 those from another seed on.
+TEST_LONG=1 tries 400 models instead of 20. TEST_SEED=1000 begins with another seed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ FIRST = int(os.environ.get("TEST_SEED", "0"))
 SEEDS = range(FIRST, FIRST + (400 if os.environ.get("TEST_LONG") else 20))
 EPSILON = {torch.float32: 2e-5, torch.float64: 1e-11, torch.bfloat16: 3e-2}
 pytestmark = [
-    # PyTorch copies x for an even kernel with 'same', and says that this is slow.
+    # PyTorch copies x for an even kernel with 'same', and warns that this is slow.
     pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning"),
-    # torch.func compiles a helper with what PyTorch has deprecated.
+    # torch.func compiles a helper with a deprecated function.
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
 ]
 
 
 def convert(given: Sample) -> Sample:
-    """Convert with a limit or a plan that depends on the seed."""
+    """Convert a sample with a limit or a plan that depends on its seed."""
     r = random.Random(given.seed)
     limit = r.choice([None, "0", "64KiB", "1MiB", "none"])
     if r.random() < 0.2 and given.step == "train":
@@ -43,7 +43,7 @@ def test_a_converted_model_does_what_the_stock_one_does(seed: int, monkeypatch: 
     converted, exact = convert(stock), stock.in_fp64()
     for _ in range(2):  # the second step adds to the gradients
         found, expected, wanted = converted.results(), stock.results(), exact.results()
-    assert dispatch._prepared  # divided, not left to PyTorch
+    assert dispatch._prepared  # mucudnn has decided, PyTorch has not run alone
     assert found.keys() == expected.keys()
     epsilon = EPSILON[stock.autocast or stock.x.dtype]
     scale = max(tensor.norm() for tensor in wanted.values())
@@ -51,4 +51,5 @@ def test_a_converted_model_does_what_the_stock_one_does(seed: int, monkeypatch: 
         theirs, right = expected[name], wanted[name]
         assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype), name
         error, allowed = (mine.double() - right).norm(), 3 * (theirs.double() - right).norm()
-        assert error <= allowed + epsilon * scale or error <= epsilon * scale, name  # theirs may be NaN
+        # The stock result may be NaN, and then `allowed` is.
+        assert error <= allowed + epsilon * scale or error <= epsilon * scale, name

@@ -1,4 +1,4 @@
-"""On the CPU convolutions run on as many threads as PyTorch's own, unless the user says otherwise."""
+"""On the CPU convolutions use PyTorch's number of threads, unless the user sets another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _default_threads(cache_path: Path) -> Iterator[None]:
 
 
 def measured_on(path: Path) -> set[int]:
-    """The numbers of threads of the machines that something was measured on."""
+    """Return the thread counts of all machines with measurements in the cache."""
     with Cache.read_only(path) as cache:
         return {machine.threads for machine in cache.machines()}
 

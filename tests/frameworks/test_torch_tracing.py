@@ -1,4 +1,4 @@
-"""`torch.jit` and `torch.export`: a converted model is traced and exported, or an error says what to do."""
+"""A converted model can be traced by `torch.jit` and exported, or an error says what to do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_function_cannot_be_scripted_and_the_error_says_what_to_do(called: Any
     assert isinstance(caught.value, MucudnnError)
 
 
-# PyTorch's own run_decompositions warns so.
+# PyTorch's own run_decompositions gives this warning.
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_function_is_exported_for_any_batch(strict: bool) -> None:

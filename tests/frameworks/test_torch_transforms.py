@@ -1,4 +1,4 @@
-"""`torch.func` and forward mode: transforms of our functions give what those of PyTorch's functions give."""
+"""Our functions give the results of PyTorch's under `torch.func` and in forward mode."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ BIAS = torch.randn(4, dtype=torch.float64)
 OPTIONS = {"stride": 2, "padding": 1, "groups": 2}
 Function = Callable[..., Any]
 pytestmark = [
-    # PyTorch's own transforms compile a helper with what PyTorch has deprecated.
+    # PyTorch's own transforms compile a helper with a deprecated function.
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
-    # PyTorch's linearize says so of any function.
+    # PyTorch's linearize gives this warning for any function.
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node with no underlying:UserWarning"),
 ]
 
 
 def operands(dims: int, *leading: int) -> list[torch.Tensor]:
-    """Return x, w and bias in fp64 for OPTIONS, each behind the `leading` axes."""
+    """Return x, w and bias in fp64 for OPTIONS, each with further `leading` axes in front."""
     generator = torch.Generator().manual_seed(dims)
     shapes = (2, 4, *(5, 4, 2)[:dims]), (4, 2, *(3, 2, 2)[:dims]), (4,)
     return [torch.randn(*leading, *shape, dtype=torch.float64, generator=generator) for shape in shapes]
@@ -43,7 +43,7 @@ def loss(convolution: Function) -> Function:
 
 
 def pull_back(convolution: Function, given: list[torch.Tensor]) -> Any:
-    """Call the function that vjp returns inside of the transform, and after it has ended."""
+    """Call the function that vjp returns twice: inside the transform, and after its end."""
     y, gradients = func.vjp(convolution, *given)
     return gradients(y), gradients(y.sin())
 

@@ -1,4 +1,7 @@
-"""Runs with `pytest -m gpu tests/gpu` alone; without a GPU on what TEST_GPU_ENGINE names (gpu_engine.py)."""
+"""Tests for a GPU. They run with `pytest -m gpu tests/gpu` only.
+
+Without a GPU they run on the stand-in that TEST_GPU_ENGINE names (gpu_engine.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from mucudnn._native import Engine
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "gpu":
-        # What libraries of other versions warn of is not what is tested here.
+        # The machine may have other versions of libraries, so their new warnings are no failures here.
         config.addinivalue_line("filterwarnings", "default")
 
 
@@ -24,20 +27,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def only_on_gpu() -> None:
-    """Of tests that need a GPU itself, or code that is compiled for one."""
+    """Mark tests that need a real GPU, or code that is compiled for one."""
 
 
 @pytest.fixture
 def only_with_cuda() -> None:
-    """Of tests that need tensors of PyTorch on a CUDA device."""
+    """Mark tests that need tensors of PyTorch on a CUDA device."""
 
 
 @pytest.fixture(scope="session")
 def engine() -> Engine:
-    """cuDNN on the current device, or its stand-in."""
+    """Return the engine of cuDNN on the current device, or its stand-in."""
     return open_gpu_engine()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_cache(one_cache: None) -> None:
-    """For every file of this folder."""
+    """Give each file of this folder a cache of its own."""

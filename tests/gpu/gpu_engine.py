@@ -1,8 +1,8 @@
-"""The engine of these tests: cuDNN on the GPU, or what TEST_GPU_ENGINE names in its place.
+"""The engine of these tests: cuDNN on the GPU, or the stand-in that TEST_GPU_ENGINE names.
 
-`host` is the host engine with our CUDA runtime on the CPU, where PyTorch computes on the CPU too; `pytorch`
-the same under PyTorch's CUDA build, whose convolutions then go the way that they go on a GPU
-(stand_in/build.py). The tests run on both, but for those that are about what is not there.
+With `host` it is the host engine with our CUDA runtime on the CPU, and PyTorch computes on the CPU too. With
+`pytorch` it is the same library under PyTorch's CUDA build, whose convolutions take the same path as on a GPU
+(stand_in/build.py). Most tests run on both stand-ins.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from mucudnn.problems.kernels import Kernel
 _CHOICE = os.environ.get("TEST_GPU_ENGINE", "cudnn")
 ON_GPU = _CHOICE == "cudnn"
 HAS_CUDA = _CHOICE != "host"
-DEVICE = "cuda" if HAS_CUDA else "cpu"  # of PyTorch, which computes there
+DEVICE = "cuda" if HAS_CUDA else "cpu"  # the device on which PyTorch computes
 
 
 def open_gpu_engine() -> Engine:
-    """Raises NoEngineError where there is none."""
+    """Open the engine. Raise NoEngineError if the machine has no cuDNN device."""
     if HAS_CUDA:
         return open_engine("cudnn", 1)
-    ctypes.CDLL(cudart_library())  # before the loader finds another one of this name
+    ctypes.CDLL(cudart_library())  # so the loader finds no other library of this name
     return Engine(host_library(), cuda=True)
 
 
 def engine_environment() -> dict[str, str]:
-    """What makes `--engine cudnn` the same engine in another process."""
+    """Return the variables that make `--engine cudnn` the same engine in another process."""
     if HAS_CUDA:
         return {}
     folder = Path(cudart_library()).parent
@@ -43,7 +43,7 @@ def engine_environment() -> dict[str, str]:
 
 
 class CheckedGpuKernel(CheckedKernel):
-    """Asks the library once for each size: its engines take a while to say what they need."""
+    """A checked kernel that asks for candidates once a size, because real libraries answer slowly."""
 
     def __init__(self, engine: Engine, kernel: Kernel) -> None:
         super().__init__(engine, kernel)
@@ -51,7 +51,7 @@ class CheckedGpuKernel(CheckedKernel):
         self.expected = self.exact()
 
     def candidates(self, mini_batch: int) -> list[Candidate]:
-        """Those that say that they run."""
+        """Return the candidates that the library reports as runnable."""
         if mini_batch not in self._candidates:
             found = self.engine.enumerate(self.kernel.at(mini_batch))
             self._candidates[mini_batch] = [c for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
@@ -61,10 +61,10 @@ class CheckedGpuKernel(CheckedKernel):
         return [candidate.algorithm for candidate in self.candidates(mini_batch)]
 
     def results(self, *sizes: int, **options: float) -> Iterator[tuple[Candidate, Array]]:
-        """Of every algorithm that runs micro-batches of these sizes, all the same."""
+        """Yield the result of each algorithm for a division into these sizes, which must be equal."""
         assert len(set(sizes)) == 1
         for candidate in self.candidates(sizes[0]):
-            with suppress(EngineError):  # one that says it runs and does not, which measuring leaves out
+            with suppress(EngineError):  # it fails although reported as runnable
                 yield candidate, self.run([(size, candidate.algorithm) for size in sizes], **options)
 
     def workspace(self, parts: list[tuple[int, str]]) -> int:

@@ -1,4 +1,4 @@
-"""Problems for a GPU, in each combination of data type and arithmetic."""
+"""Problems for a GPU, in each combination of data type and math."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line on a GPU: measure, decide, plan, describe the device."""
+"""The command line measures, decides, plans and describes the device on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mucudnn.measuring.described_device import bundled_devices, read_properties
 pytestmark = pytest.mark.gpu
 
 KERNEL = "mb8_ic16ih14_oc16_kh3_ph1"
-# What follows from the chip, not from the board, its clocks or its driver.
+# The properties that depend on the chip alone, not on the board, its clocks or its driver.
 CHIP = (
     "deviceVer", "maxSharedMemoryPerBlockOptin", "maxGridSize", "maxBlockSize", "regsPerBlock", "warpSize",
     "maxSharedMemoryPerBlock", "reservedSharedMemoryPerBlock", "maxRegistersPerSM", "maxCtasPerSM",
@@ -26,7 +26,7 @@ CHIP = (
 
 
 def mucudnn(*arguments: str | Path) -> str:
-    """What it says on stdout."""
+    """Run a command that succeeds. Return its stdout."""
     ran = subprocess.run(
         [sys.executable, "-m", "mucudnn", *map(str, arguments)],
         env=environment(**engine_environment()),
@@ -40,7 +40,7 @@ def mucudnn(*arguments: str | Path) -> str:
 
 
 def optimize(*flags: str) -> dict[str, Any]:
-    """The kernel in all passes."""
+    """Run `optimize` for the kernel in all passes. Return its JSON."""
     command = ("optimize", KERNEL, "--engine", "cudnn", "--passes", "all", *flags, "--json")
     result: dict[str, Any] = json.loads(mucudnn(*command))
     return result

@@ -1,4 +1,4 @@
-"""Arrays of CuPy through our functions: on its current stream, in threads, beside a CUDA graph."""
+"""Our functions convolve CuPy arrays on its current stream, in threads, and beside a CUDA graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(dtype: type) -> list[np.ndarray]:
     return [(random.random(shape) - 0.5).astype(dtype) for shape in SHAPES]
 
 
-def passes(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+def all_passes(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     return (
         mucudnn.convolution_forward(x, w, padding=1, workspace="1MiB"),
         mucudnn.convolution_backward_data(dy, w, SHAPES[0], padding=1, workspace="1MiB"),
@@ -35,8 +35,8 @@ def passes(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
 
 
 def assert_close(cupy: Any, results: tuple[Any, ...], given: list[np.ndarray]) -> None:
-    """To what the host engine computes in fp64."""
-    for result, expected in zip(results, passes(*(a.astype(np.float64) for a in given)), strict=True):
+    """Compare the results with those of the host engine in fp64."""
+    for result, expected in zip(results, all_passes(*(a.astype(np.float64) for a in given)), strict=True):
         assert type(result) is cupy.ndarray
         error = np.linalg.norm(cupy.asnumpy(result).astype(np.float64) - expected)
         assert error <= 4e-3 * np.linalg.norm(expected)
@@ -45,7 +45,7 @@ def assert_close(cupy: Any, results: tuple[Any, ...], given: list[np.ndarray]) -
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_three_passes(cupy: Any, dtype: type) -> None:
     given = values(dtype)
-    assert_close(cupy, passes(*map(cupy.asarray, given)), given)
+    assert_close(cupy, all_passes(*map(cupy.asarray, given)), given)
 
 
 def test_out_is_written_and_scaled(cupy: Any) -> None:
@@ -59,15 +59,15 @@ def test_out_is_written_and_scaled(cupy: Any) -> None:
 def test_calls_go_to_the_current_stream(cupy: Any) -> None:
     given = values(np.float32)
     x, w, dy = map(cupy.asarray, given)
-    passes(x, w, dy)
+    all_passes(x, w, dy)
     cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         late = x.copy()
         for _ in range(50):
-            late += 1  # still under way when the calls are made
+            late += 1  # the additions still run when the calls are made
         late -= 50
-        results = passes(late, w, dy)
+        results = all_passes(late, w, dy)
     stream.synchronize()
     assert_close(cupy, results, given)
 
@@ -79,7 +79,7 @@ def test_threads_with_streams_of_their_own(cupy: Any) -> None:
 
     def work(_: int) -> tuple[Any, ...]:
         with cupy.cuda.Stream(non_blocking=True) as stream:
-            results = passes(*arrays)
+            results = all_passes(*arrays)
             stream.synchronize()
         return results
 
@@ -94,7 +94,7 @@ def test_a_stream_that_is_captured_is_refused_and_left_whole(cupy: Any) -> None:
     expected = cupy.asnumpy(x)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        cupy.add(x, 0, out=y)  # loads what it needs
+        cupy.add(x, 0, out=y)  # loads the kernel before the capture
         y.fill(0)
         stream.synchronize()
         stream.begin_capture()

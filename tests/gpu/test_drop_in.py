@@ -1,4 +1,4 @@
-"""An unchanged PyTorch program on a GPU under `mucudnn run`: the same results, within the limit."""
+"""An unchanged PyTorch program on a GPU gets the same results under `mucudnn run`, within the limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import shim_cases
 from gpu_engine import HAS_CUDA
 from programs import environment
 from torch_convolutions import CASES
-from torch_runs import LIMIT, PROGRAM, Run, alone, assert_within_contract, under
+from torch_runs import LIMIT, PROGRAM, Run, assert_within_contract, run_alone, run_under_mucudnn
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.costs.records import SUCCESS
@@ -22,45 +22,46 @@ from mucudnn.problems.kernels import PASSES, Flags, read_kernels
 pytestmark = pytest.mark.gpu
 
 LEGACY = {"TORCH_CUDNN_V8_API_DISABLED": "1"}
+# PyTorch's legacy path does not use cuDNN for bf16.
 IN_LEGACY = (
     "f16",
     "tf32",
     "strict",
     "f16 volume channels_last",
     "f16 odd mini-batch",
-)  # bf16 is not cuDNN's there
+)
 
 
 @pytest.fixture(scope="module")
 def pytorch() -> Run:
-    return alone()
+    return run_alone()
 
 
 @pytest.fixture(scope="module")
 def divided() -> Run:
-    return under()
+    return run_under_mucudnn()
 
 
 @pytest.fixture(scope="module")
 def legacy() -> tuple[Run, Run]:
-    """Alone and under mucudnn, by cuDNN's older functions."""
-    return alone(*IN_LEGACY, **LEGACY), under(*IN_LEGACY, **LEGACY)
+    """Return runs by cuDNN's legacy functions, alone and under mucudnn."""
+    return run_alone(*IN_LEGACY, **LEGACY), run_under_mucudnn(*IN_LEGACY, **LEGACY)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_within_the_contract(case: str, pytorch: Run, divided: Run) -> None:
-    assert_within_contract(divided.of(case), pytorch.of(case))
+    assert_within_contract(divided.outcome(case), pytorch.outcome(case))
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.mode == "eager"])
 def test_no_more_memory_is_taken_than_alone_and_the_limit(case: str, pytorch: Run, divided: Run) -> None:
-    extra, own = divided.of(case)["extra"], pytorch.of(case)["extra"]
-    assert extra <= max(own, LIMIT) + 2**21  # PyTorch hands out memory in pieces of 2 MiB
+    extra, own = divided.outcome(case)["extra"], pytorch.outcome(case)["extra"]
+    assert extra <= max(own, LIMIT) + 2**21  # PyTorch allocates in pieces of 2 MiB
 
 
 @pytest.mark.parametrize("case", IN_LEGACY)
 def test_results_of_the_older_functions_are_within_the_contract(case: str, legacy: tuple[Run, Run]) -> None:
-    assert_within_contract(legacy[1].of(case), legacy[0].of(case))
+    assert_within_contract(legacy[1].outcome(case), legacy[0].outcome(case))
 
 
 def test_convolutions_are_divided_in_both_apis(
@@ -76,11 +77,11 @@ def test_the_programs_end_as_they_do_alone(pytorch: Run, divided: Run, legacy: t
 
 
 def test_the_second_process_measures_nothing(divided: Run) -> None:
-    again = under("bf16", "strict", "bf16 volume")
+    again = run_under_mucudnn("bf16", "strict", "bf16 volume")
     assert again.measured == 0
     assert (divided.measured > 0) == HAS_CUDA
     for case in ("bf16", "strict", "bf16 volume"):
-        assert_within_contract(again.of(case), divided.of(case))
+        assert_within_contract(again.outcome(case), divided.outcome(case))
 
 
 def mucudnn(*arguments: str, **variables: str) -> None:
@@ -100,7 +101,7 @@ def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
     program = ("--", sys.executable, str(PROGRAM), "cuda", *cases)
     mucudnn("record", "--output", str(network), *program, **variables)
     halves: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
-    refused = 0  # filter gradients in fp16
+    refused = 0  # counts filter gradients in fp16, which are not divided
     for kernel in read_kernels(str(network), Flags(), PASSES):
         problem, pass_ = kernel.problem, kernel.pass_
         sizes = problem.mini_batch // 2, (problem.mini_batch + 1) // 2
@@ -109,10 +110,10 @@ def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
         halves[str(problem), pass_] = [[(size, least.algorithm) for size in sizes]]
         refused += kernel.count if most_slices(kernel) == 1 else 0
     plan = shim_cases.write_plan(engine, tmp_path / "halves.plan", halves)
-    followed = under(*cases, flags=("--plan", str(plan)), **variables)
+    followed = run_under_mucudnn(*cases, flags=("--plan", str(plan)), **variables)
     assert followed.divided == followed.calls - refused > refused > 0, followed.stderr[-3000:]
     for case in cases:
-        assert_within_contract(followed.of(case), pytorch.of(case))
+        assert_within_contract(followed.outcome(case), pytorch.outcome(case))
 
 
 def test_a_plan_is_made_of_what_was_recorded_and_followed(
@@ -123,18 +124,18 @@ def test_a_plan_is_made_of_what_was_recorded_and_followed(
     mucudnn("record", "--output", network, "--", *program)
     limit = ("--workspace", str(LIMIT))
     mucudnn("optimize", network, *limit, "--engine", "cudnn", "--passes", "all", "--no-run", "--output", plan)
-    followed = under("bf16", flags=("--plan", plan))
+    followed = run_under_mucudnn("bf16", flags=("--plan", plan))
     assert (followed.measured, followed.divided > 0) == (0, True), followed.stderr[-3000:]
-    assert_within_contract(followed.of("bf16"), pytorch.of("bf16"))
+    assert_within_contract(followed.outcome("bf16"), pytorch.outcome("bf16"))
 
 
 def test_a_program_that_leaves_no_memory_to_measure_in_runs_as_it_does_alone(
     only_on_gpu: None,
 ) -> None:
-    own, ours = alone("bf16 full"), under("bf16 full")
+    own, ours = run_alone("bf16 full"), run_under_mucudnn("bf16 full")
     assert ours.code == own.code == 0, ours.stderr[-3000:]
     if "error" not in own.cases["bf16 full"]:
-        assert_within_contract(ours.of("bf16 full"), own.of("bf16 full"))
+        assert_within_contract(ours.outcome("bf16 full"), own.outcome("bf16 full"))
 
 
 def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) -> None:
@@ -156,10 +157,10 @@ def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) ->
 
 
 def test_switched_off_it_only_passes_calls_on(pytorch: Run) -> None:
-    off = under("bf16", "strict", flags=(), MUCUDNN_MODE="off")
+    off = run_under_mucudnn("bf16", "strict", flags=(), MUCUDNN_MODE="off")
     assert (off.code, off.measured, off.divided) == (0, 0, 0), off.stderr
     for case in ("bf16", "strict"):
-        assert_within_contract(off.of(case), pytorch.of(case))
+        assert_within_contract(off.outcome(case), pytorch.outcome(case))
 
 
 def test_the_drop_in_is_what_pytorch_gets(only_with_cuda: None) -> None:
@@ -173,5 +174,5 @@ def test_the_drop_in_is_what_pytorch_gets(only_with_cuda: None) -> None:
     ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stderr
     libraries = {line.split()[-1] for line in ran.stdout.splitlines() if "libcudnn.so.9" in line}
-    assert len(libraries) == 2, libraries  # ours, and the one it passes calls on to
+    assert len(libraries) == 2, libraries  # the drop-in, and the real library behind it
     assert any(os.path.join("mucudnn", "shim") in library for library in libraries)

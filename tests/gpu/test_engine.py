@@ -1,4 +1,4 @@
-"""cuDNN on a GPU through our engine interface: what it enumerates, measures and computes."""
+"""Our engine interface enumerates, measures and runs cuDNN's algorithms on a GPU."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mucudnn.problems.kernels import Kernel
 pytestmark = pytest.mark.gpu
 
 Record = Callable[[str, object], None]
-TF32 = 2.0**-10  # what its inputs are rounded to
+TF32 = 2.0**-10  # the relative rounding of inputs in TF32
 
 
 def tolerance(checked: CheckedGpuKernel, notes: str, algorithm: str) -> float:
-    """How far an undivided result may be off."""
+    """Return the largest allowed norm of the error of an undivided result."""
     epsilon = EPSILON[checked.problem.data_type]
     if checked.problem.math == "tf32":
         epsilon = max(epsilon, TF32)

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch on a GPU through our functions and `mucudnn.torch`, in this process."""
+"""Our functions and `mucudnn.torch` convolve PyTorch tensors on a GPU, in this process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ LIMIT = "1MiB"
 
 
 @pytest.fixture(autouse=True)
-def flags() -> Iterator[None]:
-    """Strict, deterministic in what is random, and put back."""
+def strict_flags_and_seed() -> Iterator[None]:
+    """Seed the random numbers and turn TF32 off. Restore the flags after the test."""
     torch.manual_seed(1)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
 
 @pytest.fixture
-def no_giving_way() -> Iterator[None]:
-    """A convolution that is left to PyTorch is an error."""
+def no_fallback_to_pytorch() -> Iterator[None]:
+    """Fail if mucudnn leaves a convolution to PyTorch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "mucudnn leaves a convolution to PyTorch")
         yield
 
 
 def tensors(dtype: Any = torch.float32, dims: int = 2) -> tuple[Any, Any, Any]:
-    """x, w and dy of a convolution with padding 1."""
+    """Return x, w and dy of a convolution with padding 1."""
     size = (16,) * dims
     shapes = (8, 16, *size), (32, 16, *(3,) * dims), (8, 32, *size)
     x, w, dy = (torch.randn(shape).to(DEVICE, dtype) for shape in shapes)
@@ -46,7 +46,7 @@ def tensors(dtype: Any = torch.float32, dims: int = 2) -> tuple[Any, Any, Any]:
 
 
 def in_fp64(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
-    """y, dx and dw, on the CPU."""
+    """Return y, dx and dw, computed in fp64 on the CPU."""
     function = torch.nn.functional.conv2d if x.dim() == 4 else torch.nn.functional.conv3d
     x, w, dy = (tensor.detach().cpu().double().contiguous() for tensor in (x, w, dy))
     x, w = x.requires_grad_(), w.requires_grad_()
@@ -55,7 +55,7 @@ def in_fp64(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
 
 
 def assert_close(results: tuple[Any, ...], given: tuple[Any, Any, Any], epsilon: float | None = None) -> None:
-    """As far as rounding allows."""
+    """Compare the results with fp64, within the error of rounding."""
     scales = in_fp64(*(tensor.abs() for tensor in given))
     for result, exact, scale in zip(results, in_fp64(*given), scales, strict=True):
         bound = 2 * (epsilon or EPSILON[result.dtype]) * float(scale.norm())
@@ -112,13 +112,13 @@ def test_calls_on_other_streams_come_after_what_is_there(only_with_cuda: None) -
     with torch.cuda.stream(stream):
         late = x.clone()
         for _ in range(50):
-            late = late + 1  # still under way when the call is made
+            late = late + 1  # the additions still run when the call is made
         results = by_functions(late, w, dy)
     stream.synchronize()
     assert_close(results, (x + 50, w, dy), 2.0**-10)
 
 
-def test_a_model_gives_the_same_losses_and_gradients(no_giving_way: None) -> None:
+def test_a_model_gives_the_same_losses_and_gradients(no_fallback_to_pytorch: None) -> None:
     x, _, _ = tensors()
     model = torch.nn.Sequential(
         torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 8, 3, stride=2)
@@ -131,7 +131,7 @@ def test_a_model_gives_the_same_losses_and_gradients(no_giving_way: None) -> Non
         assert torch.allclose(own.grad, divided.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_under_autocast(no_giving_way: None) -> None:
+def test_under_autocast(no_fallback_to_pytorch: None) -> None:
     x, w, dy = tensors()
     kind = torch.float16 if DEVICE == "cuda" else torch.bfloat16
     model = torch.nn.Conv2d(16, 32, 3, padding=1, bias=False).to(DEVICE)
@@ -141,11 +141,13 @@ def test_under_autocast(no_giving_way: None) -> None:
     assert y.dtype == kind
     (dw,) = torch.autograd.grad(y, (model.weight,), dy.to(kind))
     rounded = tuple(tensor.to(kind) for tensor in (x, w, dy))
-    dx = in_fp64(*rounded)[1]  # not asked for
+    dx = in_fp64(*rounded)[1]  # autograd computed no dx
     assert_close((y.detach(), dx, dw), rounded, EPSILON[kind])
 
 
-def test_a_plan_for_a_model_is_followed_and_leaves_random_numbers_as_they_were(no_giving_way: None) -> None:
+def test_a_plan_for_a_model_is_followed_and_leaves_random_numbers_as_they_were(
+    no_fallback_to_pytorch: None,
+) -> None:
     x, _, _ = tensors()
     model = torch.nn.Sequential(
         torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.Dropout(0.5), torch.nn.Conv2d(32, 8, 3, stride=2)
@@ -161,7 +163,7 @@ def test_a_plan_for_a_model_is_followed_and_leaves_random_numbers_as_they_were(n
     assert torch.allclose(mt.convert(model, plan=plan)(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_under_the_compiler(no_giving_way: None) -> None:
+def test_under_the_compiler(no_fallback_to_pytorch: None) -> None:
     x, w, dy = tensors()
     backend = "inductor" if ON_GPU else "aot_eager"
     compiled = torch.compile(lambda x, w: mt.conv2d(x, w, padding=1, workspace=LIMIT) * 1, backend=backend)
@@ -212,7 +214,7 @@ def test_functions_refuse_a_stream_that_is_captured_and_leave_it_whole(only_on_g
 
 def test_where_memory_is_short_pytorch_computes_as_it_does_alone(only_on_gpu: None) -> None:
     x, w, _ = tensors(torch.float16)
-    x = x.repeat(64, 1, 4, 4)  # 64 MiB, and the output twice as many
+    x = x.repeat(64, 1, 4, 4)  # 64 MiB, and 128 MiB for the output
     torch.nn.functional.conv2d(x[:2], w, padding=1)
     expected = torch.nn.functional.conv2d(x, w, padding=1)
     model = torch.nn.Conv2d(16, 32, 3, padding=1, bias=False).cuda().half()

@@ -1,4 +1,4 @@
-"""Whether training under mucudnn gives what it gives alone, in no more memory than is allowed."""
+"""The comparison of training under mucudnn with training without it: results and peaks of memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch_settings import EPSILON, Setting
 def compare(
     setting: Setting, plain: dict[str, Any], under: dict[str, Any], folders: dict[str, Path], limit: int
 ) -> dict[str, Any]:
-    """Losses, the gradient of the first step, peaks and times; `same` and `within_memory` are the verdicts.
+    """Compare losses, the gradient of the first step, peaks and times. Decide `same` and `within_memory`.
 
-    The gradients are held to the contract of a convolution, taken for all parameters together: with y that
-    under mucudnn, u that of PyTorch alone and y64 that in fp64, ‖y − y64‖ ≤ 2‖u − y64‖ + 2ε‖y64‖.
+    The bound for gradients is that of a convolution, over all parameters together. With y the gradient under
+    mucudnn, u that of PyTorch alone and y64 that in fp64, ‖y − y64‖ ≤ 2‖u − y64‖ + 2ε‖y64‖.
     """
     y, u = (_gradient(folders[kind], setting) for kind in ("mucudnn", "plain"))
     y64 = _gradient(folders["plain"], setting.reference)
@@ -43,5 +43,5 @@ def _gradient(folder: Path, setting: Setting) -> torch.Tensor:
 
 
 def _furthest(losses: list[float], plain: list[float]) -> float:
-    """The largest relative distance of any step."""
+    """Return the largest relative difference of the losses of a step."""
     return max(abs(a - b) / abs(b) for a, b in zip(losses, plain, strict=True))

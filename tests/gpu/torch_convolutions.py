@@ -1,4 +1,4 @@
-"""Convolutions of an unchanged PyTorch program, each in three passes, held against fp64 without cuDNN.
+"""A PyTorch program of convolutions, each in three passes, compared with fp64 without cuDNN.
 
 `python tests/gpu/torch_convolutions.py DEVICE [CASE...]` prints a JSON object for each case.
 """
@@ -18,7 +18,7 @@ from threading import Event, Thread
 import torch
 from torch import Tensor, nn
 
-# Where no GPU computes: data is as small as serves, nothing is compiled for a GPU and no graph captured.
+# Without a GPU the data is small, nothing is compiled for a GPU, and no graph is captured.
 IS_SMALL = "TEST_GPU_ENGINE" in os.environ
 PASSES = ("forward", "backward_data", "backward_filter")
 _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
@@ -30,7 +30,7 @@ Convolve = Callable[[Tensor, Tensor, Tensor], Tensors]
 
 @dataclass(frozen=True)
 class Case:
-    """Arithmetic, sizes of x and w, and how the three passes are called."""
+    """A convolution: arithmetic, sizes of x and w, and the way in which the program calls it."""
 
     arithmetic: str
     x: tuple[int, ...] = (16, 128, 56, 56)
@@ -54,7 +54,7 @@ CASES = {
     "f16 volume channels_last": Case("f16", **_VOLUME, channels_last=True),
     "bf16 strided": Case("bf16", stride=2),
     "f16 odd mini-batch": Case("f16", x=(11, 128, 56, 56)),
-    "f16 odd samples": Case("f16", x=(7, 33, 113, 113), w=(128, 33, 3, 3)),  # aligned to 2 bytes
+    "f16 odd samples": Case("f16", x=(7, 33, 113, 113), w=(128, 33, 3, 3)),  # samples are aligned to 2 bytes
     "bf16 one sample": Case("bf16", x=(1, 128, 56, 56)),
     "strict groups": Case("strict", w=(128, 64, 3, 3), groups=2),
     "bf16 threads": Case("bf16", mode="threads"),
@@ -63,12 +63,12 @@ CASES = {
     "tf32 benchmark": Case("tf32", x=(16, 128, 44, 44), benchmark=True),
     "f16 compile": Case("f16", mode="compile"),
 }
-# Not among them: most of the memory is taken first.
+# A case that runs only by name, because it first takes most of the memory.
 FULL = {"bf16 full": Case("bf16", x=(256, 128, 56, 56), mode="full")}
 
 
 def run(name: str, case: Case, device: str) -> dict[str, object]:
-    """Errors as norms, the scale of what rounding may cost, and bytes beyond tensors."""
+    """Run a case. Return norms of errors, scales of rounding errors, and bytes of memory beyond tensors."""
     torch.backends.cudnn.benchmark = case.benchmark
     torch.backends.cudnn.allow_tf32 = case.arithmetic == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -91,7 +91,7 @@ def run(name: str, case: Case, device: str) -> dict[str, object]:
 
 
 def _tensors(name: str, case: Case, device: str) -> Tensors:
-    """x, w and dy."""
+    """Return x, w and dy of a case."""
     torch.manual_seed(zlib.crc32(name.encode()))
     samples, channels, *spatial = case.x
     kernels, group_channels, *kernel = case.w
@@ -107,7 +107,7 @@ def _tensors(name: str, case: Case, device: str) -> Tensors:
     made = (torch.randn(shape).to(device, dtype) for shape in shapes)
     tensors = tuple(tensor.contiguous(memory_format=memory_format) for tensor in made)
     if device == "cuda":
-        torch.cuda.synchronize()  # other streams take them
+        torch.cuda.synchronize()  # other streams read the tensors
     return tensors
 
 
@@ -129,7 +129,7 @@ def _in_fp64(case: Case, tensors: Tensors) -> Tensors:
 
 
 def _extra_memory(convolve: Convolve, tensors: Tensors) -> int:
-    """Bytes of PyTorch's allocator at the peak of the first call, beyond the tensors."""
+    """Return the peak of PyTorch's allocator in the first call, in bytes beyond the tensors."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -146,14 +146,14 @@ def _eager(convolve: Convolve, tensors: Tensors) -> Tensors:
 
 
 def _compiled(convolve: Convolve, tensors: Tensors) -> Tensors:
-    """PyTorch's compiler around the forward pass and the gradients of it."""
+    """Compile the forward pass with PyTorch's compiler, and run it. The gradients run eagerly."""
     backend = "aot_eager" if IS_SMALL else "inductor"
     compiled = torch.compile(lambda x, w, dy: (convolve(x, w, dy)[0] * 1,), backend=backend)
     return compiled(*tensors)[0], *convolve(*tensors)[1:]
 
 
 def _in_threads(convolve: Convolve, tensors: Tensors) -> Tensors:
-    """Two threads at a time, several times, each on a stream of its own; what the last one gives."""
+    """Convolve several times in two threads, each with its own stream. Return the results of the second."""
     given: dict[int, Tensors] = {}
 
     def work(number: int) -> None:
@@ -193,7 +193,7 @@ def _captured(convolve: Convolve, tensors: Tensors) -> Tensors:
 
 
 def _beside_a_capture(convolve: Convolve, tensors: Tensors) -> Tensors:
-    """For the first time while another thread captures, whose graph is as it would be otherwise."""
+    """Convolve for the first time while another thread captures a graph. Check that its graph is intact."""
     if IS_SMALL:
         return convolve(*tensors)
     begun, over = Event(), Event()
@@ -224,7 +224,7 @@ def _beside_a_capture(convolve: Convolve, tensors: Tensors) -> Tensors:
 
 
 def _in_full_memory(convolve: Convolve, tensors: Tensors) -> Tensors:
-    """Once a small convolution has loaded what it needs, and with room for little more than the results."""
+    """Convolve with little more free memory than the results need. A small one loads kernels first."""
     small = tuple(tensor[:2].contiguous() for tensor in tensors)
     convolve(small[0], tensors[1], small[2])
     if IS_SMALL:
@@ -253,12 +253,12 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def main(device: str, names: list[str]) -> None:
-    """Print what came of each case, or how it failed."""
+    """Print the outcome of each case, or its error."""
     cases = {**CASES, **FULL}
     for name in names or list(CASES):
         try:
             outcome = run(name, cases[name], device)
-        except Exception:  # the others are still to be tried
+        except Exception:  # the other cases still run
             outcome = {"case": name, "error": traceback.format_exc()}
         print(json.dumps(outcome), flush=True)
 

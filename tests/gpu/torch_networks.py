@@ -1,4 +1,4 @@
-"""The networks that are trained, with their data: the same in every process."""
+"""The networks that the program trains, with their data, the same in every process."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CLASSES = {"resnet18": 1000, "unet3d": 3, "small": 10}
 
 @dataclass
 class Task:
-    """A network, one mini-batch for it and its loss."""
+    """A network, a mini-batch for it, and its loss."""
 
     model: nn.Module
     x: Tensor
     target: Tensor
 
     def loss(self) -> Tensor:
-        """In fp32 or better, whatever the network computes in."""
+        """Return the loss, in fp32 or fp64 for any type of the network."""
         logits = self.model(self.x)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return nn.functional.cross_entropy(wide, self.target)
 
 
 def small() -> nn.Sequential:
-    """A few convolutions, for what takes long for each of them."""
+    """Return a network of few convolutions, for settings that take long for each."""
     return nn.Sequential(
         nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), Block(64, 64, 1),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES["small"]),
@@ -37,7 +37,7 @@ def small() -> nn.Sequential:
 
 
 def make_task(name: str, *, tiny: bool) -> Task:
-    """The network of that name on the CPU; `tiny`, on data that a CPU convolves in a moment."""
+    """Make the network of this name on the CPU. `tiny` data is small enough for a CPU."""
     torch.manual_seed(1)
     classes = CLASSES[name]
     if name == "unet3d":

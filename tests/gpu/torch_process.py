@@ -1,4 +1,4 @@
-"""Processes of torch_worker, alone and under `mucudnn run`, and what they left behind."""
+"""Processes of torch_worker, alone and under `mucudnn run`, with the files that they leave."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from torch_settings import WORKSPACE, Group
 from torch_worker import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
-GRACE = 5.0  # seconds for a setting that is under way when the time is over
-STALL = 70.0  # seconds after which a setting is taken to hang
+GRACE = 5.0  # seconds that a begun setting gets after the time is over
+STALL = 70.0  # seconds without output after which a setting counts as hanging
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a worker ended, and what it did before."""
+    """A worker that has ended: exit code, outcomes and stderr."""
 
-    exit_code: int | None  # minus a signal; None where the time was over
+    exit_code: int | None  # negative for a signal, None if the time was over
     stderr: str
     machine: dict[str, Any]
-    outcomes: dict[str, dict[str, Any]]  # by setting
-    begun: str | None  # the last setting that it took up
+    outcomes: dict[str, dict[str, Any]]  # keyed by setting
+    begun: str | None  # the last setting that it began
 
     def last_lines(self) -> str:
-        """Where to look for why it failed."""
+        """Return the end of stderr, which shows why a worker failed."""
         return "\n".join(self.stderr.splitlines()[-20:])
 
     def report(self) -> dict[str, Any]:
-        """What the drop-in said of the process, too."""
+        """Return a summary of the process for the report, with the lines of the drop-in."""
         said = [line for line in self.stderr.splitlines() if line.startswith("mucudnn: ")]
         summaries = [line for line in said if " convolutions divided" in line]
         return {
@@ -53,19 +53,19 @@ class Ended:
 
 
 class Worker:
-    """Starts workers whose files are in `scratch`, a folder for each kind: `plain` and `mucudnn`."""
+    """A starter of workers, with files in `scratch`, in a folder for each kind: `plain` and `mucudnn`."""
 
     def __init__(self, device: str, scratch: Path) -> None:
         self._device, self._scratch = device, scratch
 
     def folder(self, kind: str) -> Path:
-        """Of the gradients that are kept."""
+        """Return the folder of a kind, which holds outcomes and gradients."""
         folder = self._scratch / kind
         folder.mkdir(exist_ok=True)
         return folder
 
     def run(self, group: Group, kind: str, names: Sequence[str], seconds: float) -> Ended:
-        """One process for these settings, which is killed a little after the seconds are over."""
+        """Run one process for these settings. Kill it a little after the seconds are over."""
         folder = self.folder(kind)
         outcomes = folder / OUTCOMES
         outcomes.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ class Worker:
         if kind == "mucudnn":
             command = [sys.executable, "-m", "mucudnn", "run", f"--workspace={WORKSPACE}", "--", *command]
         with (folder / "stderr").open("w+", errors="replace") as stderr:
-            # A group of processes, because compilers are such, and must end with it.
+            # The worker leads a process group, because compilers are processes too and must end with it.
             process = subprocess.Popen(
                 command,
                 env=self._environment(group),
@@ -89,11 +89,11 @@ class Worker:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             stderr.seek(0)
-            return _ended(None if is_over else process.returncode, stderr.read(), outcomes)
+            return _read_outcomes(None if is_over else process.returncode, stderr.read(), outcomes)
 
     def _environment(self, group: Group) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
-        path = f"{ROOT}:{kept.get('PYTHONPATH', '')}".rstrip(":")  # of the networks, which bench has
+        path = f"{ROOT}:{kept.get('PYTHONPATH', '')}".rstrip(":")  # bench has the networks
         cache = str(self._scratch / "cache.sqlite")
         return {
             **kept,
@@ -105,7 +105,7 @@ class Worker:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, file: Path) -> bool:
-    """Until it ends, or writes nothing to the file for too long; whether it was the seconds that ended."""
+    """Wait until the process ends or hangs. Return True if the seconds are over before that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -117,7 +117,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, file: Path) -> bool:
     return True
 
 
-def _ended(code: int | None, stderr: str, file: Path) -> Ended:
+def _read_outcomes(code: int | None, stderr: str, file: Path) -> Ended:
     machine: dict[str, Any] = {}
     outcomes: dict[str, dict[str, Any]] = {}
     begun: str | None = None

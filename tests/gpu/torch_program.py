@@ -1,12 +1,11 @@
 """`python tests/gpu/torch_program.py --output FILE`: PyTorch trains with and without `mucudnn run`.
 
 A ResNet-18 and a small 3-D U-Net train for a few steps in each of the settings of torch_settings.py, in a
-process without mucudnn and in one under it, and FILE says as JSON what came of it: losses, gradients held to
-the contract, peaks of memory, times, what the drop-in says at its end, exit codes, the end of stderr where
-something failed. A setting that fails or hangs does not keep the others from running; what the time did not
-allow is there as "not run". With `--device cpu` everything runs end to end without a GPU, on tiny data: there
-PyTorch never calls cuDNN, so that only this program itself is tried out. Exit code 1 where something differs
-or fails.
+process without mucudnn and in one under it. FILE gets the results as JSON: losses, gradients with their
+bounds, peaks of memory, times, the last line of the drop-in, exit codes, and the end of stderr after a
+failure. If a setting fails or hangs, the others still run. A setting for which no time was left has the
+verdict "not run". With `--device cpu` everything runs without a GPU on tiny data. PyTorch calls no cuDNN
+there, so this tries only the program itself. The exit code is 1 if a setting differs or fails.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from torch_comparison import compare
 from torch_process import Ended, Worker
 from torch_settings import GROUPS, WORKSPACE, Group, Setting
 
-KINDS = {"plain": 0.4, "mucudnn": 0.6}  # of a group's time, for the processes of each kind
+KINDS = {"plain": 0.4, "mucudnn": 0.6}  # the share of each kind in a group's time
 
 
 class Program:
-    """One run: what came of each setting, alone and under mucudnn."""
+    """One run of the program, with the outcomes of each setting, alone and under mucudnn."""
 
     def __init__(self, groups: Sequence[Group], worker: Worker, seconds: float, output: Path) -> None:
         self._groups, self._worker, self._seconds, self._output = groups, worker, seconds, output
         self._begin = time.monotonic()
         self._machine: dict[str, Any] = {}
         self._processes: list[dict[str, Any]] = []
-        self._outcomes: dict[tuple[str, str], dict[str, Any]] = {}  # by setting and kind
+        self._outcomes: dict[tuple[str, str], dict[str, Any]] = {}  # keyed by setting and kind
         self._comparisons: dict[str, dict[str, Any]] = {}
 
     def run(self) -> list[dict[str, Any]]:
-        """All groups, each until the end of its share of the time; the results, which are written as well."""
+        """Run all groups, each within its share of the time. Write and return the results."""
         share = 0.0
         for group in self._groups:
             for kind in group.kinds:
@@ -50,7 +49,7 @@ class Program:
         return results
 
     def _run_group(self, group: Group, kind: str, deadline: float) -> None:
-        """In one process, and where it breaks off in another one from there on."""
+        """Run a group in one process. If it breaks off, go on in another behind the failed setting."""
         names = [setting.name for setting in group.settings]
         while names and (left := deadline - time.monotonic()) > 0:
             ended = self._worker.run(group, kind, names, left)
@@ -58,15 +57,15 @@ class Program:
             self._outcomes |= {(name, kind): outcome for name, outcome in ended.outcomes.items()}
             self._processes.append({"group": group.name, "kind": kind, **ended.report()})
             if ended.exit_code in (0, None):
-                return  # what is left it had no time for
-            if ended.begun is None:  # it fails before its work, and would again
+                return  # the other settings had no time
+            if ended.begun is None:  # it failed at start-up, and would fail again
                 self._outcomes |= {(name, kind): _failure(ended) for name in names}
                 return
             self._outcomes.setdefault((ended.begun, kind), _failure(ended))
             names = names[names.index(ended.begun) + 1 :]
 
     def _result(self, setting: Setting) -> dict[str, Any]:
-        """Of a setting in both kinds of process, with a verdict."""
+        """Return the result of a setting in both kinds of process, with a verdict."""
         plain, under = (self._outcomes.get((setting.name, kind)) for kind in ("plain", "mucudnn"))
         result = {"setting": setting.name, "plain": plain, "mucudnn": under}
         reference = self._outcomes.get((setting.reference.name, "plain"))
@@ -82,7 +81,7 @@ class Program:
         return {**result, **found, "verdict": "same" if is_good else "different"}
 
     def _write(self) -> list[dict[str, Any]]:
-        """All that is known by now, for whoever ends this program early; the results."""
+        """Write all results so far, in case somebody ends the program early. Return them."""
         compared = [group for group in self._groups if "mucudnn" in group.kinds]
         results = [self._result(setting) for group in compared for setting in group.settings]
         report = {
@@ -113,7 +112,7 @@ def _row(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run, write, print one line for each setting."""
+    """Run the program, write the results, and print one line for each setting."""
     parser = argparse.ArgumentParser(prog="python tests/gpu/torch_program.py", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the JSON to write")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -124,7 +123,7 @@ def main() -> None:
         worker = Worker(arguments.device, scratch)
         results = Program(GROUPS, worker, arguments.seconds, arguments.output).run()
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)  # the results are written, and more interesting
+        shutil.rmtree(scratch, ignore_errors=True)  # an error here must not hide the results
     print("\n".join(map(_row, results)))
     sys.exit(any(result["verdict"] in ("different", "failed") for result in results))
 

@@ -1,4 +1,4 @@
-"""Runs of torch_convolutions, alone and under mucudnn, and what is expected of each case."""
+"""Helpers that run torch_convolutions, alone and under mucudnn, and check its results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpu_engine import DEVICE
 from programs import environment
 
 PROGRAM = Path(__file__).with_name("torch_convolutions.py")
-LIMIT = 2**23  # bytes of workspace for a convolution; transposed copies of eight images take more
+LIMIT = 2**23  # bytes of workspace; transposed copies of eight images need more
 
-SECONDS = 120  # for a process; what it has done by then counts
+SECONDS = 120  # a process is killed after this; its finished cases count
 
 
 @dataclass(frozen=True)
 class Run:
-    """One process."""
+    """The outcomes of a process."""
 
     cases: dict[str, dict[str, Any]]
     code: int
@@ -29,12 +29,12 @@ class Run:
 
     @property
     def divided(self) -> int:
-        """Calls that were divided, as the drop-in says at the end."""
+        """The number of divided calls in the drop-in's last line."""
         return self._summary[0]
 
     @property
     def calls(self) -> int:
-        """All that could have been."""
+        """The number of all convolution calls in the drop-in's last line."""
         return self._summary[1]
 
     @property
@@ -44,24 +44,26 @@ class Run:
 
     @property
     def measured(self) -> int:
-        """Times that were measured."""
+        """The number of measurements."""
         return sum(map(int, re.findall(r"^mucudnn: measuring (\d+) times", self.stderr, re.MULTILINE)))
 
-    def of(self, case: str) -> dict[str, Any]:
-        """What came of a case that ran."""
+    def outcome(self, case: str) -> dict[str, Any]:
+        """Return the outcome of a case. Fail if the case did not run or failed."""
         assert case in self.cases, f"ended with {self.code}: {self.stderr[-3000:]}"
         outcome = self.cases[case]
         assert "error" not in outcome, outcome["error"] + self.stderr[-3000:]
         return outcome
 
 
-def alone(*cases: str, **variables: str) -> Run:
-    """PyTorch without mucudnn."""
+def run_alone(*cases: str, **variables: str) -> Run:
+    """Run cases in PyTorch without mucudnn."""
     return _run([sys.executable, str(PROGRAM), DEVICE, *cases], variables)
 
 
-def under(*cases: str, flags: tuple[str, ...] = ("--workspace", str(LIMIT)), **variables: str) -> Run:
-    """The same program under `mucudnn run`."""
+def run_under_mucudnn(
+    *cases: str, flags: tuple[str, ...] = ("--workspace", str(LIMIT)), **variables: str
+) -> Run:
+    """Run cases in PyTorch under `mucudnn run`."""
     program = [sys.executable, str(PROGRAM), DEVICE, *cases]
     return _run([sys.executable, "-m", "mucudnn", "run", *flags, "--", *program], variables)
 
@@ -84,7 +86,7 @@ def _run(command: list[str], variables: dict[str, str]) -> Run:
 
 
 def assert_within_contract(ours: dict[str, Any], own: dict[str, Any]) -> None:
-    """‖y − y64‖ ≤ 2‖u − y64‖ + 2ε‖ |x| ∗ |w| ‖, u being what PyTorch computes alone."""
+    """Check ‖y − y64‖ ≤ 2‖u − y64‖ + 2ε‖ |x| ∗ |w| ‖, with u the result of PyTorch alone."""
     assert ours["finite"]
     for error, own_error, scale in zip(ours["errors"], own["errors"], own["scales"], strict=True):
         assert error <= 2 * own_error + 2 * own["epsilon"] * scale

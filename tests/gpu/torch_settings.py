@@ -1,11 +1,11 @@
-"""The settings in which PyTorch trains, the most telling first. No torch is imported here."""
+"""The settings in which PyTorch trains, the most important first. This module imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# For one convolution. On sixteen images ResNet-18's first 3×3 kernels need more for transposed copies, in 16
-# bit too, and its last ones less.
+# Bytes for one convolution. With sixteen images, the first 3×3 kernels of ResNet-18 need more for transposed
+# copies, in 16 bits too, and its last ones less.
 WORKSPACE = 6 * 2**20
 
 EPSILON = {"f64": 2.0**-52, "strict": 2.0**-23, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7}
@@ -13,14 +13,14 @@ EPSILON = {"f64": 2.0**-52, "strict": 2.0**-23, "tf32": 2.0**-10, "f16": 2.0**-1
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to train a network.
+    """A way to train a network.
 
-    `arithmetic` is strict or tf32 (of fp32 data), f16 (by autocast), bf16 (the model converted) or f64, the
-    reference. `mode` is eager, compile, graph (the step captured into a CUDA graph) or streams (two replicas
-    at a time).
+    `arithmetic` is strict or tf32 (for fp32 data), f16 (by autocast), bf16 (a converted model), or f64 for
+    the reference. `mode` is eager, compile, graph (the step captured into a CUDA graph), or streams (two
+    replicas at the same time).
     """
 
-    network: str  # resnet18, unet3d, or small, for what takes a compiler long
+    network: str  # resnet18, unet3d, or small, for slow compilers
     arithmetic: str
     channels_last: bool = False
     mode: str = "eager"
@@ -29,27 +29,27 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Unique, and good as the name of a file."""
+        """The name of the setting. It is unique, and valid as a file name."""
         layout = "nhwc" if self.channels_last else "nchw"
         words = [self.network, self.arithmetic, layout, self.mode]
         return "-".join(words + ["benchmark"] * self.benchmark + ["legacy"] * (self.api == "legacy"))
 
     @property
     def reference(self) -> Setting:
-        """The same network in fp64."""
+        """The setting of the same network in fp64."""
         return Setting(self.network, "f64")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Settings that one process runs, one after the other.
+    """A group of settings that one process runs, one after the other.
 
-    What PyTorch has chosen for a convolution it keeps, whatever its flags say afterwards, so that `benchmark`
-    and the API are the same for all of a process.
+    PyTorch keeps its choice for a convolution even if its flags change. So `benchmark` and the API are the
+    same for the whole process.
     """
 
     name: str
-    share: float  # of the time; what is left of the others' before comes on top
+    share: float  # share of the time; earlier groups leave their rest
     settings: tuple[Setting, ...]
     environment: tuple[tuple[str, str], ...] = ()
     kinds: tuple[str, ...] = ("plain", "mucudnn")

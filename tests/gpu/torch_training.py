@@ -1,4 +1,4 @@
-"""Steps of training in one setting: losses, the first step's gradient, times and peaks of memory."""
+"""Training steps in one setting, with losses, the gradient of the first step, times and peaks of memory."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from torch_settings import Setting
 
 STEPS = 4
 RATE = 0.01
-_DTYPES = {"f64": torch.float64, "bf16": torch.bfloat16}  # of the model; else fp32
-_SCALE = {"f16": 64.0}  # of the loss, so that gradients do not vanish
+_DTYPES = {"f64": torch.float64, "bf16": torch.bfloat16}  # the type of the model; others train in fp32
+_SCALE = {"f16": 64.0}  # scales the loss, so that no gradient underflows
 
-# Computes the gradients of all models anew and gives the loss.
+# A function that computes the gradients of all models and returns the loss.
 Step = Callable[[], Tensor]
 
 
 @dataclass
 class Trained:
-    """Bytes are those of PyTorch's allocator beyond what it held before; peaks are 0 on the CPU."""
+    """The outcome of training. Peaks are bytes of PyTorch's allocator beyond those before; 0 on the CPU."""
 
     losses: list[float]
-    gradient: Tensor  # of all parameters after the first step, flat, in fp32 (fp64) on the CPU
-    first_ms: float  # of the first step, with what it measures and compiles
-    step_ms: float  # the least of the others
+    # The gradients of all parameters after the first step, as one vector on the CPU, in fp32 or fp64.
+    gradient: Tensor
+    first_ms: float  # the first step, which also measures and compiles
+    step_ms: float  # the fastest of the other steps
     peak: int
-    later_peak: int  # of all steps but the first
+    later_peak: int  # the peak of all steps but the first
 
 
 def train(setting: Setting, device: str) -> Trained:
-    """Train for a few steps. On the CPU the data is tiny, and graphs and streams are left out."""
+    """Train for a few steps. On the CPU the data is tiny, and there are no graphs and streams."""
     on_gpu = device == "cuda"
     _set_flags(setting)
     held = _fresh_memory() if on_gpu else 0
@@ -70,7 +71,7 @@ def _set_flags(setting: Setting) -> None:
 
 
 def _fresh_memory() -> int:
-    """Forget the setting before; bytes that are still held."""
+    """Free the memory of the previous setting. Return the bytes that are still allocated."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -90,7 +91,7 @@ def _placed(task: Task, setting: Setting, device: str) -> Task:
 
 
 def _step(task: Task, setting: Setting, on_gpu: bool) -> tuple[list[nn.Module], Step]:
-    """The models that are trained, and one step of them all."""
+    """Return the models that are trained, and a function that runs one step of them all."""
     if setting.mode == "streams":
         return _on_streams(task, setting, on_gpu)
     plain, models = _plain_step(task, setting), [task.model]
@@ -107,7 +108,7 @@ def _plain_step(task: Task, setting: Setting) -> Step:
 
     def step() -> Tensor:
         task.model.zero_grad(set_to_none=True)
-        # Casts that are cached would outlive what captures them.
+        # autocast would keep its cached casts after the capture that made them.
         casting: AbstractContextManager[object] = (
             torch.autocast(kind, torch.float16, cache_enabled=setting.mode != "graph")
             if setting.arithmetic == "f16"
@@ -122,7 +123,7 @@ def _plain_step(task: Task, setting: Setting) -> Step:
 
 
 def _captured(plain: Step) -> Step:
-    """The step in a CUDA graph, after it ran on a stream beside, as PyTorch's documentation wants it."""
+    """Capture the step into a CUDA graph. It runs on a side stream before, as PyTorch requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -141,7 +142,7 @@ def _captured(plain: Step) -> Step:
 
 
 def _on_streams(task: Task, setting: Setting, on_gpu: bool) -> tuple[list[nn.Module], Step]:
-    """Two replicas, each on a stream of its own, with the same data."""
+    """Return two replicas with the same data, and a step that runs each on a stream of its own."""
     tasks = [task, Task(copy.deepcopy(task.model), task.x.clone(), task.target)]
     steps = [_plain_step(one, setting) for one in tasks]
     streams = [torch.cuda.Stream() for _ in tasks] if on_gpu else []

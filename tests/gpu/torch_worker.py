@@ -1,7 +1,7 @@
-"""Trains in the settings that are named, one after the other, and writes down what came of each.
+"""A program that trains in the named settings, one after the other, and records each outcome.
 
-`python tests/gpu/torch_worker.py FOLDER SECONDS DEVICE NAME...` appends to FOLDER/outcomes.jsonl a line when
-a setting is begun and another when it is done, and keeps its gradient in FOLDER/NAME.pt. It knows nothing of
+`python tests/gpu/torch_worker.py FOLDER SECONDS DEVICE NAME...` appends a line to FOLDER/outcomes.jsonl when
+it begins a setting and another when it is done, and keeps the gradient in FOLDER/NAME.pt. It uses nothing of
 mucudnn.
 """
 
@@ -20,11 +20,11 @@ from torch_settings import ALL
 from torch_training import train
 
 OUTCOMES = "outcomes.jsonl"
-NOT_FIT = 3  # exit code where the device is of no use any more
+NOT_FIT = 3  # the exit code if the device no longer works
 
 
 def main(folder: Path, seconds: float, device: str, names: list[str]) -> int:
-    """The exit code. Nothing is begun after the seconds are over."""
+    """Train in all settings and return the exit code. Begin none after the seconds are over."""
     begin = time.monotonic()
     with (folder / OUTCOMES).open("a", buffering=1) as file:
 
@@ -48,13 +48,13 @@ def _attempt(name: str, device: str, folder: Path) -> dict[str, Any]:
         trained = train(ALL[name], device)
         torch.save(trained.gradient, folder / f"{name}.pt")
         outcome = {key: value for key, value in asdict(trained).items() if key != "gradient"}
-    except Exception:  # of whatever kind: the settings after this one are still to be tried
+    except Exception:  # any error: the later settings still run
         outcome = {"error": "".join(traceback.format_exc().splitlines(keepends=True)[-12:])}
     return {**outcome, "seconds": round(time.monotonic() - begin, 2)}
 
 
 def _is_fit(device: str) -> bool:
-    """Whether it still works; some errors of CUDA end all work of a process."""
+    """Return whether the device still works. After some errors of CUDA a process can do no more work."""
     try:
         if device == "cuda":
             torch.cuda.synchronize()

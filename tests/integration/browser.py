@@ -14,13 +14,13 @@ _SECONDS = 60
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium or Chrome, None where there is none."""
+    """Return the path of a Chromium or Chrome, None if the machine has none."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """One page. What it requests, and what goes wrong in it, is kept."""
+    """A browser with one page. It records the page's requests and its errors."""
 
     def __init__(self, chromium: str, profile: Path) -> None:
         command = [
@@ -62,7 +62,7 @@ class Browser:
         os.close(self._write)
 
     def open(self, page: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
-        """Load a file, as a screen of so many CSS pixels shows it."""
+        """Load a file on a screen of `width` by `height` CSS pixels."""
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **screen)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -75,11 +75,11 @@ class Browser:
             assert time.monotonic() < deadline, f"{page} does not load"
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """The result of a method of the protocol; events that come before it are looked at."""
+        """Call a method of the protocol and return its result. Events that arrive before it are recorded."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:

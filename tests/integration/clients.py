@@ -1,8 +1,8 @@
 """The client programs of tests/native/clients: compiled once, and run with any environment.
 
-Programs that use cuDNN in one of the ways in which programs do, and know nothing of us. Two fixtures:
-`programs` compiles them, `host_engine` is the environment in which they find the host engine as
-`libcudnn.so.9` and our CUDA runtime.
+Each program uses cuDNN in the way of one framework and knows nothing of mucudnn. The fixture `programs`
+compiles them. The fixture `host_engine` is an environment in which they find the host engine as
+`libcudnn.so.9`, and our CUDA runtime.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mucudnn import _native
 from mucudnn._native import Problem
 
 SOURCES = Path(__file__).parents[1] / "native" / "clients"
-HABITS = ("caffe", "pytorch", "fixed")  # those that run any pass, on the same arguments
-# Of the host engine: the implicit GEMM, which needs no workspace and runs everything.
+HABITS = ("caffe", "pytorch", "fixed")  # the programs that run every pass and take the same arguments
+# The numbers of the host engine's implicit GEMM, which needs no workspace and runs every problem.
 IMPLICIT_GEMM = {"forward": 0, "backward_data": 1, "backward_filter": 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution that a client is to make, and the values that it makes it on."""
+    """A convolution for a client program to make, with the values of its tensors."""
 
     problem: Problem
     pass_: str = "forward"
@@ -41,7 +41,7 @@ class Case:
     limit: int = 2**20
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of x, w and y, channels first."""
+        """Return the shapes of x, w and y, channels first."""
         p = self.problem
         return {
             "x": (p.mini_batch, p.in_channels, *p.input),
@@ -50,7 +50,7 @@ class Case:
         }
 
     def values(self) -> dict[str, Array]:
-        """x, w, y and a bias, random and exact in the problem's type; the same every time."""
+        """Return x, w, y and a bias: random, the same in each call, and exact in the problem's type."""
         random = np.random.default_rng(1)
         shapes = {**self.shapes(), "bias": (self.problem.out_channels,)}
         return {
@@ -59,7 +59,7 @@ class Case:
         }
 
     def arguments(self) -> list[str]:
-        """The command line without program, algorithm and output."""
+        """Return the command line without program, algorithm and output."""
         p = self.problem
         sizes = {
             "input": p.input, "kernel": p.kernel, "pad": p.padding, "stride": p.stride,
@@ -73,13 +73,13 @@ class Case:
         ]  # fmt: skip
 
     def exact(self) -> Array:
-        """The output in fp64."""
+        """Return the exact output, computed in fp64."""
         values = self.values()
         result = convolve(self.problem, self.pass_, values["x"], values["w"], values["y"])
         return self.alpha * result + self.beta * values[OUTPUT[self.pass_]]
 
     def tolerance(self) -> float:
-        """What the norm of the output's error may be: rounding errors of sums of products."""
+        """Return the largest allowed norm of the output's error: rounding errors of sums of products."""
         x, w, y, _ = (np.abs(values) for values in self.values().values())
         sums = abs(self.alpha) * convolve(self.problem, self.pass_, x, w, y)
         old = {"x": x, "w": w, "y": y}[OUTPUT[self.pass_]]
@@ -87,7 +87,7 @@ class Case:
 
 
 def encoded(values: Array, problem: Problem) -> bytes:
-    """As the problem's type and layout have them."""
+    """Return the bytes of the values in the problem's type and layout."""
     if problem.layout == "nhwc" and values.ndim > 1:
         values = np.moveaxis(values, 1, -1)
     if problem.data_type == "bf16":
@@ -98,7 +98,7 @@ def encoded(values: Array, problem: Problem) -> bytes:
 
 
 def decoded(data: bytes, shape: tuple[int, ...], problem: Problem) -> Array:
-    """The opposite."""
+    """Return the values, channels first, of bytes in the problem's type and layout."""
     values: npt.NDArray[np.generic]
     if problem.data_type == "bf16":
         values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -112,7 +112,7 @@ def decoded(data: bytes, shape: tuple[int, ...], problem: Problem) -> Array:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a program left: its exit code, what it said, and the bytes of its output files by suffix."""
+    """A program that has ended: its exit code, what it printed, and its output files by suffix."""
 
     code: int
     stdout: str
@@ -127,7 +127,7 @@ class Ran:
 
     @property
     def choice(self) -> tuple[int, int]:
-        """(algorithm, workspace) that it used."""
+        """The algorithm and the workspace that the program printed as used."""
         found = re.search(r"algorithm (\d+) workspace (\d+)", self.stdout)
         assert found, self.stdout
         return int(found[1]), int(found[2])
@@ -149,10 +149,10 @@ class Programs:
         algorithm: int | None = None,
         under: Sequence[str | Path] = (),
     ) -> Ran:
-        """Run one in `environment`, which is added to ours; `scratch` is where its output may lie.
+        """Run a client with `environment` added to this process's own. It writes its output into `scratch`.
 
-        `algorithm` is for those that do not ask which; without it they take implicit GEMM. `under` is the
-        command that runs it, such as `mucudnn run`.
+        A client that does not ask cuDNN for an algorithm takes `algorithm`, by default implicit GEMM.
+        `under` is the command that runs the client, such as `mucudnn run`.
         """
         output = scratch / "output"
         for file in scratch.glob("output*"):
@@ -173,20 +173,20 @@ class Programs:
 
 
 def compile_client(source: Path, program: Path, *more: str | Path) -> None:
-    """Raises AssertionError with what the compiler said."""
+    """Compile a client. Raise AssertionError with the compiler's messages if that fails."""
     options = ("-O1", "-g", "-Wall", "-Wextra", "-Werror")
     result = run_compiler(source.suffix[1:], *options, source, *more, "-o", program)
     assert result.returncode == 0, result.stderr
 
 
 def client_sources() -> list[Path]:
-    """One a program."""
+    """Return the source files of the clients, one file a program."""
     return sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.cpp")])
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """All of them, linked against stand-ins with cuDNN's and CUDA's names and versions."""
+    """Compile all clients, linked against stand-ins with the names and versions of cuDNN and CUDA."""
     folder = tmp_path_factory.mktemp("clients")
     cudnn = build_stand_in(folder / "stand_in")
     for source in client_sources():
@@ -196,5 +196,5 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 @pytest.fixture(scope="session")
 def host_engine(search_path: str) -> dict[str, str]:
-    """The environment in which a program finds the host engine as cuDNN, with the CUDA runtime of ours."""
+    """Return an environment in which a program finds the host engine as cuDNN, and our CUDA runtime."""
     return {"LD_LIBRARY_PATH": search_path}

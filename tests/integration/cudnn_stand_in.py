@@ -1,4 +1,4 @@
-"""`--engine cudnn` without a GPU: commands and scripts on the host engine and our CUDA runtime."""
+"""Helpers that run `--engine cudnn` without a GPU: on the host engine and our CUDA runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(engine, problem, pass_, execute):
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return this process's environment, with `more` and no other variable of mucudnn's."""
+    """Return this process's environment without the variables of mucudnn, and with `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
     return {**kept, **more}
 
@@ -45,7 +45,7 @@ def mucudnn(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess
 
 
 def check_script(script: str) -> None:
-    """Run a script after ON_CUDA, whose assertions must hold."""
+    """Run ON_CUDA and then a script in one process. Fail if an assertion of the script fails."""
     command = [sys.executable, "-c", ON_CUDA + script]
     result = subprocess.run(
         command, env=on_stand_in(), capture_output=True, text=True, check=False, timeout=300

@@ -1,7 +1,7 @@
-"""Client programs under `mucudnn run`, and what decides how their convolutions are divided.
+"""Helpers that run client programs under `mucudnn run` and control how their convolutions are divided.
 
-What is measured depends on the machine; where a test needs to know what is decided, it writes a plan, or a
-journal with the times of a machine on which small micro-batches always win.
+Real times depend on the machine. A test that needs a certain decision writes a plan, or a journal whose times
+make small micro-batches the fastest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PART = r"\d+\*\d+ (\w+)"
 
 @dataclass(frozen=True)
 class Desk:
-    """Runs clients on the host engine, alone and under mucudnn, in a folder with a cache of its own."""
+    """A folder with a cache of its own, in which clients run on the host engine, alone or under mucudnn."""
 
     programs: Programs
     host_engine: dict[str, str]
@@ -50,7 +50,7 @@ class Desk:
         return self.programs.run(habit, case, self.folder, environment, under=under, **more)
 
     def error(self, case: Case, output: bytes, *, fused: bool = False) -> float:
-        """The norm of the output's error; `fused`: of that of bias_activation."""
+        """Return the norm of the output's error. `fused`: the client added a bias and applied ReLU."""
         name, exact = OUTPUT[case.pass_], case.exact()
         if fused:
             bias = case.values()["bias"].reshape(-1, *[1] * case.problem.dims)
@@ -58,9 +58,9 @@ class Desk:
         return float(np.linalg.norm(decoded(output, case.shapes()[name], case.problem) - exact))
 
     def check(self, case: Case, output: bytes, used: set[str], *, fused: bool = False) -> None:
-        """Hold a result to the contract: to the worst of the algorithms `used`, each run undivided.
+        """Check that the error is at most twice that of the worst algorithm of `used`, run undivided.
 
-        Bias and activation leave no more of an error than the convolution had.
+        The bound holds with bias and ReLU too, because ReLU never enlarges an error.
         """
         whole = replace(case, limit=ROOMY)
         worst = max(
@@ -76,12 +76,12 @@ def desk(programs: Programs, host_engine: dict[str, str], tmp_path: Path) -> Des
 
 
 def summary(ran: Ran) -> str:
-    """What was done in all, as the program says at its end."""
+    """Return the drop-in's last line: how many convolutions it divided."""
     return re.findall(r"^mucudnn: (\d+ of \d+ convolutions .*)$", ran.stderr, re.MULTILINE)[-1]
 
 
 def points(ran: Ran) -> list[tuple[str, int]]:
-    """The configurations that the log names, with their workspace, and how they are divided."""
+    """Return the configurations that the log names, as text, each with its workspace."""
     found = re.finditer(rf"({PART}(?: \+ {PART})*) in \S+ ms with (\d+) bytes", ran.stderr)
     return [(match[1], int(match.groups()[-1])) for match in found]
 
@@ -91,7 +91,7 @@ def measurements(ran: Ran) -> int:
 
 
 def write_plan(engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...]) -> tuple[Path, set[str]]:
-    """A plan with micro-batches of these sizes, each by another algorithm; and the algorithms."""
+    """Write a plan with micro-batches of these sizes and algorithms in turn. Return path and algorithms."""
     names = algorithms(engine, case.problem.replace(mini_batch=1), case.pass_)
     parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
     kernels = {(str(case.problem), case.pass_): [parts]}
@@ -100,7 +100,7 @@ def write_plan(engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...]) -
 
 
 def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
-    """Times that grow with the square of the micro-batch, and by which the last algorithm is the best."""
+    """Write a journal whose times grow with the square of the micro-batch. The last algorithm is fastest."""
     rows, size = [], 1
     while size <= case.problem.mini_batch:
         at = case.problem.replace(mini_batch=size)
@@ -112,6 +112,6 @@ def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
 
 
 def workspace_at(engine: Engine, case: Case, micro_batch: int) -> int:
-    """The most that any algorithm needs there."""
+    """Return the largest workspace of any algorithm at this micro-batch size."""
     found = engine.enumerate(Kernel(case.problem, case.pass_).at(micro_batch))
     return max(c.workspace for c in found if c.status == "CUDNN_STATUS_SUCCESS")

@@ -1,4 +1,4 @@
-/* Preloaded: lets one allocation fail that a given piece of code asks for. */
+/* A library to preload. It lets one allocation fail that a given piece of code asks for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 static uintptr_t first, last;
 static atomic_long count, failing;
 
-/* From now on the allocations of the code at [begin, end) are counted, and the `number`-th fails; 0: none. */
+/* Starts to count the allocations of the code at [begin, end). The `number`-th fails, or none if it is 0. */
 void fail_allocation(uintptr_t begin, uintptr_t end, long number) {
   first = begin;
   last = end;

@@ -1,6 +1,6 @@
-"""What programs share that make many calls of the graph API and print what each answers.
+"""Helpers for programs that make many calls of the graph API and print the answer to each.
 
-They run on the libcudnn.so.9 that is found.
+The programs use the libcudnn.so.9 that the loader finds.
 """
 
 from __future__ import annotations
@@ -20,44 +20,52 @@ Y = (2, 6, 8, 8)
 library = Library("libcudnn.so.9")
 
 
-def say(label: str, answer: object) -> None:
+def print_answer(label: str, answer: object) -> None:
     print(f"{label}: {answer}", flush=True)
 
 
 def make(kind: str, attributes: Attributes, **changes: Attribute | None) -> tuple[Pointer, list[int]]:
-    """A descriptor, and the statuses of its attributes and of finalizing it. None leaves an attribute out."""
+    """Make a descriptor. Return it with the statuses of setting its attributes and of finalizing it.
+
+    `changes` replace attributes; None leaves one out.
+    """
     _, descriptor = library.create(kind)
     merged = {**attributes, **changes}
     statuses = [library.set(descriptor, name, *given) for name, given in merged.items() if given]
     return descriptor, [*statuses, library.finalize(descriptor)]
 
 
-def tell(label: str, kind: str, attributes: Attributes, **changes: Attribute | None) -> None:
-    say(f"{kind} {label}", make(kind, attributes, **changes)[1])
+def print_statuses(label: str, kind: str, attributes: Attributes, **changes: Attribute | None) -> None:
+    """Print the statuses of making a descriptor."""
+    print_answer(f"{kind} {label}", make(kind, attributes, **changes)[1])
 
 
-def tell_each_missing(kind: str, attributes: Attributes, keep: Sequence[str] = ()) -> None:
-    tell("complete", kind, attributes)
+def print_each_missing(kind: str, attributes: Attributes, keep: Sequence[str] = ()) -> None:
+    """Print the statuses of a descriptor that is complete, then with each attribute left out but `keep`."""
+    print_statuses("complete", kind, attributes)
     for name in attributes:
         if name not in keep:
-            tell(f"without {name}", kind, attributes, **{name: None})
+            print_statuses(f"without {name}", kind, attributes, **{name: None})
 
 
-def tell_values(kind: str, attributes: Attributes, reads: Sequence[tuple[str, str, int]]) -> None:
+def print_values(kind: str, attributes: Attributes, reads: Sequence[tuple[str, str, int]]) -> None:
+    """Print the answers of GetAttribute to each (name, type, requested count)."""
     descriptor, _ = make(kind, attributes)
     for name, type_, requested in reads:
-        say(f"{kind} read {name} {type_} {requested}", library.get(descriptor, name, type_, requested))
+        print_answer(
+            f"{kind} read {name} {type_} {requested}", library.get(descriptor, name, type_, requested)
+        )
 
 
 def integers(*values: int) -> Attribute:
     return "INT64", values
 
 
-def refers(*descriptors: Pointer | None) -> Attribute:
+def descriptors(*descriptors: Pointer | None) -> Attribute:
     return DESCRIPTOR, descriptors
 
 
-def shaped(
+def make_tensor(
     uid: int, *sizes: int, strides: Sequence[int] = (), type_: int = 0, virtual: bool = False
 ) -> Pointer:
     packed = [1] * len(sizes)
@@ -78,8 +86,8 @@ def shaped(
     return descriptor
 
 
-def show(descriptor: Pointer, name: str, kinds: Sequence[str]) -> tuple[int, int, list[Pointer]]:
-    """What GetAttribute answers where fresh descriptors of these kinds are brought."""
+def get_descriptors(descriptor: Pointer, name: str, kinds: Sequence[str]) -> tuple[int, int, list[Pointer]]:
+    """Call GetAttribute with new descriptors of these kinds. Return status, count and descriptors."""
     brought = [library.create(kind)[1] for kind in kinds]
     array, count = (ctypes.c_void_p * len(brought))(*brought), ctypes.c_int64(-7)
     status = library.dll.cudnnBackendGetAttribute(
@@ -89,7 +97,7 @@ def show(descriptor: Pointer, name: str, kinds: Sequence[str]) -> tuple[int, int
     return status, count.value, brought
 
 
-# --- what graphs are made of ---
+# --- the parts of graphs ---
 
 CONVOLUTION: Attributes = {
     "CONVOLUTION_SPATIAL_DIMS": integers(2),
@@ -114,10 +122,10 @@ POINTWISE: Attributes = {
     "POINTWISE_RELU_LOWER_CLIP_SLOPE": ("DOUBLE", [0.1]),
 }
 convolution, _ = make("CONVOLUTION", CONVOLUTION)
-x, w, y = shaped(1, 2, 4, 8, 8), shaped(2, 6, 4, 3, 3), shaped(3, *Y)
+x, w, y = make_tensor(1, 2, 4, 8, 8), make_tensor(2, 6, 4, 3, 3), make_tensor(3, *Y)
 relu, _ = make("POINTWISE", POINTWISE)
 add, _ = make("POINTWISE", POINTWISE, POINTWISE_MODE=("POINTWISE_MODE", [CONSTANTS["POINTWISE_ADD"]]))
 PW, PX, PB, PY = (f"OPERATION_POINTWISE_{name}" for name in ("PW_DESCRIPTOR", "XDESC", "BDESC", "YDESC"))
-sized, bias = shaped(1, *Y), shaped(4, 1, 6, 1, 1)
-RELU: Attributes = {PW: refers(relu), PX: refers(sized), PY: refers(y)}
-ADD: Attributes = {PW: refers(add), PX: refers(sized), PB: refers(bias), PY: refers(y)}
+like_y, bias = make_tensor(1, *Y), make_tensor(4, 1, 6, 1, 1)
+RELU: Attributes = {PW: descriptors(relu), PX: descriptors(like_y), PY: descriptors(y)}
+ADD: Attributes = {PW: descriptors(add), PX: descriptors(like_y), PB: descriptors(bias), PY: descriptors(y)}

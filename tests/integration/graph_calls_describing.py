@@ -1,4 +1,7 @@
-"""Tensors, convolutions, pointwise functions and operations, right ones and wrong ones: see graph_calls."""
+"""A program that makes right and wrong tensors, convolutions, pointwise functions and operations.
+
+The module graph_calls says how it prints the answers.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ from graph_calls import (
     Y,
     bias,
     convolution,
+    descriptors,
     integers,
     library,
+    like_y,
     make,
-    refers,
-    say,
-    shaped,
-    sized,
-    tell,
-    tell_each_missing,
-    tell_values,
+    make_tensor,
+    print_answer,
+    print_each_missing,
+    print_statuses,
+    print_values,
     w,
     x,
     y,
@@ -37,16 +40,18 @@ from graph_calls import (
 
 for number in (0, 1, 2, 3, 4, 5, 7, 8, 10, 11, 12, 13, 15, 16, 17):
     status, created = library.create(number)
-    say(f"create {number}", (status, bool(created)))
-    say(f"read {number} before it is finalized", library.get(created, "TENSOR_DATA_TYPE", "DATA_TYPE", 1)[:2])
-    say(f"initialize {number}", library.dll.cudnnBackendInitialize(created))
-    say(f"destroy {number}", library.dll.cudnnBackendDestroyDescriptor(created))
+    print_answer(f"create {number}", (status, bool(created)))
+    print_answer(
+        f"read {number} before it is finalized", library.get(created, "TENSOR_DATA_TYPE", "DATA_TYPE", 1)[:2]
+    )
+    print_answer(f"initialize {number}", library.dll.cudnnBackendInitialize(created))
+    print_answer(f"destroy {number}", library.dll.cudnnBackendDestroyDescriptor(created))
 nothing = Pointer()
-say("destroy NULL", library.dll.cudnnBackendDestroyDescriptor(nothing))
-say("finalize NULL", library.finalize(nothing))
-say("initialize NULL", library.dll.cudnnBackendInitialize(nothing))
-say("set NULL", library.set(nothing, "TENSOR_DATA_TYPE", "DATA_TYPE", [0]))
-say("read NULL", library.get(nothing, "TENSOR_DATA_TYPE", "DATA_TYPE", 1)[0])
+print_answer("destroy NULL", library.dll.cudnnBackendDestroyDescriptor(nothing))
+print_answer("finalize NULL", library.finalize(nothing))
+print_answer("initialize NULL", library.dll.cudnnBackendInitialize(nothing))
+print_answer("set NULL", library.set(nothing, "TENSOR_DATA_TYPE", "DATA_TYPE", [0]))
+print_answer("read NULL", library.get(nothing, "TENSOR_DATA_TYPE", "DATA_TYPE", 1)[0])
 
 # --- tensors ---
 
@@ -57,7 +62,7 @@ TENSOR: Attributes = {
     "TENSOR_UNIQUE_ID": integers(5),
     "TENSOR_BYTE_ALIGNMENT": integers(16),
 }
-tell_each_missing("TENSOR", TENSOR)
+print_each_missing("TENSOR", TENSOR)
 for label, change in {
     "three strides": {"TENSOR_STRIDES": integers(64, 8, 1)},
     "a dimension of 0": {"TENSOR_DIMENSIONS": integers(2, 0, 8, 8)},
@@ -84,8 +89,8 @@ for label, change in {
     "two data types": {"TENSOR_DATA_TYPE": ("DATA_TYPE", [0, 0])},
     "an attribute of another kind": {"CONVOLUTION_COMP_TYPE": ("DATA_TYPE", [0])},
 }.items():
-    tell(label, "TENSOR", TENSOR, **change)
-tell_values(
+    print_statuses(label, "TENSOR", TENSOR, **change)
+print_values(
     "TENSOR",
     TENSOR,
     [
@@ -102,23 +107,25 @@ tell_values(
         ("CONVOLUTION_COMP_TYPE", "DATA_TYPE", 1),
     ],
 )
-tell_values("TENSOR", {**TENSOR, "TENSOR_UNIQUE_ID": integers()}, [("TENSOR_UNIQUE_ID", "INT64", 1)])
+print_values("TENSOR", {**TENSOR, "TENSOR_UNIQUE_ID": integers()}, [("TENSOR_UNIQUE_ID", "INT64", 1)])
 tensor, _ = make("TENSOR", TENSOR)
-say(
+print_answer(
     "an unknown attribute",
     (library.set(tensor, 99999, "INT64", [1]), library.get(tensor, 99999, "INT64", 1)[0]),
 )
-say("finalize twice", library.finalize(tensor))
-say("set once finalized", library.set(tensor, "TENSOR_UNIQUE_ID", "INT64", [6]))
-say("read into NULL", library.get(tensor, "TENSOR_DIMENSIONS", "INT64", 4, room=0))
+print_answer("finalize twice", library.finalize(tensor))
+print_answer("set once finalized", library.set(tensor, "TENSOR_UNIQUE_ID", "INT64", [6]))
+print_answer("read into NULL", library.get(tensor, "TENSOR_DIMENSIONS", "INT64", 4, room=0))
 _, opened = library.create("TENSOR")
 for count in (0, -1, 1):
     values = None if count == 1 else [0]
-    say(f"set {count} of {values}", library.set(opened, "TENSOR_DATA_TYPE", "DATA_TYPE", values, count))
+    print_answer(
+        f"set {count} of {values}", library.set(opened, "TENSOR_DATA_TYPE", "DATA_TYPE", values, count)
+    )
 
 # --- convolutions ---
 
-tell_each_missing("CONVOLUTION", CONVOLUTION)
+print_each_missing("CONVOLUTION", CONVOLUTION)
 for label, change in {
     "three dimensions": {"CONVOLUTION_SPATIAL_DIMS": integers(3)},
     "no dimensions": {"CONVOLUTION_SPATIAL_DIMS": integers(0)},
@@ -132,8 +139,8 @@ for label, change in {
     "another compute type": {"CONVOLUTION_COMP_TYPE": ("DATA_TYPE", [9])},
     "a wrong type": {"CONVOLUTION_PRE_PADDINGS": ("INT32", [1, 1])},
 }.items():
-    tell(label, "CONVOLUTION", CONVOLUTION, **change)
-tell_values(
+    print_statuses(label, "CONVOLUTION", CONVOLUTION, **change)
+print_values(
     "CONVOLUTION",
     CONVOLUTION,
     [
@@ -141,7 +148,7 @@ tell_values(
             (name, type_, requested)
             for name, (type_, _) in CONVOLUTION.items()
             for requested in (1, 2, 3, 0)
-            if name != "CONVOLUTION_CONV_MODE"  # NVIDIA's reads it as a data type, and only so
+            if name != "CONVOLUTION_CONV_MODE"  # NVIDIA's library reads it as a data type alone
         )
     ],
 )
@@ -159,56 +166,58 @@ for kind, (prefix, names) in OPERATIONS.items():
     X, W, OUT = (prefix + name for name in names)
     CONV, ALPHA, BETA = (prefix + name for name in ("CONV_DESC", "ALPHA", "BETA"))
     operation: Attributes = {
-        X: refers(x),
-        W: refers(w),
-        OUT: refers(y),
-        CONV: refers(convolution),
+        X: descriptors(x),
+        W: descriptors(w),
+        OUT: descriptors(y),
+        CONV: descriptors(convolution),
         ALPHA: ("FLOAT", [2.5]),
         BETA: ("FLOAT", [0.5]),
     }
-    tell_each_missing(kind, operation)
+    print_each_missing(kind, operation)
     for label, change in {
         "a double alpha": {ALPHA: ("DOUBLE", [1.0])},
         "two alphas": {ALPHA: ("FLOAT", [1.0, 1.0])},
-        "an open tensor": {X: refers(opened)},
-        "another width of y": {OUT: refers(shaped(3, 2, 6, 8, 7))},
-        "other channels of y": {OUT: refers(shaped(3, 2, 5, 8, 8))},
-        "another mini-batch of y": {OUT: refers(shaped(3, 3, 6, 8, 8))},
-        "another rank of y": {OUT: refers(shaped(3, 2, 6, 8, 8, 1))},
-        "another type of y": {OUT: refers(shaped(3, *Y, type_=2))},
-        "channels that do not divide": {W: refers(shaped(2, 6, 5, 3, 3))},
-        "two groups": {W: refers(shaped(2, 6, 2, 3, 3))},
-        "groups that do not divide": {W: refers(shaped(2, 6, 1, 3, 3))},
-        "one id twice": {OUT: refers(shaped(1, *Y))},
-        "channels last": {X: refers(shaped(1, 2, 4, 8, 8, strides=(256, 1, 32, 4)))},
-        "gaps": {X: refers(shaped(1, 2, 4, 8, 8, strides=(512, 64, 8, 1)))},
-        "a convolution of one dimension": {CONV: refers(one_dimensional)},
-        "other paddings after": {CONV: refers(after), OUT: refers(shaped(3, 2, 6, 9, 8))},
-        "a virtual tensor": {X: refers(shaped(1, 2, 4, 8, 8, virtual=True))},
+        "an open tensor": {X: descriptors(opened)},
+        "another width of y": {OUT: descriptors(make_tensor(3, 2, 6, 8, 7))},
+        "other channels of y": {OUT: descriptors(make_tensor(3, 2, 5, 8, 8))},
+        "another mini-batch of y": {OUT: descriptors(make_tensor(3, 3, 6, 8, 8))},
+        "another rank of y": {OUT: descriptors(make_tensor(3, 2, 6, 8, 8, 1))},
+        "another type of y": {OUT: descriptors(make_tensor(3, *Y, type_=2))},
+        "channels that do not divide": {W: descriptors(make_tensor(2, 6, 5, 3, 3))},
+        "two groups": {W: descriptors(make_tensor(2, 6, 2, 3, 3))},
+        "groups that do not divide": {W: descriptors(make_tensor(2, 6, 1, 3, 3))},
+        "one id twice": {OUT: descriptors(make_tensor(1, *Y))},
+        "channels last": {X: descriptors(make_tensor(1, 2, 4, 8, 8, strides=(256, 1, 32, 4)))},
+        "gaps": {X: descriptors(make_tensor(1, 2, 4, 8, 8, strides=(512, 64, 8, 1)))},
+        "a convolution of one dimension": {CONV: descriptors(one_dimensional)},
+        "other paddings after": {CONV: descriptors(after), OUT: descriptors(make_tensor(3, 2, 6, 9, 8))},
+        "a virtual tensor": {X: descriptors(make_tensor(1, 2, 4, 8, 8, virtual=True))},
     }.items():
-        tell(label, kind, operation, **change)
-    tell_values(
+        print_statuses(label, kind, operation, **change)
+    print_values(
         kind, operation, [(ALPHA, "FLOAT", 1), (ALPHA, "DOUBLE", 1), (BETA, "FLOAT", 1), (BETA, "FLOAT", 0)]
     )
     _, late = library.create("TENSOR")
     for name, given in TENSOR.items():
         library.set(late, name, *given)
     _, early = library.create(kind)
-    statuses = [library.set(early, name, *given) for name, given in {**operation, X: refers(late)}.items()]
+    statuses = [
+        library.set(early, name, *given) for name, given in {**operation, X: descriptors(late)}.items()
+    ]
     finalized = library.finalize(late), library.finalize(early)
-    say(f"{kind} a tensor that is finalized later", (statuses, finalized))
-    if kind != FORWARD:  # NVIDIA's answers to what follows are others in each pass
+    print_answer(f"{kind} a tensor that is finalized later", (statuses, finalized))
+    if kind != FORWARD:  # from here on NVIDIA's answers differ between the passes
         continue
-    tell_values(kind, {**operation, ALPHA: ("DOUBLE", [2.5])}, [(ALPHA, "FLOAT", 1), (ALPHA, "DOUBLE", 1)])
+    print_values(kind, {**operation, ALPHA: ("DOUBLE", [2.5])}, [(ALPHA, "FLOAT", 1), (ALPHA, "DOUBLE", 1)])
     for label, change in {
         "an integer alpha": {ALPHA: integers(1)},
         "a tensor of a wrong type": {X: integers(1)},
-        "no tensor given": {X: refers()},
-        "an attribute of another pass": {"OPERATION_CONVOLUTION_BWD_DATA_W": refers(w)},
+        "no tensor given": {X: descriptors()},
+        "an attribute of another pass": {"OPERATION_CONVOLUTION_BWD_DATA_W": descriptors(w)},
     }.items():
-        tell(label, kind, operation, **change)
+        print_statuses(label, kind, operation, **change)
 
-tell_each_missing("POINTWISE", POINTWISE)
+print_each_missing("POINTWISE", POINTWISE)
 for label, change in {
     "a wrong type": {"POINTWISE_MODE": integers(0)},
     "parameters of other functions": {
@@ -216,23 +225,23 @@ for label, change in {
         "POINTWISE_AXIS": integers(1),
     },
 }.items():
-    tell(label, "POINTWISE", POINTWISE, **change)
-tell_values("POINTWISE", POINTWISE, [(name, type_, 1) for name, (type_, _) in POINTWISE.items()])
+    print_statuses(label, "POINTWISE", POINTWISE, **change)
+print_values("POINTWISE", POINTWISE, [(name, type_, 1) for name, (type_, _) in POINTWISE.items()])
 
 for attributes in (RELU, ADD):
-    tell_each_missing("OPERATION_POINTWISE", attributes)
+    print_each_missing("OPERATION_POINTWISE", attributes)
 for label, change in {
-    "a bias of other channels": {PB: refers(shaped(4, 1, 5, 1, 1))},
-    "a bias of another rank": {PB: refers(shaped(4, 1, 6, 1))},
-    "a bias as x": {PX: refers(bias), PB: refers(sized)},
-    "a bias of another type": {PB: refers(shaped(4, 1, 6, 1, 1, type_=2))},
-    "a smaller y": {PY: refers(bias)},
-    "an open tensor": {PB: refers(opened)},
-    "two tensors": {PB: refers(bias, bias)},
+    "a bias of other channels": {PB: descriptors(make_tensor(4, 1, 5, 1, 1))},
+    "a bias of another rank": {PB: descriptors(make_tensor(4, 1, 6, 1))},
+    "a bias as x": {PX: descriptors(bias), PB: descriptors(like_y)},
+    "a bias of another type": {PB: descriptors(make_tensor(4, 1, 6, 1, 1, type_=2))},
+    "a smaller y": {PY: descriptors(bias)},
+    "an open tensor": {PB: descriptors(opened)},
+    "two tensors": {PB: descriptors(bias, bias)},
     "a wrong type": {PB: integers(1)},
     "a float factor": {"OPERATION_POINTWISE_ALPHA1": ("FLOAT", [2.0])},
     "a double factor": {"OPERATION_POINTWISE_ALPHA2": ("DOUBLE", [2.0])},
     "an integer factor": {"OPERATION_POINTWISE_ALPHA1": integers(2)},
 }.items():
-    tell(label, "OPERATION_POINTWISE", ADD, **change)
-tell_values("OPERATION_POINTWISE", ADD, [("OPERATION_POINTWISE_ALPHA1", "FLOAT", 1), (PB, DESCRIPTOR, 1)])
+    print_statuses(label, "OPERATION_POINTWISE", ADD, **change)
+print_values("OPERATION_POINTWISE", ADD, [("OPERATION_POINTWISE_ALPHA1", "FLOAT", 1), (PB, DESCRIPTOR, 1)])

@@ -1,6 +1,7 @@
-"""Graphs, engines, heuristics, plans and variant packs, right ones and wrong ones: see graph_calls.
+"""A program that makes right and wrong graphs, engines, heuristics, execution plans and variant packs.
 
-NVIDIA's library plans with the description of a device, which the host engine does not take.
+The module graph_calls says how it prints the answers. NVIDIA's library plans for the description of a device,
+which the host engine does not take.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from graph_calls import (
     Pointer,
     Y,
     convolution,
+    descriptors,
+    get_descriptors,
     integers,
     library,
     make,
-    refers,
-    say,
-    shaped,
-    show,
-    tell,
-    tell_each_missing,
-    tell_values,
+    make_tensor,
+    print_answer,
+    print_each_missing,
+    print_statuses,
+    print_values,
     w,
     x,
     y,
@@ -43,8 +44,10 @@ def convolve(output: Pointer) -> Pointer:
     operation, statuses = make(
         FORWARD,
         {
-            **{prefix + name: refers(tensor) for name, tensor in zip(names, (x, w, output), strict=True)},
-            prefix + "CONV_DESC": refers(convolution),
+            **{
+                prefix + name: descriptors(tensor) for name, tensor in zip(names, (x, w, output), strict=True)
+            },
+            prefix + "CONV_DESC": descriptors(convolution),
         },
     )
     assert not any(statuses)
@@ -52,15 +55,15 @@ def convolve(output: Pointer) -> Pointer:
 
 
 def graph(*operations: Pointer | None) -> Attributes:
-    return {"OPERATIONGRAPH_OPS": refers(*operations)}
+    return {"OPERATIONGRAPH_OPS": descriptors(*operations)}
 
 
 forward = convolve(y)
-between, last = shaped(10, *Y, virtual=True), shaped(11, *Y, virtual=True)
+between, last = make_tensor(10, *Y, virtual=True), make_tensor(11, *Y, virtual=True)
 fused = [
     convolve(between),
-    make("OPERATION_POINTWISE", ADD, **{PX: refers(between), PY: refers(last)})[0],
-    make("OPERATION_POINTWISE", RELU, **{PX: refers(last)})[0],
+    make("OPERATION_POINTWISE", ADD, **{PX: descriptors(between), PY: descriptors(last)})[0],
+    make("OPERATION_POINTWISE", RELU, **{PX: descriptors(last)})[0],
 ]
 _, open_operation = library.create("OPERATION_POINTWISE")
 for label, operations in {
@@ -74,16 +77,16 @@ for label, operations in {
     "an open operation": [open_operation],
     "no operation": [None],
 }.items():
-    tell(label, "OPERATIONGRAPH", graph(*operations))
-tell("nothing set", "OPERATIONGRAPH", {})
-tell("a wrong type", "OPERATIONGRAPH", {"OPERATIONGRAPH_OPS": integers(1)})
-tell(
+    print_statuses(label, "OPERATIONGRAPH", graph(*operations))
+print_statuses("nothing set", "OPERATIONGRAPH", {})
+print_statuses("a wrong type", "OPERATIONGRAPH", {"OPERATIONGRAPH_OPS": integers(1)})
+print_statuses(
     "dynamic shapes",
     "OPERATIONGRAPH",
     graph(forward),
     OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED=("BOOLEAN", [True]),
 )
-tell_values(
+print_values(
     "OPERATIONGRAPH",
     graph(forward),
     [
@@ -102,32 +105,32 @@ if status == 0:
     characters = [text[i : i + 1] for i in range(len(text))]
     library.set(described, "DEVICEPROP_JSON_REPRESENTATION", "CHAR", characters)
     assert library.finalize(described) == 0, library.last_error()
-    device = {kind: {f"{kind}_DEVICEPROP": refers(described)} for kind in device}
+    device = {kind: {f"{kind}_DEVICEPROP": descriptors(described)} for kind in device}
 
 
 def with_device(kind: str, attributes: Attributes) -> Attributes:
     return {**device[kind], **attributes}
 
 
-def tell_planning(label: str, kind: str, attributes: Attributes) -> None:
+def print_planning(label: str, kind: str, attributes: Attributes) -> None:
     statuses = make(kind, with_device(kind, attributes))[1]
-    say(f"{kind} {label}", statuses[len(device[kind]) :])
+    print_answer(f"{kind} {label}", statuses[len(device[kind]) :])
 
 
 planned, _ = make("OPERATIONGRAPH", graph(forward))
 _, open_graph = library.create("OPERATIONGRAPH")
-ENGINE: Attributes = {"ENGINE_OPERATION_GRAPH": refers(planned), "ENGINE_GLOBAL_INDEX": integers(0)}
+ENGINE: Attributes = {"ENGINE_OPERATION_GRAPH": descriptors(planned), "ENGINE_GLOBAL_INDEX": integers(0)}
 for label, change in {
     "complete": {},
     "an index below 0": {"ENGINE_GLOBAL_INDEX": integers(-1)},
     "an index beyond": {"ENGINE_GLOBAL_INDEX": integers(9999)},
-    "an open graph": {"ENGINE_OPERATION_GRAPH": refers(open_graph)},
+    "an open graph": {"ENGINE_OPERATION_GRAPH": descriptors(open_graph)},
     "a target below 0": {"ENGINE_SM_COUNT_TARGET": ("INT32", [-1])},
     "a wrong type of target": {"ENGINE_SM_COUNT_TARGET": integers(0)},
     "notes set": {"ENGINE_NUMERICAL_NOTE": ("NUMERICAL_NOTE", [0])},
 }.items():
-    tell_planning(label, "ENGINE", {**ENGINE, **change})
-tell_planning("without an index", "ENGINE", {"ENGINE_OPERATION_GRAPH": refers(planned)})
+    print_planning(label, "ENGINE", {**ENGINE, **change})
+print_planning("without an index", "ENGINE", {"ENGINE_OPERATION_GRAPH": descriptors(planned)})
 engine, _ = make("ENGINE", with_device("ENGINE", ENGINE))
 for name, type_, requested in (
     ("ENGINE_GLOBAL_INDEX", "INT64", 1),
@@ -136,55 +139,59 @@ for name, type_, requested in (
     ("ENGINE_LAYOUT_INFO", DESCRIPTOR, 0),
     ("ENGINE_SM_COUNT_TARGET", "INT32", 1),
 ):
-    say(f"ENGINE read {name} {type_}", library.get(engine, name, type_, requested))
-say("ENGINE show its graph", show(engine, "ENGINE_OPERATION_GRAPH", ["OPERATIONGRAPH"])[:2])
+    print_answer(f"ENGINE read {name} {type_}", library.get(engine, name, type_, requested))
+print_answer(
+    "ENGINE show its graph", get_descriptors(engine, "ENGINE_OPERATION_GRAPH", ["OPERATIONGRAPH"])[:2]
+)
 
 CHOICE: Attributes = {"KNOB_CHOICE_KNOB_TYPE": ("KNOB_TYPE", [2]), "KNOB_CHOICE_KNOB_VALUE": integers(1)}
-tell_each_missing("KNOB_CHOICE", CHOICE)
-tell("a wrong type", "KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_TYPE=integers(1))
-tell("a wrong type of value", "KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_VALUE=("INT32", [1]))
-tell_values("KNOB_CHOICE", CHOICE, [(name, type_, 1) for name, (type_, _) in CHOICE.items()])
-tell("nothing set", "KNOB_INFO", {})
-tell("a type set", "KNOB_INFO", {"KNOB_INFO_TYPE": ("KNOB_TYPE", [2])})
+print_each_missing("KNOB_CHOICE", CHOICE)
+print_statuses("a wrong type", "KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_TYPE=integers(1))
+print_statuses("a wrong type of value", "KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_VALUE=("INT32", [1]))
+print_values("KNOB_CHOICE", CHOICE, [(name, type_, 1) for name, (type_, _) in CHOICE.items()])
+print_statuses("nothing set", "KNOB_INFO", {})
+print_statuses("a type set", "KNOB_INFO", {"KNOB_INFO_TYPE": ("KNOB_TYPE", [2])})
 
-CONFIG: Attributes = {"ENGINECFG_ENGINE": refers(engine)}
-_, open_engine = library.create("ENGINE")  # complete, but for being finalized
+CONFIG: Attributes = {"ENGINECFG_ENGINE": descriptors(engine)}
+_, open_engine = library.create("ENGINE")  # complete, but not finalized
 for name, given in with_device("ENGINE", ENGINE).items():
     library.set(open_engine, name, *given)
 _, open_choice = library.create("KNOB_CHOICE")
 foreign_choice, _ = make("KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_TYPE=("KNOB_TYPE", [43]))
 for label, change in {
     "complete": {},
-    "no choices": {"ENGINECFG_KNOB_CHOICES": refers()},
-    "a knob that the engine has not": {"ENGINECFG_KNOB_CHOICES": refers(foreign_choice)},
-    "an open choice": {"ENGINECFG_KNOB_CHOICES": refers(open_choice)},
+    "no choices": {"ENGINECFG_KNOB_CHOICES": descriptors()},
+    "a knob that the engine has not": {"ENGINECFG_KNOB_CHOICES": descriptors(foreign_choice)},
+    "an open choice": {"ENGINECFG_KNOB_CHOICES": descriptors(open_choice)},
     "choices of a wrong type": {"ENGINECFG_KNOB_CHOICES": integers(1)},
 }.items():
-    tell(label, "ENGINECFG", CONFIG, **change)
-tell("an open engine", "ENGINECFG", {"ENGINECFG_ENGINE": refers(open_engine)})
+    print_statuses(label, "ENGINECFG", CONFIG, **change)
+print_statuses("an open engine", "ENGINECFG", {"ENGINECFG_ENGINE": descriptors(open_engine)})
 config, _ = make("ENGINECFG", CONFIG)
-say("ENGINECFG show its engine", show(config, "ENGINECFG_ENGINE", ["ENGINE"])[:2])
-say("ENGINECFG show its engine elsewhere", show(config, "ENGINECFG_ENGINE", ["TENSOR"])[:2])
-shown = show(config, "ENGINECFG_ENGINE", ["ENGINE"])[2][0]
-say("ENGINECFG its engine's index", library.get(shown, "ENGINE_GLOBAL_INDEX", "INT64", 1))
-say("ENGINECFG finalize what was shown", library.finalize(shown))
+print_answer("ENGINECFG show its engine", get_descriptors(config, "ENGINECFG_ENGINE", ["ENGINE"])[:2])
+print_answer(
+    "ENGINECFG show its engine elsewhere", get_descriptors(config, "ENGINECFG_ENGINE", ["TENSOR"])[:2]
+)
+shown = get_descriptors(config, "ENGINECFG_ENGINE", ["ENGINE"])[2][0]
+print_answer("ENGINECFG its engine's index", library.get(shown, "ENGINE_GLOBAL_INDEX", "INT64", 1))
+print_answer("ENGINECFG finalize what was shown", library.finalize(shown))
 for name, type_, requested in (
     ("ENGINECFG_SHARED_MEMORY_USED", "INT32", 1),
     ("ENGINECFG_KNOB_CHOICES", DESCRIPTOR, 0),
     ("ENGINECFG_INTERMEDIATE_INFO", DESCRIPTOR, 0),
     ("ENGINECFG_WORKSPACE_SIZE", "INT32", 1),
 ):
-    say(f"ENGINECFG read {name} {type_}", library.get(config, name, type_, requested))
+    print_answer(f"ENGINECFG read {name} {type_}", library.get(config, name, type_, requested))
 
-# --- an engine's knob: that of the first engine with tiles of sizes to choose from ---
+# --- a knob: the tile size of the first engine that has one ---
 
 TILE_SIZE = 2
 INFO = (("TYPE", "KNOB_TYPE"), ("MINIMUM_VALUE", "INT64"), ("MAXIMUM_VALUE", "INT64"), ("STRIDE", "INT64"))
 
 
 def tile_size_of(engine: Pointer) -> Pointer | None:
-    """What the engine says of that knob."""
-    _, count, infos = show(engine, "ENGINE_KNOB_INFO", ["KNOB_INFO"] * 20)
+    """Return the engine's description of its tile-size knob, None if it has no such knob."""
+    _, count, infos = get_descriptors(engine, "ENGINE_KNOB_INFO", ["KNOB_INFO"] * 20)
     for info in infos[: max(count, 0)]:
         if library.get(info, "KNOB_INFO_TYPE", "KNOB_TYPE", 1)[2] == [TILE_SIZE]:
             return info
@@ -200,13 +207,13 @@ for index in range(9):
         break
 assert tile_size
 for name, type_ in INFO:
-    say(f"KNOB_INFO {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 1))
-    say(f"KNOB_INFO count {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 0))
-    say(f"KNOB_INFO two of {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 2))
-    say(f"KNOB_INFO wrong type of {name}", library.get(tile_size, f"KNOB_INFO_{name}", "INT32", 1))
-say("KNOB_INFO finalize", library.finalize(tile_size))
-say("KNOB_INFO set", library.set(tile_size, "KNOB_INFO_STRIDE", *integers(1)))
-say("ENGINE knobs as INT64", library.get(tiled, "ENGINE_KNOB_INFO", "INT64", 1))
+    print_answer(f"KNOB_INFO {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 1))
+    print_answer(f"KNOB_INFO count {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 0))
+    print_answer(f"KNOB_INFO two of {name}", library.get(tile_size, f"KNOB_INFO_{name}", type_, 2))
+    print_answer(f"KNOB_INFO wrong type of {name}", library.get(tile_size, f"KNOB_INFO_{name}", "INT32", 1))
+print_answer("KNOB_INFO finalize", library.finalize(tile_size))
+print_answer("KNOB_INFO set", library.set(tile_size, "KNOB_INFO_STRIDE", *integers(1)))
+print_answer("ENGINE knobs as INT64", library.get(tiled, "ENGINE_KNOB_INFO", "INT64", 1))
 
 
 def choice(value: int, type_: int = TILE_SIZE) -> Pointer:
@@ -227,30 +234,35 @@ for label, chosen in {
     "no knob at all": [choice(1, 999)],
 }.items():
     configured, statuses = make(
-        "ENGINECFG", {"ENGINECFG_ENGINE": refers(tiled), "ENGINECFG_KNOB_CHOICES": refers(*chosen)}
+        "ENGINECFG", {"ENGINECFG_ENGINE": descriptors(tiled), "ENGINECFG_KNOB_CHOICES": descriptors(*chosen)}
     )
-    say(f"ENGINECFG {label}", statuses)
-    status, count, shown_choices = show(configured, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"] * 3)
+    print_answer(f"ENGINECFG {label}", statuses)
+    status, count, shown_choices = get_descriptors(configured, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"] * 3)
     told = [library.get(one, CHOICE_VALUE, "INT64", 1) for one in shown_choices[: max(count, 0)]]
-    say(f"ENGINECFG {label}, as read", (status, count, told))
-    say(f"ENGINECFG {label}, counted", library.get(configured, "ENGINECFG_KNOB_CHOICES", DESCRIPTOR, 0))
-    with_plan = with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": refers(configured)})
+    print_answer(f"ENGINECFG {label}, as read", (status, count, told))
+    print_answer(
+        f"ENGINECFG {label}, counted", library.get(configured, "ENGINECFG_KNOB_CHOICES", DESCRIPTOR, 0)
+    )
+    with_plan = with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": descriptors(configured)})
     plan, statuses = make("EXECUTION_PLAN", with_plan)
-    say(f"EXECUTION_PLAN {label}", statuses[len(device["EXECUTION_PLAN"]) :])
-    of_plan = show(plan, "EXECUTION_PLAN_ENGINE_CONFIG", ["ENGINECFG"])[2][0]
-    say(f"EXECUTION_PLAN {label}, its choices", show(of_plan, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"])[:2])
+    print_answer(f"EXECUTION_PLAN {label}", statuses[len(device["EXECUTION_PLAN"]) :])
+    of_plan = get_descriptors(plan, "EXECUTION_PLAN_ENGINE_CONFIG", ["ENGINECFG"])[2][0]
+    print_answer(
+        f"EXECUTION_PLAN {label}, its choices",
+        get_descriptors(of_plan, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"])[:2],
+    )
 
 configured, _ = make(
-    "ENGINECFG", {"ENGINECFG_ENGINE": refers(tiled), "ENGINECFG_KNOB_CHOICES": refers(choice(3))}
+    "ENGINECFG", {"ENGINECFG_ENGINE": descriptors(tiled), "ENGINECFG_KNOB_CHOICES": descriptors(choice(3))}
 )
 plan, _ = make(
-    "EXECUTION_PLAN", with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": refers(configured)})
+    "EXECUTION_PLAN", with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": descriptors(configured)})
 )
 size = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", 0)[1]
 _, _, characters = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", size)
-written = json.loads(b"".join(characters).rstrip(b"\0"))  # type: ignore[arg-type]  # bytes, of CHAR
+written = json.loads(b"".join(characters).rstrip(b"\0"))  # type: ignore[arg-type]  # CHAR values are bytes
 knobs = written["engine"]["knobChoices"]
-say("JSON of a choice", knobs["CUDNN_KNOB_TYPE_TILE_SIZE"])
+print_answer("JSON of a choice", knobs["CUDNN_KNOB_TYPE_TILE_SIZE"])
 for label, changed in {
     "as it was": {},
     "of another value": {"CUDNN_KNOB_TYPE_TILE_SIZE": 1},
@@ -261,7 +273,7 @@ for label, changed in {
 }.items():
     written["engine"]["knobChoices"] = {**knobs, **changed}
     text = json.dumps(written).encode()
-    tell_planning(
+    print_planning(
         f"JSON with a knob, {label}",
         "EXECUTION_PLAN",
         {"EXECUTION_PLAN_JSON_REPRESENTATION": ("CHAR", [text[i : i + 1] for i in range(len(text))])},
@@ -269,48 +281,52 @@ for label, changed in {
 
 for mode in range(4):
     heuristics: Attributes = {
-        "ENGINEHEUR_OPERATION_GRAPH": refers(planned),
+        "ENGINEHEUR_OPERATION_GRAPH": descriptors(planned),
         "ENGINEHEUR_MODE": ("HEUR_MODE", [mode]),
     }
-    tell_planning(f"mode {mode}", "ENGINEHEUR", heuristics)
-tell_planning("without a mode", "ENGINEHEUR", {"ENGINEHEUR_OPERATION_GRAPH": refers(planned)})
-tell_planning("without a graph", "ENGINEHEUR", {"ENGINEHEUR_MODE": ("HEUR_MODE", [0])})
-tell_planning("a wrong type of mode", "ENGINEHEUR", {"ENGINEHEUR_MODE": integers(0)})
-tell_planning("a wrong type of graph", "ENGINEHEUR", {"ENGINEHEUR_OPERATION_GRAPH": integers(0)})
+    print_planning(f"mode {mode}", "ENGINEHEUR", heuristics)
+print_planning("without a mode", "ENGINEHEUR", {"ENGINEHEUR_OPERATION_GRAPH": descriptors(planned)})
+print_planning("without a graph", "ENGINEHEUR", {"ENGINEHEUR_MODE": ("HEUR_MODE", [0])})
+print_planning("a wrong type of mode", "ENGINEHEUR", {"ENGINEHEUR_MODE": integers(0)})
+print_planning("a wrong type of graph", "ENGINEHEUR", {"ENGINEHEUR_OPERATION_GRAPH": integers(0)})
 for mode in (4, 0):
     asked, _ = make(
         "ENGINEHEUR", with_device("ENGINEHEUR", {**heuristics, "ENGINEHEUR_MODE": ("HEUR_MODE", [mode])})
     )
-    say(
+    print_answer(
         f"ENGINEHEUR has results in mode {mode}",
         library.get(asked, "ENGINEHEUR_RESULTS", DESCRIPTOR, 0)[1] > 0,
     )
-status, count, results = show(asked, "ENGINEHEUR_RESULTS", ["ENGINECFG", "ENGINECFG"])
-say("ENGINEHEUR two results", (status, count, [library.finalize(result) for result in results]))
+status, count, results = get_descriptors(asked, "ENGINEHEUR_RESULTS", ["ENGINECFG", "ENGINECFG"])
+print_answer("ENGINEHEUR two results", (status, count, [library.finalize(result) for result in results]))
 
 PLAN = "EXECUTION_PLAN_ENGINE_CONFIG"
 JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
 _, open_config = library.create("ENGINECFG")
 library.set(open_config, "ENGINECFG_ENGINE", *CONFIG["ENGINECFG_ENGINE"])
 for label, attributes in {
-    "complete": {PLAN: refers(config)},
-    "an open configuration": {PLAN: refers(open_config)},
+    "complete": {PLAN: descriptors(config)},
+    "an open configuration": {PLAN: descriptors(open_config)},
     "a wrong type": {PLAN: integers(1), JSON: ("CHAR", [b"x"])},
     "no object in the JSON": {JSON: ("CHAR", [b"x"])},
     "an empty object in the JSON": {JSON: ("CHAR", [b"{", b"}"])},
-    "a configuration and JSON": {PLAN: refers(config), JSON: ("CHAR", [b"x"])},
+    "a configuration and JSON": {PLAN: descriptors(config), JSON: ("CHAR", [b"x"])},
 }.items():
-    tell_planning(label, "EXECUTION_PLAN", attributes)
-plan, _ = make("EXECUTION_PLAN", with_device("EXECUTION_PLAN", {PLAN: refers(config)}))
-say("EXECUTION_PLAN show its configuration", show(plan, PLAN, ["ENGINECFG"])[:2])
+    print_planning(label, "EXECUTION_PLAN", attributes)
+plan, _ = make("EXECUTION_PLAN", with_device("EXECUTION_PLAN", {PLAN: descriptors(config)}))
+print_answer("EXECUTION_PLAN show its configuration", get_descriptors(plan, PLAN, ["ENGINECFG"])[:2])
 size = library.get(plan, JSON, "CHAR", 0)[1]
 status, count, characters = library.get(plan, JSON, "CHAR", size)
-say("EXECUTION_PLAN its JSON", (status, count == size, b"".join(characters)[:14]))
-say("EXECUTION_PLAN its JSON cut short", library.get(plan, JSON, "CHAR", 10)[0])
-tell_planning("its own JSON", "EXECUTION_PLAN", {JSON: ("CHAR", characters)})
-say("EXECUTION_PLAN read its handle", library.get(plan, "EXECUTION_PLAN_HANDLE", "HANDLE", 1))
-say("EXECUTION_PLAN workspace as INT32", library.get(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT32", 1)[0])
-say("ENGINECFG an engine of a wrong type", library.set(open_config, "ENGINECFG_ENGINE", "INT64", [1]))
+print_answer("EXECUTION_PLAN its JSON", (status, count == size, b"".join(characters)[:14]))
+print_answer("EXECUTION_PLAN its JSON cut short", library.get(plan, JSON, "CHAR", 10)[0])
+print_planning("its own JSON", "EXECUTION_PLAN", {JSON: ("CHAR", characters)})
+print_answer("EXECUTION_PLAN read its handle", library.get(plan, "EXECUTION_PLAN_HANDLE", "HANDLE", 1))
+print_answer(
+    "EXECUTION_PLAN workspace as INT32", library.get(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT32", 1)[0]
+)
+print_answer(
+    "ENGINECFG an engine of a wrong type", library.set(open_config, "ENGINECFG_ENGINE", "INT64", [1])
+)
 
 # --- variant packs ---
 
@@ -319,7 +335,7 @@ PACK: Attributes = {
     "VARIANT_PACK_DATA_POINTERS": ("VOID_PTR", [16, 32, 48]),
     "VARIANT_PACK_WORKSPACE": ("VOID_PTR", [64]),
 }
-tell_each_missing("VARIANT_PACK", PACK)
+print_each_missing("VARIANT_PACK", PACK)
 for label, change in {
     "two addresses": {"VARIANT_PACK_DATA_POINTERS": ("VOID_PTR", [16, 32])},
     "an id twice": {"VARIANT_PACK_UNIQUE_IDS": integers(1, 1, 3)},
@@ -329,14 +345,14 @@ for label, change in {
     "ids of a wrong type": {"VARIANT_PACK_UNIQUE_IDS": ("INT32", [1, 2, 3])},
     "addresses of a wrong type": {"VARIANT_PACK_DATA_POINTERS": integers(1, 2, 3)},
     "no ids given": {"VARIANT_PACK_UNIQUE_IDS": integers()},
-    "intermediates": {"VARIANT_PACK_INTERMEDIATES": refers()},
+    "intermediates": {"VARIANT_PACK_INTERMEDIATES": descriptors()},
 }.items():
-    tell(label, "VARIANT_PACK", PACK, **change)
-tell_values(
+    print_statuses(label, "VARIANT_PACK", PACK, **change)
+print_values(
     "VARIANT_PACK",
     PACK,
     [(name, type_, requested) for name, (type_, _) in PACK.items() for requested in (1, 3)],
 )
 pack, _ = make("VARIANT_PACK", PACK)
 for label, arguments in {"no handle": (None, plan, pack), "nothing": (None, None, None)}.items():
-    say(f"execute with {label}", library.dll.cudnnBackendExecute(*arguments))
+    print_answer(f"execute with {label}", library.dll.cudnnBackendExecute(*arguments))

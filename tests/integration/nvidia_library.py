@@ -1,4 +1,4 @@
-"""NVIDIA's own cuDNN, where its package or a variable says that it is, and stand-ins for CUDA's libraries."""
+"""Fixtures that find NVIDIA's own cuDNN by its package or a variable, and stand-ins for CUDA's libraries."""
 
 from __future__ import annotations
 

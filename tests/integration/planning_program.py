@@ -1,8 +1,9 @@
-"""Plans kernels on the libcudnn.so.9 that is found: a JSON document in, a JSON document out.
+"""A program that plans kernels on the libcudnn.so.9 that the loader finds.
 
-Run as a program, because which cuDNN a process uses is settled once. In: `device`, its properties, and
-`kernels`, a list of (descriptor, pass). Out: for each kernel its candidates as (algorithm, status, workspace,
-notes, the workspace of planning it again from its name, None where that is refused).
+It is a program because a process keeps the first cuDNN that it opens. It reads a JSON document with `device`,
+the properties of a GPU, and `kernels`, a list of (descriptor, pass). It writes a list of candidates for each
+kernel: (algorithm, status, workspace, notes, the workspace of planning its name again).
+The last is None if cuDNN refuses the name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mucudnn._native import EngineError, Planner, parse_descriptor
 from mucudnn.problems.kernels import Kernel
 
 
-def again(planner: Planner, kernel: Kernel, algorithm: str) -> int | None:
+def workspace_planned_again(planner: Planner, kernel: Kernel, algorithm: str) -> int | None:
     try:
         return planner.workspace(kernel, algorithm)
     except EngineError:
@@ -29,7 +30,13 @@ def main() -> None:
         kernel = Kernel(parse_descriptor(descriptor)[0], pass_)
         answers.append(
             [
-                (c.algorithm, c.status, c.workspace, c.notes, again(planner, kernel, c.algorithm))
+                (
+                    c.algorithm,
+                    c.status,
+                    c.workspace,
+                    c.notes,
+                    workspace_planned_again(planner, kernel, c.algorithm),
+                )
                 for c in planner.enumerate(kernel)
             ]
         )

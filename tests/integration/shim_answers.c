@@ -1,5 +1,5 @@
 /* shim_answers [local|global|deepbind]: prints what a cuDNN answers to calls that need no device. With LINKED
- * it is linked against libcudnn.so.9, otherwise it opens that name. Who stands in front must change nothing.
+ * it is linked against libcudnn.so.9, otherwise it opens that name. The drop-in must not change its output.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ static void open_library(const char* scope) {
 }
 #endif
 
-/* The same numbers on every machine, now and then one that no descriptor may have. */
+/* Returns a pseudo-random number, the same on every machine. About one in 37 is -1, which is never valid. */
 static int any(int low, int high) {
   static unsigned state = 1;
   state = state * 1664525u + 1013904223u;

@@ -23,7 +23,7 @@ class Habit:
     plugin: bool = False
 
     def build(self, source: Path, folder: Path, *options: str) -> list[str | Path]:
-        """Compile `source` into `folder`. Returns the command that runs it."""
+        """Compile `source` into `folder`. Return the command that runs it."""
         program = folder / f"{source.stem}_{self.name}"
         arguments: list[str | Path] = [*options, source, "-o", program]
         if self.link_options is not None:
@@ -48,18 +48,18 @@ HABITS = (
 
 
 def build_answers(habit: Habit, folder: Path) -> list[str | Path]:
-    """The program that prints what descriptor calls answer."""
+    """Compile the program that prints the answers of descriptor calls."""
     return habit.build(HERE / "shim_answers.c", folder, f"-I{NATIVE / 'abi'}")
 
 
 def build_symbols(habit: Habit, folder: Path, names: Sequence[str]) -> list[str | Path]:
-    """The program that prints which file provides each of `names`."""
+    """Compile the program that prints the file that provides each of `names`."""
     (folder / "symbols.h").write_text("".join(f"SYMBOL({name})\n" for name in names))
     return habit.build(HERE / "shim_symbols.c", folder, f"-I{folder}")
 
 
 def build_versioned(folder: Path, version: int) -> Path:
-    """A made-up libcudnn.so.9 in `folder`, with one function: its version."""
+    """Compile a made-up libcudnn.so.9 into `folder`, with cudnnGetVersion alone."""
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "versioned.c"
     source.write_text(

@@ -1,9 +1,9 @@
-"""A program that lets one thing after another fail under the shim, each in a forked child.
+"""A program that makes one call or allocation after another fail under the shim, each in a forked child.
 
     python shim_faults.py CASES.json FAILING once|sticky|memory
 
-FAILING is a library with fail_call(), calls() and failed_call(); for "memory" one that is preloaded, with
-fail_allocation() and allocations(). Each child does all cases, and a line of JSON says what it was told.
+FAILING is a library with fail_call(), calls() and failed_call(). For "memory" it is a preloaded library with
+fail_allocation() and allocations(). Each child runs all cases and prints its outcome as a line of JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy.random  # noqa: F401  (numpy imports it when it is first used: here once, and not in every child)
+import numpy.random  # noqa: F401  (numpy imports it lazily: the parent does it once for all children)
 import shim_client
 
 Arm = Callable[[int], None]
@@ -62,7 +62,7 @@ def main(cases_path: str, failing: str, kind: str) -> None:
         cases = json.load(file)
     library = ctypes.CDLL("libcudnn.so.9")
     faults = ctypes.CDLL(failing)
-    ctypes.CDLL(os.environ["HOST_ENGINE"])  # once, and not in every child
+    ctypes.CDLL(os.environ["HOST_ENGINE"])  # the parent opens it once for all children
     arm, count, failed = (
         failing_allocations(faults) if kind == "memory" else failing_calls(faults, kind == "sticky")
     )
@@ -72,8 +72,8 @@ def main(cases_path: str, failing: str, kind: str) -> None:
         child = os.fork()
         if child == 0:
             arm(number)
-            told = attempt(library, cases)
-            line = json.dumps({**told, "number": number, "failed": failed(), "count": count()})
+            outcome = attempt(library, cases)
+            line = json.dumps({**outcome, "number": number, "failed": failed(), "count": count()})
             with os.fdopen(writer, "w") as pipe:
                 pipe.write(line)
             os._exit(0)

@@ -1,6 +1,6 @@
-"""Plans a convolution with the graph API, for a described GPU that is not there, and prints what was planned.
+"""A program that plans a convolution by the graph API for a described GPU, and prints the execution plan.
 
-Run as a program: only cuDNN's C functions, through ctypes, and nothing of mucudnn.
+It calls cuDNN's C functions through ctypes and uses nothing of mucudnn.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ctypes
 import json
 from collections.abc import Sequence
 
-# Of cudnn_graph.h: descriptors, attributes, types of attributes.
+# Constants of cudnn_graph.h: descriptors, attributes, types of attributes.
 CONVOLUTION, ENGINE, ENGINECFG, ENGINEHEUR, PLAN, FORWARD, GRAPH, TENSOR, DEVICE = (
     1,
     2,
@@ -24,7 +24,7 @@ CONVOLUTION, ENGINE, ENGINECFG, ENGINEHEUR, PLAN, FORWARD, GRAPH, TENSOR, DEVICE
 DATA_TYPE, INT64, FLOAT, MODE, HEURISTIC, DESCRIPTOR, CHAR = 1, 3, 4, 7, 8, 15, 24
 HALF, CROSS_CORRELATION, HEURISTIC_A = 2, 1, 3
 
-# An H100, as its properties are published.
+# The published properties of an H100.
 H100 = {
     "cudaDeviceId": 0,
     "deviceName": "NVIDIA H100 80GB HBM3",
@@ -120,7 +120,7 @@ def tensor(identity: int, sizes: tuple[int, int, int, int]) -> Pointer:
 
 
 def operation_graph(batch: int) -> Pointer:
-    """3x3, 64 to 64 channels, 56 by 56, padding 1."""
+    """Return the graph of a forward convolution: 3x3, 64 to 64 channels, 56 by 56, padding 1."""
     x, w, y = tensor(1, (batch, 64, 56, 56)), tensor(2, (64, 64, 3, 3)), tensor(3, (batch, 64, 56, 56))
     convolution = create(CONVOLUTION)
     set_(convolution, 100, DATA_TYPE, [0], ctypes.c_int)

@@ -1,11 +1,11 @@
-/* The functions of a made-up cuDNN: each has arguments in every kind of place that a call has (registers of
- * both classes, the stack), and answers with its own number and all of them. */
+/* The functions of a made-up cuDNN. The arguments of each fill integer registers, vector registers and the
+ * stack; each returns its own number and a checksum of all its arguments. */
 #include <stddef.h>
 
 typedef struct {
   long number;
   double sum, first, last;
-} Answer; /* too large, and too mixed, for registers */
+} Answer; /* too large to return in registers */
 
 #define PARAMETERS                                                                                          \
   long a, long b, long c, long d, long e, long f, long g, double p, double q, double r, double s, double t, \

@@ -1,6 +1,6 @@
-/* Calls every function of a cuDNN, but for those that have a body of their own in the shim, twice: in a child
- * forked before the first call, in several threads that all start at once, and in a child forked after that.
- * Prints "ok" where each call reached the function of its name with what was passed to it. */
+/* Calls each function of a cuDNN twice, but no hook of the shim: in a child forked before the first call, in
+ * several threads that all start at once, and in a child forked after that.
+ * Prints "ok" if each call reached the function of its name with all its arguments. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

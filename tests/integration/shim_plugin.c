@@ -1,5 +1,4 @@
-/* shim_plugin FILE: runs the main of a library that is opened as some plugin systems do, with RTLD_DEEPBIND.
- */
+/* shim_plugin FILE: opens a library with RTLD_DEEPBIND, like some plugin systems, and runs its main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

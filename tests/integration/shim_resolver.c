@@ -1,4 +1,4 @@
-/* Behind the trampolines in place of the shim's own search: the library that the variable REAL names. */
+/* Replaces the shim's search for cuDNN: its trampolines lead to the library that the variable REAL names. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

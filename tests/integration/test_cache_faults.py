@@ -1,4 +1,4 @@
-"""Real processes and real faults: one clear line whatever happens, and no row is lost that was kept."""
+"""Faults of real processes cost one clear line each, and no row that the cache has kept."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ HERE = Machine("host", "a device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 GOOD = "mb2_ic4ih8_oc4_kh3"
 
-# Forks writers, which add rows without end and report each that is kept, kills them at random moments, from
-# the opening of a new file on, and looks each time whether what was reported is there.
+# A program that forks writers and kills them at random moments, the first while they create the file. Writers
+# add rows without end and report each row that is kept. The program then checks that these rows are there.
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -64,7 +64,7 @@ print(total)
 
 
 def test_what_was_reported_as_kept_survives_being_killed_at_any_moment(tmp_path: Path) -> None:
-    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # to be forked
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a forked child cannot use OpenBLAS's threads
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(tmp_path)],
         env=one_thread,
@@ -91,8 +91,8 @@ def only_line(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def goes_on(path: Path, **environment: str) -> str:
-    """The one warning with which `optimize` does its work although the cache fails."""
+def warning_of_optimize(path: Path, **environment: str) -> str:
+    """Run `optimize` with a cache that fails. Check that it succeeds, and return its one warning."""
     done = command(path, "optimize", GOOD, **environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("Next:")
@@ -101,7 +101,7 @@ def goes_on(path: Path, **environment: str) -> str:
     return warning
 
 
-def filled(path: Path) -> Path:
+def fill_cache(path: Path) -> Path:
     with Cache.open(path) as cache:
         cache.query("BEGIN")
         for size in range(1, 2001):
@@ -111,7 +111,7 @@ def filled(path: Path) -> Path:
     return path
 
 
-# A shared library that is preloaded: a file system without locks, as some network and user-space ones are.
+# A library to preload, which refuses file locks as some network file systems do.
 NO_LOCKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -148,7 +148,7 @@ def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
 ) -> None:
     path = tmp_path / "cache.sqlite"
     assert command(path, "benchmark", GOOD).returncode == 0
-    assert "No locks available" in goes_on(path, LD_PRELOAD=no_locks)
+    assert "No locks available" in warning_of_optimize(path, LD_PRELOAD=no_locks)
     failed = command(path, "benchmark", GOOD, LD_PRELOAD=no_locks)
     assert (failed.returncode, len(failed.stderr.splitlines())) == (1, 1)
     replayed = command(path, "optimize", GOOD, "--replay", str(path), LD_PRELOAD=no_locks)
@@ -156,8 +156,8 @@ def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
 
 
 def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
-    path = filled(tmp_path / "cache.sqlite")
-    # A limit on the size of files stands for the disk: sqlite sees the same failure of a write.
+    path = fill_cache(tmp_path / "cache.sqlite")
+    # A limit on the size of files stands for a full disk: either way a write of sqlite fails.
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (48 * 1024, resource.RLIM_INFINITY)); "
@@ -171,35 +171,35 @@ def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
     with Cache.read_only(path) as cache:
         assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 2000
         ((kept,),) = cache.query("SELECT count(*) - 2000 FROM measurements")
-    assert kept > 0  # what was measured before
+    assert kept > 0  # the rows from before the fault
 
 
 def test_a_truncated_cache_is_one_line(tmp_path: Path) -> None:
-    path = filled(tmp_path / "cache.sqlite")
+    path = fill_cache(tmp_path / "cache.sqlite")
     os.truncate(path, path.stat().st_size // 2)
     before = path.read_bytes()
-    assert "damaged" in goes_on(path)
+    assert "damaged" in warning_of_optimize(path)
     assert "damaged" in only_line(command(path, "benchmark", GOOD))
     assert "damaged" in only_line(command(path, "optimize", GOOD, "--replay", str(path)))
     assert path.read_bytes() == before
 
 
 def test_garbage_in_the_middle_is_one_line(tmp_path: Path) -> None:
-    path = filled(tmp_path / "cache.sqlite")
+    path = fill_cache(tmp_path / "cache.sqlite")
     content = path.read_bytes()
     path.write_bytes(content[:8192] + os.urandom(len(content) - 8192))
-    assert "malformed; move it away to start anew" in goes_on(path)
+    assert "malformed; move it away to start anew" in warning_of_optimize(path)
     replayed = only_line(command(path, "optimize", GOOD, "--replay", str(path)))
     assert "malformed; move it away to start anew" in replayed
 
 
 def test_a_directory_in_the_place_of_the_file_is_one_line(tmp_path: Path) -> None:
-    assert "Is a directory" in goes_on(tmp_path)
+    assert "Is a directory" in warning_of_optimize(tmp_path)
     assert "Is a directory" in only_line(command(tmp_path, "cache", "info"))
     assert list(tmp_path.iterdir()) == []
 
 
-# Root may write anywhere: without its capabilities it is a user like others.
+# Root may write anywhere, so the test drops the capabilities of root.
 AS_A_USER = """
 import ctypes, sys
 header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()

@@ -24,7 +24,7 @@ Run = Callable[..., tuple[int, list[str], list[str]]]
 
 @pytest.fixture
 def run(capsys: Capture) -> Run:
-    """`mucudnn cache ...`: its exit code, and the lines of stdout and stderr."""
+    """Return a function that runs `mucudnn cache ...` and returns exit code, stdout and stderr, in lines."""
 
     def command(*arguments: object) -> tuple[int, list[str], list[str]]:
         try:

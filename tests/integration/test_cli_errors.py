@@ -18,11 +18,11 @@ Capture = pytest.CaptureFixture[str]
 GOOD = "mb4_ic4ih8_oc4_kh3"
 
 
-def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
-    """The exit code, and the only line that was printed."""
+def failure_of(capsys: Capture, *arguments: str) -> tuple[int, str]:
+    """Run a command that fails. Return its exit code and the only line that it prints."""
     try:
         code = main(arguments)
-    except SystemExit as exit_:  # argparse's way
+    except SystemExit as exit_:  # argparse raises it
         code = int(exit_.code or 0)
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -63,7 +63,7 @@ def fails(capsys: Capture, *arguments: str) -> tuple[int, str]:
 def test_what_cannot_be_understood_is_a_usage_error(
     arguments: tuple[str, ...], part: str, capsys: Capture
 ) -> None:
-    code, line = fails(capsys, *arguments)
+    code, line = failure_of(capsys, *arguments)
     assert code == 2
     assert part in line
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_understood_is_a_usage_error(
 def test_a_line_of_a_file_is_named(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "network.txt"
     file.write_text("ic4ih8_oc4_kh3\n\nic4ih8_oc4_kx3\n")
-    code, line = fails(capsys, "optimize", str(file))
+    code, line = failure_of(capsys, "optimize", str(file))
     assert code == 2
     assert f"{file}, line 3: 'kx3'" in line
 
@@ -89,20 +89,20 @@ def test_an_unreadable_variable_is_named(
     variable: str, text: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, text)
-    code, line = fails(capsys, "optimize", GOOD)
+    code, line = failure_of(capsys, "optimize", GOOD)
     assert code == 2
     assert f"{variable}: '{text}'" in line
 
 
 @pytest.mark.parametrize("engine", ["/no/such/library.so", __file__])
 def test_an_engine_that_is_not_there_is_exit_code_4(engine: str, capsys: Capture) -> None:
-    code, line = fails(capsys, "optimize", GOOD, "--engine", engine)
+    code, line = failure_of(capsys, "optimize", GOOD, "--engine", engine)
     assert code == 4
     assert engine in line
 
 
 def hungry_cache(path: Path) -> None:
-    """A cache in which every algorithm needs workspace."""
+    """Measure into the cache, then change its rows so that every algorithm needs workspace."""
     assert main(["benchmark", GOOD]) == 0
     with sqlite3.connect(path) as database:
         database.execute("UPDATE measurements SET workspace = workspace + 1000")
@@ -113,7 +113,7 @@ def hungry_cache(path: Path) -> None:
 def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, capsys: Capture) -> None:
     hungry_cache(cache_path)
     capsys.readouterr()
-    code, line = fails(capsys, "optimize", GOOD, limit, "10", "--replay", str(cache_path))
+    code, line = failure_of(capsys, "optimize", GOOD, limit, "10", "--replay", str(cache_path))
     assert code == 3
     assert "nothing fits 10 B of workspace" in line
     assert "1000 bytes" in line
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_cache_is_not_touched(
     command: tuple[str, ...], cache_path: Path, capsys: Capture
 ) -> None:
     cache_path.write_text("my thesis\n" * 100)
-    code, line = fails(capsys, *command)
+    code, line = failure_of(capsys, *command)
     assert code == 1
     assert "not a mucudnn cache" in line
     assert cache_path.read_text() == "my thesis\n" * 100
@@ -140,23 +140,23 @@ def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
     database = sqlite3.connect(cache_path)
     database.execute(f"PRAGMA user_version = {VERSION + 1}")
     database.close()
-    assert fails(capsys, "optimize", GOOD)[0] == 5
-    assert fails(capsys, "cache", "info")[0] == 5
+    assert failure_of(capsys, "optimize", GOOD)[0] == 5
+    assert failure_of(capsys, "cache", "info")[0] == 5
     plan = tmp_path / "new.plan"
     plan.write_text("mucudnn plan 99\n")
-    assert fails(capsys, "plan", "show", str(plan))[0] == 5
+    assert failure_of(capsys, "plan", "show", str(plan))[0] == 5
 
 
 def test_a_replay_from_nothing_is_one_line(cache_path: Path, tmp_path: Path, capsys: Capture) -> None:
-    code, line = fails(capsys, "optimize", GOOD, "--replay", str(tmp_path / "missing"))
+    code, line = failure_of(capsys, "optimize", GOOD, "--replay", str(tmp_path / "missing"))
     assert (code, "missing" in line) == (1, True)
     Cache.open(cache_path).__exit__()
-    code, line = fails(capsys, "optimize", GOOD, "--replay", str(cache_path))
+    code, line = failure_of(capsys, "optimize", GOOD, "--replay", str(cache_path))
     assert (code, "no measurements" in line) == (1, True)
 
 
 def test_tensors_beyond_the_memory_suggest_a_smaller_batch(capsys: Capture) -> None:
-    code, line = fails(capsys, "optimize", "vgg16", "--batch", "1000000")
+    code, line = failure_of(capsys, "optimize", "vgg16", "--batch", "1000000")
     assert code == 1
     assert "try --batch " in line
 
@@ -196,4 +196,4 @@ def test_an_interrupt_while_a_command_is_loaded_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mucudnn.cli.import_module", interrupted)
-    assert fails(capsys, "optimize", GOOD) == (130, "mucudnn: interrupted")
+    assert failure_of(capsys, "optimize", GOOD) == (130, "mucudnn: interrupted")

@@ -1,4 +1,4 @@
-"""The output goes to disks that are full, to folders that are missing, to locales that lack characters."""
+"""Commands say clearly that a disk is full or a folder is missing, and print in any locale."""
 
 import os
 import re

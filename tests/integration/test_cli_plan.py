@@ -1,4 +1,4 @@
-"""`mucudnn plan`: show, verify, diff."""
+"""`mucudnn plan` shows a plan, verifies it on this machine, and compares two plans."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_tiles_of_a_plan_are_shown_held_against_the_machine_and_compared(
     assert main(["plan", "show", str(other)]) == 0
     tiled = next(line for line in capsys.readouterr().out.splitlines() if "in tiles of a sample" in line)
     assert "2×7 IMPLICIT_GEMM" in tiled
-    assert "2.00" in tiled  # ms, of four samples
+    assert "2.00" in tiled  # milliseconds of four samples
     assert main(["plan", "verify", "--no-run", str(other)]) == 0
     assert main(["plan", "diff", str(plan_path), str(other)]) == 1
     assert "in tiles of a sample 2×7 IMPLICIT_GEMM" in " ".join(capsys.readouterr().out.split())

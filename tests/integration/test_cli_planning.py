@@ -1,4 +1,4 @@
-"""`mucudnn benchmark --device-properties`: workspaces without a GPU, never taken for measurements."""
+"""`mucudnn benchmark --device-properties` plans without a GPU; no command takes its rows for measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mucudnn(*arguments: str, **environment: str) -> CompletedProcess[str]:
 
 @pytest.fixture
 def on_nvidia(cudnn: Path, stubs: Path, tmp_path: Path) -> Mucudnn:
-    """The command, with NVIDIA's library and a cache of its own."""
+    """Return a function that runs mucudnn with NVIDIA's library and a cache of its own."""
     environment = {"LD_LIBRARY_PATH": f"{cudnn}:{stubs}", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
 
     def on_nvidia(*arguments: str) -> CompletedProcess[str]:
@@ -69,7 +69,7 @@ def test_nothing_is_decided_from_what_was_planned(on_nvidia: Mucudnn, tmp_path: 
     (numbers,) = [line.split()[-5:] for line in info.splitlines() if line.startswith("NVIDIA H200")]
     threads, enumerations, measurements, failures, comparisons = map(int, numbers)
     assert (threads, enumerations, measurements, comparisons) == (1, 5, 0, 0)
-    assert failures > 0  # tensor cores, which fp32 does not ask for
+    assert failures > 0  # the engines on tensor cores, which fp32 does not allow
 
 
 def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_cannot_be_planned_says_why(
 
 
 def test_a_missing_cublas_is_named_with_the_package_that_has_it(cudnn: Path) -> None:
-    """Without one, cuDNN ends the process. Installed packages are kept out of sight: one may hold cuBLAS."""
+    # cuDNN ends a process that has no cuBLAS. The program hides installed packages, which may have it.
     program = f"""
 import sys
 from mucudnn.measuring import described_device as planner
@@ -144,7 +144,7 @@ sys.exit(main(["benchmark", "{KERNEL}", "--device-properties", "h200"]))
     assert (ran.returncode, ran.stdout) == (4, "")
     line = ran.stderr.splitlines()[-1]
     assert line.startswith("mucudnn: ")
-    # cuDNN's newer versions miss the driver's library before.
+    # A newer cuDNN looks for the driver's library first.
     assert "pip install nvidia-cublas" in line or "libcuda.so.1 of NVIDIA's driver" in line
 
 

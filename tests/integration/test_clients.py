@@ -1,4 +1,4 @@
-"""Programs written for cuDNN run on the host engine, unchanged, and compute what they should."""
+"""Programs written for cuDNN run on the host engine, unchanged, and compute the right results."""
 
 from __future__ import annotations
 

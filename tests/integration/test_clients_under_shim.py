@@ -16,11 +16,11 @@ from shim_cases import ENUMERATORS, ROOMY, algorithms
 from mucudnn._native import Engine, most_slices
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
-ASKING = ("caffe", "pytorch")  # the habits that ask before they convolve
+ASKING = ("caffe", "pytorch")  # the programs that ask cuDNN for an algorithm
 
 
-def turned(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """Another first one for each number, so that every habit meets every pass."""
+def rotated(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Rotate the habits by `number`, so that every habit meets every pass."""
     return habits[number % 3 :] + habits[: number % 3]
 
 
@@ -28,7 +28,7 @@ def turned(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
 def test_clients_follow_a_plan_for_every_kind_of_problem(
     number: int, kind: str, engine: Engine, desk: Desk
 ) -> None:
-    for pass_, habit, beta in zip(PASSES, turned(HABITS, number), (0.5, 0.0, 1.0), strict=True):
+    for pass_, habit, beta in zip(PASSES, rotated(HABITS, number), (0.5, 0.0, 1.0), strict=True):
         case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
         rest = case.problem.mini_batch - 1
         plan, used = write_plan(engine, desk, case, (rest - rest // 2, rest // 2, 1))
@@ -46,7 +46,7 @@ def test_clients_follow_a_plan_for_every_kind_of_problem(
 def test_clients_are_divided_within_the_limit_by_what_was_measured(
     number: int, kind: str, engine: Engine, desk: Desk
 ) -> None:
-    habits = turned(("caffe", "pytorch", "caffe"), number)
+    habits = rotated(("caffe", "pytorch", "caffe"), number)
     for pass_, habit, beta in zip(PASSES, habits, (0.0, 1.0, 0.5), strict=True):
         case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
         write_journal(engine, desk, case)
@@ -57,7 +57,8 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
         assert summary(ran).startswith(f"{int(divides)} of 1 convolutions divided")
         assert measurements(ran) == 0
         assert ran.choice[1] <= limit
-        # The more workspace, the faster; the program may have been told what its own algorithm needs besides.
+        # The drop-in takes the largest configuration that fits. The program may hold more workspace, for
+        # its own algorithm.
         chosen = max((p for p in points(ran) if p[1] <= ran.choice[1]), key=lambda point: point[1])[0]
         desk.check(case, ran.output, set(re.findall(PART, chosen)))
 
@@ -82,7 +83,8 @@ def test_a_second_process_measures_nothing_and_does_the_same(habit: str, pass_: 
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
     assert points(first) == points(second)
     assert second.output == first.output
-    # The answer covers the program's own algorithm too, which for PyTorch's habit is a matter of time.
+    # The workspace that the program is told covers its own algorithm too. PyTorch's habit chooses that
+    # algorithm by measured times, so two processes may differ.
     assert habit == "pytorch" or second.choice == first.choice
     assert max(first.choice[1], second.choice[1]) <= 200 * 1024
     assert desk.journal.read_bytes() == journal
@@ -98,7 +100,7 @@ def test_without_a_limit_no_program_allocates_more_than_it_does_alone(
     alone, under = desk.alone("caffe", case), desk.under("caffe", case)
     assert under.choice[0] == alone.choice[0]
     assert under.choice[1] <= alone.choice[1]
-    found = desk.under("pytorch", case)  # which algorithm it takes is a matter of time
+    found = desk.under("pytorch", case)  # it chooses its algorithm by measured times
     names = {number: name for name, number in ENUMERATORS[pass_].items()}
     own = {c.algorithm: c.workspace for c in engine.enumerate(Kernel(case.problem, pass_))}
     assert found.choice[1] <= own[names[found.choice[0]]] <= own_limit

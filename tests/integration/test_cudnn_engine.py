@@ -1,7 +1,7 @@
-"""`--engine cudnn`: CUDA's memory, streams and events around a library with the cuDNN ABI.
+"""`--engine cudnn` drives a library with the cuDNN ABI by CUDA's memory, streams and events.
 
-The library is the host engine and the CUDA runtime ours on the CPU, so that the whole chain runs without a
-GPU. It runs in processes of their own, because which CUDA runtime a process uses is settled once.
+The library is the host engine and the CUDA runtime is ours, so the tests need no GPU. Each test starts new
+processes, because a process keeps the first CUDA runtime that it opens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_it_measures_decides_runs_and_measures_nothing_the_second_time(tmp_path:
     first, second = results
     assert first["engine"] == "cudnn"
     assert first["device"] == "mucudnn host engine, compute capability 7.5"
-    assert first["library"].startswith("mucudnn-host ")  # in the place of NVIDIA's
+    assert first["library"].startswith("mucudnn-host ")  # the host engine stands in for cuDNN
     assert first["new_measurements"] > 0
     assert second["new_measurements"] == 0
     assert [kernel["divided"] for kernel in first["kernels"]] == [k["divided"] for k in second["kernels"]]

@@ -1,6 +1,6 @@
-"""Which of the graph API's engines may be measured and run, by what they say of their arithmetic.
+"""The numerical notes of a graph API's engine decide which problems it may be measured and run for.
 
-The library is the host engine, which tells notes of its engine 0 that it does not have.
+The library is the host engine behind a wrapper that gives engine 0 any notes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A library is asked once what it has for a kernel, unless it failed for a moment: then it is asked again.
+"""mucudnn asks a library once for the algorithms of a kernel, and asks again only after a passing failure.
 
-The library is the host engine, on CUDA's memory and streams for the commands, so that both of its APIs are
-asked.
+The library is the host engine. The commands use it like cuDNN, by both of its APIs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def optimize(library: Path, folder: Path, *arguments: str, **environment: str) -> tuple[Any, Counter[str]]:
-    """What the command decided, and what it called."""
+    """Run `optimize`. Return its decisions, and how often it called each function of the library."""
     calls = folder / "calls"
     calls.write_text("")
     env = on_stand_in(
@@ -43,7 +42,7 @@ def optimize(library: Path, folder: Path, *arguments: str, **environment: str) -
 
 
 def about_convolutions(calls: Counter[str]) -> set[str]:
-    """Functions of the legacy API, and descriptors of the graph API."""
+    """Return the calls about convolutions: functions of the legacy API, descriptors of the graph API."""
     return {name for name in calls if "Convolution" in name or name.isupper()}
 
 
@@ -64,7 +63,7 @@ def test_a_warm_command_asks_for_nothing_not_even_what_did_not_fit_the_limit(
 def test_what_failed_for_a_moment_is_asked_for_again(refused: str, library: Path, tmp_path: Path) -> None:
     arguments = ("--no-run", "--workspace", "none")
     failing, _ = optimize(library, tmp_path, *arguments, REFUSED=refused)
-    assert failing["new_measurements"] > 0  # of what did not fail
+    assert failing["new_measurements"] > 0  # the algorithms that did not fail
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
         assert cache.query("SELECT count(*) FROM enumerations") == [(0,)]
         assert cache.query("SELECT count(*) FROM measurements WHERE status LIKE '%INTERNAL%'") == [(0,)]
@@ -81,7 +80,7 @@ def described(enumeration: Enumeration) -> list[tuple[str, str, int, str]]:
     return [(c.algorithm, c.status, c.workspace, c.notes) for c in enumeration]
 
 
-# On the host only fused convolutions are asked of the graph API.
+# The host engine is asked by its graph API for fused convolutions only.
 @pytest.mark.parametrize(
     ("epilogue", "pass_"), [*(("", pass_) for pass_ in PASSES), ("+bias+relu", "forward")]
 )

@@ -1,4 +1,4 @@
-"""A child of fork() runs what is known and decides what is new, whatever other threads of its parent do."""
+"""A forked child runs and decides convolutions, whatever other threads of its parent do during the fork."""
 
 import os
 import subprocess
@@ -9,14 +9,14 @@ import pytest
 
 SECONDS = 60
 
-# Every program below begins with this. The thread of `measuring` sets `stopped` at its first measurement, and
-# goes on when `go_on` is set.
+# The beginning of every program below. The thread of `measuring` sets `stopped` at its first measurement and
+# waits for `go_on`.
 BEGIN = """
 import logging, os, signal, sys, threading, traceback
 from pathlib import Path
 import numpy as np
 import mucudnn
-from mucudnn._native import Engine
+from mucudnn._native import KernelTimer
 from mucudnn.costs.cache import Cache
 
 numbers = np.random.default_rng(1)
@@ -49,7 +49,7 @@ def fork(work):
 def status_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-measure, measured = Engine.measure, []
+measure, measured = KernelTimer.measure, []
 stopped, go_on = threading.Event(), threading.Event()
 at_first_measurement = []
 
@@ -57,14 +57,13 @@ def stop():
     stopped.set()
     go_on.wait()
 
-def measure_after_what_is_due(engine, kernel, *arguments, **more):
-    if more["budget_ms"] > 0:  # not the forecast's
-        measured.append(kernel.mini_batch)
-        if at_first_measurement:
-            at_first_measurement.pop()()
-    return measure(engine, kernel, *arguments, **more)
+def measure_after_what_is_due(timer, micro_batch, *arguments):
+    measured.append(micro_batch)
+    if at_first_measurement:
+        at_first_measurement.pop()()
+    return measure(timer, micro_batch, *arguments)
 
-Engine.measure = measure_after_what_is_due
+KernelTimer.measure = measure_after_what_is_due
 
 def measuring(samples):
     at_first_measurement.append(stop)
@@ -182,7 +181,7 @@ for _ in range(2):
     python(program, tmp_path, MUCUDNN_THREADS="2", OPENBLAS_NUM_THREADS="1")
 
 
-# sqlite counts the locks of a process in its memory, which a child would inherit without the locks.
+# sqlite counts the locks of a process in memory. A forked child inherits the counts, but not the locks.
 def test_a_childs_connection_to_the_cache_holds_locks_of_its_own(tmp_path: Path) -> None:
     program = """
 path = Path(os.environ["MUCUDNN_CACHE"])
@@ -261,11 +260,10 @@ assert plan.digest is plan.digest
     python(program, tmp_path)
 
 
-# OpenBLAS holds locks within a product, which stay held in a child that is forked meanwhile.
+# OpenBLAS holds locks during a product. A child that is forked meanwhile would find them held forever.
 def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
     program = """
-from mucudnn._native import Problem, host_library
-from mucudnn.problems.kernels import Kernel
+from mucudnn._native import Engine, Problem, host_library
 engine = Engine(host_library())
 problem = Problem(mini_batch=1, in_channels=1024, out_channels=1024, input=(64, 64), kernel=(1, 1))
 x, w, y = problem.x_elements, problem.w_elements, problem.y_elements

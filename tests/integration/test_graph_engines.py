@@ -1,7 +1,7 @@
-"""The graph API's engines, measured, decided on and run like the legacy algorithms, and beside them.
+"""Engines of the graph API are measured, decided on and run like the legacy algorithms, and beside them.
 
-The library is the host engine, whose engine n is its legacy algorithm n, on CUDA's memory and streams as
-`--engine cudnn` uses them; in processes of their own, because each settles once which CUDA runtime it uses.
+The library is the host engine, used like `--engine cudnn`. Its engine n is its legacy algorithm n. Each test
+starts processes of its own, because a process keeps the first CUDA runtime that it opens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXPLICIT = {
     "forward": "eng2",
     "backward_data": "eng0",
     "backward_filter": "eng0",
-}  # whose knob k2 is its tiles
+}  # their knob k2 is the tile size
 ENGINES = {
     "forward": ["eng0", "eng2", "eng5", "eng7"],
     "backward_data": ["eng1", "eng0", "eng3", "eng5"],
@@ -116,7 +116,7 @@ for problem in problems:
 
 
 def test_slices_may_begin_at_addresses_that_no_vector_begins_at() -> None:
-    """Seven samples of 30 bytes: slices begin at bytes 0, 90, 150 and 180."""
+    # Seven samples of 30 bytes: slices begin at bytes 0, 90, 150 and 180.
     check_script("""
 problem = Problem(mini_batch=7, in_channels=3, out_channels=3, input=(5, 1), kernel=(1, 1), data_type="bf16")
 def divided(name, pass_, beta):
@@ -242,7 +242,7 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: s
     assert " eng7 " in measured.stdout
     assert (" WINOGRAD_NONFUSED " in measured.stdout) == (epilogue == "")
 
-    with sqlite3.connect(cache) as rows:  # so that only engines are left to choose from
+    with sqlite3.connect(cache) as rows:  # only engines remain to choose from
         rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%'")
     command = ("optimize", problem, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
     decided = mucudnn(*command, env=env)

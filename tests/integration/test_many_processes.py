@@ -1,4 +1,4 @@
-"""Processes that measure into one cache at once: nothing is lost, and nothing is measured twice."""
+"""Processes that measure into one cache at once lose no row and measure nothing twice."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
         ((compared,),) = cache.query("SELECT count(*) FROM comparisons")
     assert compared == 8
     assert sum(result["new_measurements"] for result in results) == measured + compared
-    # All came to the same decisions, on the same measurements.
+    # All processes took the same decisions, because all used the same measurements.
     assert len({json.dumps({**result, "new_measurements": 0}) for result in results}) == 1
 
 
@@ -106,7 +106,7 @@ def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patch:
             patch.setenv(
                 "CUDA_VISIBLE_DEVICES", ""
-            )  # restored afterwards: another process would have its own
+            )  # restored afterwards, because this stands for another process
             devices._work(sender, device, arguments)
         process = multiprocessing.get_context("spawn").Process(target=print)
         process.start()
@@ -152,8 +152,8 @@ def test_an_interrupt_of_all_devices_processes_is_one_line(cache_path: Path) -> 
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert running.stderr is not None
-    running.stderr.readline()  # one of them is about to measure, the other may still be starting
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does it
+    running.stderr.readline()  # one process is about to measure, the other may still start
+    os.killpg(running.pid, signal.SIGINT)  # Ctrl+C in a terminal does the same
     out, error = running.communicate()
     assert (running.returncode, out) == (130, "")
     *_, last = (line for line in error.splitlines() if not line.startswith("Device"))

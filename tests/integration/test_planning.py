@@ -1,6 +1,7 @@
-"""Planning on NVIDIA's own cuDNN for GPUs that are described: engines, true workspaces, micro-plans.
+"""NVIDIA's own cuDNN plans micro-batches for a described GPU: engines, true workspaces, execution plans.
 
-Of each bundled network the three kernels with the largest x and y are planned, where workspace matters most.
+The tests plan the three kernels with the largest x and y of each bundled network, because workspace matters
+most there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Kernel = tuple[Problem, str]
 
 @dataclass(frozen=True)
 class Planned:
-    """What is printed of a candidate; `again` is its workspace when planned from its name alone."""
+    """A candidate as the program prints it. `again` is its workspace when planned from its name alone."""
 
     algorithm: str
     status: str
@@ -87,7 +88,8 @@ def test_every_engine_of_a_networks_kernels_is_planned_again_from_its_name(netwo
 
 @pytest.mark.parametrize("network", bundled_networks())
 def test_every_part_of_the_configurations_within_a_limit_is_finalized(network: str, plan: Plan) -> None:
-    """Without times, tensor cores count as ten times as fast, and every call costs as much as a sample."""
+    # No times are known here: the test assumes tensor cores to be ten times as fast as the other engines, and
+    # each call to cost as much as one sample on them.
     problem = largest_kernels(network)[-1]
     for pass_ in PASSES:
         kernels = [(problem.replace(mini_batch=n), pass_) for n in SIZES]
@@ -135,7 +137,7 @@ def test_every_part_of_a_divided_fused_convolution_is_finalized(
         assert not any("runtime_compilation" in c.notes for c in candidates)
         assert all(c.again == c.workspace for c in candidates if c.runs)
         fast[n] = [c for c in candidates if c.runs and c.on_tensor_cores]
-    # As if no engine on tensor cores were faster than another.
+    # The test assumes that all engines on tensor cores are equally fast.
     measured = [MicroConfiguration(n, c.algorithm, 1.0 + n, c.workspace) for n in SIZES for c in fast[n]]
     (within_limit,) = desirable_set(measured, MINI_BATCH, limit=16 * MIB)[-1:]
     assert (len(within_limit.parts) > 1) == (layout == "nchw")
@@ -159,7 +161,7 @@ def test_what_cudnn_fuses_only_by_compiling_is_left_out(epilogue: str, plan: Pla
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_one_samples_odd_size_costs_a_mini_batch_no_engine(layout: str, plan: Plan) -> None:
-    """Of 3 x 227 x 227 numbers: 64 of them end at a multiple of 16 bytes, and 63 do not."""
+    # A sample has 3 x 227 x 227 numbers: 64 samples end at a multiple of 16 bytes, 63 do not.
     text = f"f16:{layout}:mb{{}}_ic3ih227_oc96_kh11_sh4"
     even, odd = plan([(described(text.format(n)), "forward") for n in (64, 63)])
     fast, fast_odd = ({c.algorithm for c in found if c.runs and c.on_tensor_cores} for found in (even, odd))

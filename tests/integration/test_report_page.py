@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 
 MiB = 2**20
 MACHINE = Machine("host", "a device", "a library 1.0", 1)
-# Relative speed, and workspace of a sample over its input and output.
+# The relative speed, and the workspace of a sample relative to its input and output.
 ALGORITHMS = {
     "IMPLICIT_GEMM": (1.0, 0),
     "GEMM": (1.3, 2),
@@ -27,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ResNet-50 in all three passes, of measurements that are formulas."""
+    """Write the report of ResNet-50 in all passes. The times and workspaces in its cache are formulas."""
     folder = tmp_path_factory.mktemp("report")
     with Cache.open(folder / "cache.sqlite") as cache:
         cache.query("BEGIN")
@@ -79,7 +79,7 @@ def test_every_plot_is_drawn_and_named(page: Path, browser: Browser, width: int)
     assert browser.evaluate(f"{shown}.length") == 1 + len(PASSES) + kernels
     assert browser.evaluate(f"{shown}.every(svg => svg.ariaLabel)")
     assert browser.evaluate(f"Math.min(...{shown}.map(svg => svg.getBoundingClientRect().width))") > 250
-    # Lines are in the colours of the page, which an unknown variable would leave at `none`.
+    # Lines take their colour from a variable of the page; an unknown variable would give `none`.
     stroke = f"getComputedStyle({shown}[0].querySelector('path[style*=\"--divided\"]')).stroke"
     assert browser.evaluate(stroke) == "rgb(11, 98, 196)"
 

@@ -1,4 +1,4 @@
-"""Programs written for cuDNN, unchanged, are divided under the shim and compute what they should."""
+"""Unchanged programs written for cuDNN are divided under the shim, and compute the right results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from mucudnn.problems.kernels import Kernel
 KINDS = ("odd mini-batch", "groups", "stride", "3-D", "3-D, channels last", "fp64")
 
 
-def planned(engine: Engine, case: Case, folder: Path, *, tiles: bool = False) -> dict[str, str]:
-    """The environment in which the case is divided into single samples, by the GEMMs in turns.
+def write_single_sample_plan(
+    engine: Engine, case: Case, folder: Path, *, tiles: bool = False
+) -> dict[str, str]:
+    """Write a plan that divides the case into single samples, and return the environment that uses it.
 
-    Its plan has `tiles` too, which no library could run.
+    The samples use the two GEMM algorithms in turns. With `tiles` the plan also has tiles, by an algorithm
+    that no library has.
     """
     names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
     if case.problem.data_type == "f64":
-        names = (names[0],) * 2  # explicit GEMM is not there
+        names = (names[0],) * 2  # explicit GEMM does not run fp64
     parts = [(1, names[sample % 2], 1.0, 0) for sample in range(case.problem.mini_batch)]
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     plan = folder / "single.plan"
@@ -41,7 +44,7 @@ def planned(engine: Engine, case: Case, folder: Path, *, tiles: bool = False) ->
 
 
 def all_divided(ran: Ran) -> list[int]:
-    """How many convolutions each of the program's processes made, all of them divided."""
+    """Check that all convolutions were divided. Return the number that each process of the program made."""
     counts = re.findall(r"(\d+) of (\d+) convolutions divided\n", ran.stderr)
     assert all(divided == made for divided, made in counts), ran.stderr
     return sorted(int(made) for _, made in counts)
@@ -55,7 +58,9 @@ def test_a_client_of_each_habit_is_divided(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     case = Case(parse_descriptor(PROBLEMS[kind])[0], pass_, alpha=0.75, beta=0.5)
-    ran = programs.run(habit, case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    ran = programs.run(
+        habit, case, tmp_path, {**host_engine, **write_single_sample_plan(engine, case, tmp_path)}
+    )
     check_output(case, ran.output)
     assert len(all_divided(ran)) == 1
 
@@ -66,7 +71,10 @@ def test_where_a_plan_has_tiles_beside_its_choice_the_choice_is_followed(
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_)
     ran = programs.run(
-        "caffe", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path, tiles=True)}
+        "caffe",
+        case,
+        tmp_path,
+        {**host_engine, **write_single_sample_plan(engine, case, tmp_path, tiles=True)},
     )
     check_output(case, ran.output)
     assert all_divided(ran) == [1]
@@ -77,7 +85,9 @@ def test_bias_and_activation_are_divided_with_the_convolution(
     kind: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS[kind])[0], alpha=0.75, beta=0.5)
-    ran = programs.run("bias_activation", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    ran = programs.run(
+        "bias_activation", case, tmp_path, {**host_engine, **write_single_sample_plan(engine, case, tmp_path)}
+    )
     bias = case.values()["bias"].reshape(-1, *[1] * case.problem.dims)
     result = decoded(ran.output, case.shapes()[OUTPUT["forward"]], case.problem)
     assert np.linalg.norm(result - np.maximum(case.exact() + bias, 0)) <= case.tolerance()
@@ -89,7 +99,9 @@ def test_eight_threads_are_divided_and_do_not_disturb_each_other(
     pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_)
-    ran = programs.run("threads", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    ran = programs.run(
+        "threads", case, tmp_path, {**host_engine, **write_single_sample_plan(engine, case, tmp_path)}
+    )
     size = len(ran.output) // 8
     for thread in range(8):
         check_output(case, ran.output[thread * size : (thread + 1) * size], times=thread + 1)
@@ -101,7 +113,9 @@ def test_a_client_that_forks_is_divided_on_both_sides_and_each_counts_its_own(
     pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_, beta=0.5)
-    ran = programs.run("forks", case, tmp_path, {**host_engine, **planned(engine, case, tmp_path)})
+    ran = programs.run(
+        "forks", case, tmp_path, {**host_engine, **write_single_sample_plan(engine, case, tmp_path)}
+    )
     check_output(case, ran.output)
     assert ran.files[".child"] == ran.output
     assert all_divided(ran) == [1, 2]

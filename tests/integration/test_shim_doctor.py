@@ -1,4 +1,4 @@
-"""`mucudnn doctor` says which library a program gets under `mucudnn run`, and why where that is not ours."""
+"""`mucudnn doctor` says which library a program gets under `mucudnn run`, and why it is not the drop-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever fails below the shim or in it, the program gets its own result or its own status, once."""
+"""After any failure in the shim or below it, the program gets the right result, or an error status once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan(engine: Engine, tmp_path: Path) -> Path:
 def attempts(
     cases: list[Any], folder: Path, fault: Path, kind: str, **environment: str
 ) -> list[dict[str, Any]]:
-    """What each attempt came to, the first without a fault."""
+    """Run the cases without a fault, then once for each fault. Return the outcome of each attempt."""
     (folder / "cases.json").write_text(json.dumps(cases))
     script = Path(__file__).with_name("shim_faults.py")
     result = run(
@@ -51,8 +51,8 @@ def attempts(
     return [first, *others]
 
 
-def check_output(told: dict[str, Any], expected: dict[str, Any], what: str) -> None:
-    for one, other in zip(told["done"], expected["done"], strict=True):
+def check_output(outcome: dict[str, Any], expected: dict[str, Any], what: str) -> None:
+    for one, other in zip(outcome["done"], expected["done"], strict=True):
         assert one["statuses"] == other["statuses"], what
         np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=1e-4, err_msg=what)
 
@@ -64,19 +64,21 @@ HABITS = [("forward", False), ("forward", True), ("backward_filter", False), ("b
 def test_any_one_call_of_the_library_may_fail(
     pass_: str, fused: bool, failing_library: Path, plan: Path, tmp_path: Path
 ) -> None:
-    # With this beta nothing may be applied twice.
+    # beta is not 0, so a slice that is computed twice gives a wrong result.
     cases = [case(SMALL, pass_, "get", beta=0.5, fused=fused, repeat=2)]
     first, *others = attempts(
         cases, tmp_path, failing_library, "once",
         MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
     )  # fmt: skip
-    for told in others:
-        what = f"call {told['number']} fails, {told['failed']}"
-        if told["error"]:
-            assert told["error"].startswith(f"{told['failed']}: {INTERNAL_ERROR}"), what
+    for outcome in others:
+        what = f"call {outcome['number']} fails, {outcome['failed']}"
+        if outcome["error"]:
+            assert outcome["error"].startswith(f"{outcome['failed']}: {INTERNAL_ERROR}"), what
         else:
-            check_output(told, first, what)
-    assert {"cudnnGetConvolutionNdDescriptor"} < {told["failed"] for told in others if not told["error"]}
+            check_output(outcome, first, what)
+    assert {"cudnnGetConvolutionNdDescriptor"} < {
+        outcome["failed"] for outcome in others if not outcome["error"]
+    }
 
 
 @pytest.mark.parametrize(("pass_", "epilogue"), [*((p, "") for p in PASSES), ("forward", "+add+bias+relu")])
@@ -84,8 +86,8 @@ def test_any_one_call_of_the_library_may_fail(
 def test_calls_of_the_library_may_fail_below_the_graph_api(
     kind: str, limit: str, pass_: str, epilogue: str, failing_library: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    # The program's own plan is above the limit, or not; with this beta, or where what is added lies in the
-    # output, nothing may be applied twice.
+    # The limit is below or above the workspace of the program's own execution plan. A slice that is computed
+    # twice gives a wrong result, because beta is 1 or the added tensor is the output itself.
     beta = 1.0 if pass_ == "backward_filter" else 0.0
     alias = {"operand0": "y"} if epilogue else {}
     problem = SMALL.replace("default", "strict") + epilogue
@@ -98,14 +100,14 @@ def test_calls_of_the_library_may_fail_below_the_graph_api(
         MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
         MUCUDNN_WORKSPACE_LIMIT=limit,
     )  # fmt: skip
-    for told in others:
-        if told["error"]:
-            assert told["error"].startswith(f"{INTERNAL_ERROR}: "), told
-        elif kind == "sticky" and told["failed"]:
-            assert set(told["done"][0]["statuses"]) <= {0, INTERNAL_ERROR}
+    for outcome in others:
+        if outcome["error"]:
+            assert outcome["error"].startswith(f"{INTERNAL_ERROR}: "), outcome
+        elif kind == "sticky" and outcome["failed"]:
+            assert set(outcome["done"][0]["statuses"]) <= {0, INTERNAL_ERROR}
         else:
-            check_output(told, first, f"call {told['number']} fails, {told['failed']}")
-    assert {told["failed"] for told in others if not told["error"]} >= {
+            check_output(outcome, first, f"call {outcome['number']} fails, {outcome['failed']}")
+    assert {outcome["failed"] for outcome in others if not outcome["error"]} >= {
         "once": {"cudnnBackendFinalize"},
         "sticky": {"cudnnBackendExecute"},
     }[kind]
@@ -115,8 +117,8 @@ def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(
     failing_library: Path, plan: Path, engine: Engine, tmp_path: Path
 ) -> None:
     candidates = engine.enumerate(Kernel(shim_cases.problem_of(case(SMALL, "")), "forward").at(2))
-    told = next(c.workspace for c in candidates if c.algorithm == "WINOGRAD_NONFUSED")
-    cases = [case(SMALL, "forward", "fixed", algorithm=7, workspace=told, beta=0.5)]
+    outcome = next(c.workspace for c in candidates if c.algorithm == "WINOGRAD_NONFUSED")
+    cases = [case(SMALL, "forward", "fixed", algorithm=7, workspace=outcome, beta=0.5)]
     first, *others = attempts(
         cases, tmp_path, failing_library, "once",
         MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
@@ -136,11 +138,11 @@ def test_a_library_that_executes_nothing_any_more_gives_its_own_status(
         cases, tmp_path, failing_library, "sticky",
         MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
     )  # fmt: skip
-    for told in others:
-        if told["failed"]:
-            assert (told["error"], told["done"][0]["statuses"]) == ("", [INTERNAL_ERROR])
+    for outcome in others:
+        if outcome["failed"]:
+            assert (outcome["error"], outcome["done"][0]["statuses"]) == ("", [INTERNAL_ERROR])
         else:
-            check_output(told, first, f"from call {told['number']} on")
+            check_output(outcome, first, f"from call {outcome['number']} on")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +158,8 @@ def test_any_one_allocation_in_the_shim_may_fail(mode: str, pass_: str, plan: Pa
         MUCUDNN_BATCH_POLICY="undivided",
     )  # fmt: skip
     assert not others[-1]["error"]
-    for told in others:
-        # Without memory to open a library there is none to pass calls on to.
-        assert told["error"] == "" or told["error"].endswith(f": {NOT_INITIALIZED}"), told["number"]
-        if not told["error"]:
-            check_output(told, first, f"allocation {told['number']} fails")
+    for outcome in others:
+        # Without the memory to open the real library, the shim cannot pass calls on.
+        assert outcome["error"] == "" or outcome["error"].endswith(f": {NOT_INITIALIZED}"), outcome["number"]
+        if not outcome["error"]:
+            check_output(outcome, first, f"allocation {outcome['number']} fails")

@@ -1,4 +1,4 @@
-"""The shim in front of NVIDIA's own cuDNN, as far as that goes without a GPU, and under real consumers."""
+"""The shim works in front of NVIDIA's own cuDNN, for the calls that need no GPU, and with real frameworks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ habits = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
 
 
 def lay_out_package(packages: Path, cudnn: Path) -> None:
-    """`cudnn` where the package nvidia-cudnn would be in a folder of Python packages."""
+    """Link `cudnn` to the place of the package nvidia-cudnn in a folder of Python packages."""
     (packages / "nvidia" / "cudnn").mkdir(parents=True)
     (packages / "nvidia" / "cudnn" / "lib").symlink_to(cudnn)
 
@@ -105,7 +105,7 @@ def test_every_function_that_pytorch_imports_is_there_in_cudnns_version() -> Non
 
 
 def test_a_build_of_pytorch_loads_and_binds_all_of_its_imports_at_once(cudnn: Path, tmp_path: Path) -> None:
-    """Laid out as torch's wheel is: torch/lib finds nvidia/cudnn/lib by its RPATH."""
+    # The folders are those of torch's wheel: torch/lib finds nvidia/cudnn/lib by its RPATH.
     names = imports_of_pytorch()
     libraries = tmp_path / "torch" / "lib"
     libraries.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`mucudnn run` is the program: its process, exit code, signals, input, output and environment."""
+"""`mucudnn run` becomes the program: process, exit code, signals, input, output and environment are its."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_ANSWER = "0 1001\n"  # CUDNN_STATUS_NOT_INITIALIZED
 
 @pytest.fixture(scope="module")
 def answer() -> str:
-    """What the host engine answers, alone."""
+    """Return the answer of the host engine without the shim."""
     result = run(sys.executable, "-c", ASK.replace("libcudnn.so.9", HOST))
     version, status = result.stdout.split()
     assert (int(version) > 90000, status) == (True, "2000"), result.stderr
@@ -34,12 +34,12 @@ def answer() -> str:
 
 
 def ask(**changes: str) -> subprocess.CompletedProcess[str]:
-    """A program that calls cuDNN, under `mucudnn run`."""
+    """Run a program that calls cuDNN under `mucudnn run`."""
     return run_under_mucudnn(sys.executable, "-c", ASK, **changes)
 
 
 def ask_preloaded(**changes: str) -> subprocess.CompletedProcess[str]:
-    """The same, with the shim preloaded by hand: nobody has looked at the environment before."""
+    """Run the same program with the shim preloaded by hand: no `mucudnn run` has set its variables."""
     return run(sys.executable, "-c", ASK, LD_PRELOAD=str(SHIM), **changes)
 
 
@@ -246,7 +246,7 @@ def test_the_library_of_a_python_package_is_found_beside_its_other_packages(tmp_
         LD_LIBRARY_PATH=scipy_openblas32.get_lib_dir(),
         MUCUDNN_LOG="info",
     )
-    # That of mucudnn's own environment is as good, where there is one.
+    # The test accepts the package nvidia-cudnn of any folder, because mucudnn's own environment may have one.
     assert re.fullmatch(
         r"mucudnn: calls are passed on to '.*/nvidia/cudnn/lib/libcudnn.so.9'\n", result.stderr
     )

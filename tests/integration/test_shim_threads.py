@@ -1,4 +1,4 @@
-"""Threads, forks and handles that come and go, of unchanged programs whose convolutions are divided.
+"""Unchanged programs are divided correctly in many threads, after forks, and with many handles.
 
 `.ci/run` runs these again under the thread sanitizer.
 """
@@ -21,8 +21,8 @@ from mucudnn.problems.kernels import Kernel
 MODES = ("plan", "online")
 
 
-def divided(mode: str, engine: Engine, desk: Desk, case: Case) -> tuple[list[str], set[str]]:
-    """The flags of a run that divides the case, and the algorithms that it may use."""
+def dividing_flags(mode: str, engine: Engine, desk: Desk, case: Case) -> tuple[list[str], set[str]]:
+    """Return the flags of a run that divides the case, and the algorithms that the run may use."""
     if mode == "plan":
         plan, used = write_plan(engine, desk, case, (3, 3, 1))
         return ["--plan", str(plan)], used
@@ -32,7 +32,7 @@ def divided(mode: str, engine: Engine, desk: Desk, case: Case) -> tuple[list[str
 
 
 def check_threads(desk: Desk, case: Case, ran: Ran, used: set[str]) -> None:
-    """Thread i computes the first one's result, by the same algorithms, (i + 1) times."""
+    """Check the output of thread i: (i + 1) times that of the first thread, by the same algorithms."""
     size = len(ran.output) // 8
     outputs = [ran.output[start : start + size] for start in range(0, 8 * size, size)]
     desk.check(case, outputs[0], used)
@@ -49,7 +49,7 @@ def test_eight_threads_with_handles_of_their_own_share_what_is_decided(
     mode: str, pass_: str, engine: Engine, desk: Desk
 ) -> None:
     case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, limit=ROOMY)
-    flags, used = divided(mode, engine, desk, case)
+    flags, used = dividing_flags(mode, engine, desk, case)
     ran = desk.under("threads", case, *flags)
     assert summary(ran) == "80 of 80 convolutions divided"
     check_threads(desk, case, ran, used)
@@ -72,12 +72,12 @@ def test_a_child_forked_after_the_first_convolution_divides_its_own(
     mode: str, pass_: str, engine: Engine, desk: Desk
 ) -> None:
     case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, beta=0.5, limit=ROOMY)
-    flags, used = divided(mode, engine, desk, case)
+    flags, used = dividing_flags(mode, engine, desk, case)
     ran = desk.under("forks", case, *flags)
     desk.check(case, ran.output, used)
     assert ran.files[".child"] == ran.output
     assert re.findall(r"\d+ of \d+ convolutions.*", ran.stderr) == [
-        "1 of 1 convolutions divided",  # the child's, which ends first
+        "1 of 1 convolutions divided",  # the line of the child, which ends first
         "2 of 2 convolutions divided",
     ]
 
@@ -87,7 +87,7 @@ def test_handles_that_come_and_go_between_threads_leave_no_memory_behind(
     mode: str, engine: Engine, desk: Desk
 ) -> None:
     case = Case(problem(PROBLEMS["odd mini-batch"]), limit=ROOMY)
-    flags, used = divided(mode, engine, desk, case)
+    flags, used = dividing_flags(mode, engine, desk, case)
     ran = desk.under("handles", case, *flags)
     desk.check(case, ran.output, used)
     assert summary(ran) == "2200 of 2200 convolutions divided"

@@ -1,6 +1,6 @@
-"""The trampolines of each processor, alone: they lead where they should and lose nothing on the way.
+"""The trampolines of each processor lead to the function of their name and pass on all its arguments.
 
-Those of another processor are cross-compiled and run in an emulator.
+For another processor the test cross-compiles them and runs them in an emulator.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from programs import compile_c, is_missing, run
 from shim_clients import HERE, NATIVE
 from stand_in_library import build_library
 
-CROSS = {"aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64")}  # Debian: gcc-aarch64-linux-gnu, qemu-user
+# Debian packages: gcc-aarch64-linux-gnu, qemu-user.
+CROSS = {"aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64")}
 
 
 @pytest.mark.parametrize("processor", ["x86_64", "aarch64"])

@@ -1,4 +1,4 @@
-"""What was measured on a GPU goes into the package, and decides on machines without one."""
+"""Measurements of a GPU go into the package, so that machines without one can decide for it."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ PROBLEM = parse_descriptor("f16:mb8_ic64ih56_oc64_kh3_ph1")[0]
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in the place of the package's."""
+    """Put an empty folder in the place of the package's shipped measurements."""
     folder = tmp_path / "data"
     folder.mkdir()
     monkeypatch.setattr(system_database, "SHIPPED", folder)
@@ -41,7 +41,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def results(path: Path, *, faster: float = 1.0, machine: Machine = A_GPU) -> Path:
-    """A results folder's measurements: the fast algorithm needs memory in proportion to the mini-batch."""
+    """Write the measurements of a results folder. The fast algorithm's memory grows with the mini-batch."""
     with Cache.open(path.with_suffix(".sqlite")) as cache, gzip.open(path, "wt") as file:
         for size in micro_batch_sizes("power_of_two", PROBLEM.mini_batch):
             runnable = [Listed(name, size * workspace, "") for name, (_, workspace) in ALGORITHMS.items()]
@@ -138,9 +138,9 @@ def test_a_name_of_several_devices_is_refused_and_an_unknown_one_is_no_cache(
 def test_every_kernel_that_is_shipped_can_be_replayed(
     device: str | None, tmp_path: Path, request: pytest.FixtureRequest, capsys: Capture
 ) -> None:
-    if device is None:  # one that is made up, so that this is tested while none is shipped
+    if device is None:  # a made-up one, for a package that ships none
         device = ship(results(tmp_path / "made-up.gz"), request.getfixturevalue("shipped")).stem
-    kernels = list(complete(list(SystemDatabase().rows_of(device))))
+    kernels = list(largest_measured_kernels(list(SystemDatabase().rows_of(device))))
     assert kernels
     for pass_, group in groupby(sorted(kernels), key=lambda kernel: kernel[0]):
         network = tmp_path / "network.txt"
@@ -150,8 +150,8 @@ def test_every_kernel_that_is_shipped_can_be_replayed(
         assert all(kernel["divided"]["time_ms"] > 0 for kernel in result["kernels"])
 
 
-def complete(rows: list[Row]) -> list[tuple[str, str]]:
-    """(pass, descriptor) of each kernel, at the largest mini-batch whose every power of two was measured."""
+def largest_measured_kernels(rows: list[Row]) -> list[tuple[str, str]]:
+    """Return (pass, descriptor) of each kernel, at the largest mini-batch of which all sizes are measured."""
     sizes: dict[tuple[str, str], set[int]] = {}
     for kind, row in rows:
         if kind is MEASUREMENT and row["median_ms"] is not None and row["workspace"] <= 2**26:

@@ -1,4 +1,4 @@
-"""A library that accepts whatever graph it is given, and computes nothing: for what no real one would run."""
+"""A library that accepts every graph and computes nothing, for graphs that no real library runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = """
 #include <string.h>
 #include "abi/cudnn_backend.h"
 
-/* As the host engine, so that no GPU is looked for. */
+/* The names of the host engine's own functions keep the drop-in from looking for a GPU. */
 void mucudnnHostSetThreads(int threads) {}
 const char* mucudnnHostDescribe(void) { return "nothing"; }
 
@@ -26,7 +26,7 @@ static cudnnStatus_t make(void** made) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* One configuration of one engine, without knobs and workspace. */
+/* Answers with one configuration of one engine, without knobs and without workspace. */
 static cudnnStatus_t get(cudnnBackendAttributeName_t name, int64_t* count, void* elements) {
   const int is_compiled = name == CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE && compiles();
   int64_t number = 0;
@@ -59,7 +59,7 @@ BODIES = {
 
 
 def build_accepting_library(folder: Path) -> Path:
-    """The library, whose engine is one that compiles its plans where COMPILES is set."""
+    """Build the library. If COMPILES is set, its engine says that it compiles its execution plans."""
     source, library = folder / "accepting.c", folder / "accepting.so"
     functions = [
         f"{result} {name}({parameters}) {{ {BODIES.get(name, '' if result == 'void' else 'return 0;')} }}\n"

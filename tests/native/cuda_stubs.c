@@ -1,5 +1,5 @@
-/* What NVIDIA's library wants to find before it plans without a device: a driver that has none, and a
- * cuBLASLt that knows its version and starts nothing. One file for both, built under each name. */
+/* Stand-ins for two libraries that NVIDIA's cuDNN opens before it plans without a device: a driver that has
+ * no device, and a cuBLASLt with a version and no handle. The tests build this file under both names. */
 #include <stddef.h>
 
 #define NO_DEVICE 100

@@ -1,6 +1,6 @@
-/* dlopen_client LIBRARY: opens a cuDNN as JAX or onnxruntime do, finds each function of abi/cudnn.h in the
- * version libcudnn.so.9, and convolves in several threads at once, each with a handle of its own. Prints
- * "ok". */
+/* dlopen_client LIBRARY: opens a cuDNN by dlopen like JAX and onnxruntime, finds each function of abi/cudnn.h
+ * with the symbol version libcudnn.so.9, and convolves in several threads at once, each with its own handle.
+ * Prints "ok". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static void* find(void* library, const char* function) {
   exit(1);
 }
 
-/* Each thread convolves with a filter of its own number, so that mixed-up buffers would show. */
+/* Convolves with a filter that is the number of the thread, so that mixed-up buffers change the result. */
 static void* convolve(void* argument) {
   const float factor = (float)*(const int*)argument, one = 1, zero = 0;
   const size_t count = (size_t)kBatch * kSize * kSize;

@@ -1,17 +1,17 @@
-// A program that convolves as PyTorch and XLA do: through cudnn-frontend's wrappers of cuDNN's descriptors.
+// A program that convolves like PyTorch and XLA, through cudnn-frontend's wrappers of cuDNN's descriptors.
 //
 // usage: framework_client OPERATION CHOICE LAYOUT TYPE ... [NAME=VALUE ...], as in frontend_problem.h
-//   OPERATION  may also be relu: relu(forward + bias) as PyTorch has it, whose fused graphs always add a
-//   tensor: there the output, by a factor of 0 CHOICE  torch: calls=N times one call; the first one's plan,
-//   which is kept, is the first that the heuristics
-//                  name and that can be built and run, or with benchmark=1 the fastest of all.
-//                  deterministic=1 and tf32=1 are PyTorch's switches, memory=BYTES is what is left for
-//                  workspaces
-//           xla:   each engine that the heuristics name, or with algorithm=NAME the one that an autotuner's
-//                  results name, with its knobs
-// For each run, the plan's name, its workspace, and how many plans were built before, go to stderr; the
-// output goes to stdout.
-#define CUDNN_FRONTEND_SKIP_JSON_LIB  // not needed here, and half of the time to compile this
+//
+// OPERATION may also be relu: relu(forward + bias). PyTorch's fused graphs always add a tensor; for relu this
+// is the output, with a factor of 0.
+// CHOICE torch makes the same call calls=N times. The first call chooses an execution plan and keeps it: the
+// first plan of the heuristics that can be built and run, or with benchmark=1 the fastest. deterministic=1
+// and tf32=1 are PyTorch's switches. memory=BYTES is the memory left for workspaces. CHOICE xla runs each
+// engine that the heuristics name, or with algorithm=NAME one engine with its knobs.
+//
+// For each run the program prints to stderr the name of the plan, its workspace, and the number of plans
+// built so far. The outputs go to stdout.
+#define CUDNN_FRONTEND_SKIP_JSON_LIB  // halves the time to compile
 #include <cudnn_frontend_EngineConfigGenerator.h>
 #include <cudnn_frontend_find_plan.h>
 #include <cudnn_frontend_get_plan.h>
@@ -33,7 +33,7 @@ struct Options {
   }
 };
 
-// One convolution, and the arrays that it is made on.
+// One convolution, with its tensors.
 struct Convolution {
   cudnnHandle_t handle;
   Problem problem;
@@ -63,7 +63,7 @@ struct Convolution {
         .build();
   }
 
-  // All that it is made of is destroyed when this returns.
+  // Destroys the descriptors of tensors and operations before it returns, like the frameworks.
   fe::OperationGraph graph(int64_t alignment) const {
     const auto described = [&](char id, const Sizes& sizes, fe::DataType_t type, bool is_virtual) {
       const Sizes strides = problem.strides(sizes);
@@ -139,7 +139,7 @@ struct Convolution {
         .build();
   }
 
-  // Throws where there is no memory for the workspace, or the library cannot run it.
+  // Throws if the workspace does not fit into `memory`, or if the library cannot run the plan.
   void run(const fe::ExecutionPlan& plan, int64_t memory) {
     if (plan.getWorkspaceSize() > memory) throw OutOfMemory();
     Memory workspace(static_cast<size_t>(plan.getWorkspaceSize()));
@@ -197,7 +197,7 @@ class Torch {
   bool try_run(fe::ExecutionPlan&& plan) {
     try {
       convolution_.run(plan, memory_);
-    } catch (const std::runtime_error&) {  // the wrappers' exceptions are such, too
+    } catch (const std::runtime_error&) {  // also the base of the wrappers' exceptions
       return false;
     }
     kept_.push_back(std::move(plan));
@@ -226,7 +226,7 @@ class Torch {
     return false;
   }
 
-  // Timed on one workspace: as large as the largest, halved until there is memory for it.
+  // Times the plans on one workspace: the largest that a plan needs, halved until it fits the memory.
   fe::executionPlans_t fastest_first(fe::EngineConfigGenerator& generator, fe::OperationGraph& graph) {
     auto plans =
         generator.cudnnGetPlan(convolution_.handle, graph, [](const fe::ExecutionPlan&) { return false; });
@@ -246,7 +246,7 @@ class Torch {
   Convolution& convolution_;
   int64_t memory_;
   bool benchmark_, deterministic_, tf32_;
-  fe::executionPlans_t kept_;  // none, or one
+  fe::executionPlans_t kept_;  // empty, or the one plan of this geometry
 };
 
 // --- XLA ---

@@ -1,10 +1,10 @@
-// A program written against cudnn-frontend, as its samples are: it knows of no library but cuDNN's.
+// A program written against cudnn-frontend, like its samples. It uses cuDNN and no other library.
 //
 // usage: frontend_client OPERATION CHOICE LAYOUT TYPE ... as in frontend_problem.h
 //   OPERATION  forward, backward_data, backward_filter or fused (relu(forward + residual + bias))
-//   CHOICE     a, b, fallback (every plan of the mode), json, engine (every engine by its number, with every
-//              value of its knobs)
-// For each plan that is built, its name goes to stderr and the output to stdout.
+//   CHOICE     a, b, fallback (every plan of the heuristic mode), json, engine (every engine by its number,
+//              with every value of its knobs)
+// For each plan the program prints the name to stderr and the output to stdout.
 #include "frontend_problem.h"
 
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
@@ -89,7 +89,7 @@ void execute(cudnnHandle_t handle, const Problem& problem, Built& built, std::ve
   std::fwrite(output.data(), 1, output.size(), stdout);
 }
 
-// Every plan of a heuristic mode.
+// Runs every plan of a heuristic mode.
 void run_heuristics(cudnnHandle_t handle, const Problem& problem, fe::HeurMode_t mode,
                     std::vector<Memory>& inputs) {
   Built built = build(problem);
@@ -107,7 +107,7 @@ void run_heuristics(cudnnHandle_t handle, const Problem& problem, fe::HeurMode_t
 
 using Choices = std::unordered_map<fe::KnobType_t, int64_t>;
 
-// One of each knob's values, in every way.
+// Returns every combination of the knobs' values.
 std::vector<Choices> all_choices(const std::vector<fe::Knob>& knobs) {
   std::vector<Choices> all = {{}};
   for (const fe::Knob& knob : knobs) {
@@ -143,8 +143,8 @@ void run_engines(cudnnHandle_t handle, const Problem& problem, std::vector<Memor
   }
 }
 
-// A plan that goes through its serialized form. The warm-up of a deserialized plan, which can be turned off,
-// captures a CUDA graph over memory that is too small to run in.
+// Serializes a plan, deserializes it and runs it. It turns the warm-up of a deserialized plan off, because
+// the warm-up captures a CUDA graph over memory that is too small to run in.
 void run_serialized(cudnnHandle_t handle, const Problem& problem, std::vector<Memory>& inputs) {
   Built built = build(problem);
   check("build", built.graph->build(handle, {fe::HeurMode_t::A}));

@@ -1,11 +1,11 @@
-"""A program written against cudnn-frontend's Python module, as its samples are.
+"""A program written against cudnn-frontend's Python module, like its samples.
 
     python frontend_module_client.py OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
 
 OPERATION: forward, backward_data, backward_filter or fused (relu(forward + residual + bias)). CHOICE: a or
-fallback (every plan of the mode), or an engine with its knobs, such as eng2_k2=3. Tensors come on stdin in
-the order x, w, y, residual, bias; for each plan, its name goes to stderr and the output to stdout. Only the
-module and NumPy, on whose arrays the plans run by their addresses.
+fallback (every plan of the heuristic mode), or an engine with its knobs, such as eng2_k2=3. The program reads
+x, w, y, residual and bias from stdin. For each plan it prints the name to stderr and the output to stdout. It
+imports the module and NumPy alone; the plans run on the addresses of NumPy's arrays.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Program:
         )
 
     def build(self) -> tuple[Any, dict[Any, str], str]:
-        """A graph, the names of its tensors, and the name of its output."""
+        """Return a graph, the names of its tensors, and the name of its output."""
         graph = self.graph()
         names: dict[Any, str] = {}
 

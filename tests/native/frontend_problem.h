@@ -1,8 +1,8 @@
-// What programs written against cudnn-frontend share: the problem that their arguments describe, and its
-// tensors.
+// The code that programs written against cudnn-frontend share: the problem that their arguments describe, and
+// its tensors.
 //
 // arguments: OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
-// Tensors come on stdin in the order x, w, y, residual, bias.
+// The programs read x, w, y, residual and bias from stdin, in this order.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -92,7 +92,7 @@ inline std::vector<Memory> read_tensors(const Problem& problem) {
   return tensors;
 }
 
-// Of the libcudnn.so.9 that the loader finds, as its functions are all found.
+// Opens the libcudnn.so.9 that the loader finds, for all functions of cudnn-frontend, and creates a handle.
 inline cudnnHandle_t open_cudnn() {
   cudnn_frontend::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW);
   check("dlopen", cudnn_frontend::cudnn_dlhandle != nullptr, "no libcudnn.so.9");

@@ -1,5 +1,4 @@
-"""Programs in C++ that are written against NVIDIA's cudnn-frontend: built, run on the host engine, and held
-against fp64."""
+"""Helpers that build C++ programs against NVIDIA's cudnn-frontend, run them, and check them against fp64."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from reference import EPSILON, OUTPUT, Array, convolve
 from mucudnn._native import Problem
 
 
-def compiled(name: str, folder: Path) -> Path:
-    """The program of a source beside this file."""
+def compile_program(name: str, folder: Path) -> Path:
+    """Compile the program of a source file in this folder."""
     source, target = Path(__file__).with_name(name), folder / "client"
     includes = [option for path in nvidia_headers.frontend_folders() for option in ("-isystem", str(path))]
     options = ("-DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING", *includes)
@@ -35,16 +34,16 @@ class Case:
 
     @property
     def output(self) -> str:
-        """The tensor that is written: x, w or y."""
+        """The tensor that the operation writes: x, w or y."""
         return OUTPUT[self.pass_]
 
     @property
     def pass_(self) -> str:
-        """That of the operation: fused ones are forward."""
+        """The pass of the operation. Fused operations are forward."""
         return "forward" if self.operation in ("fused", "relu") else self.operation
 
     def operands(self) -> list[Array]:
-        """x, w, y, a residual and a bias, as the data type has them, channels first."""
+        """Return x, w, y, a residual and a bias, channels first, rounded to the data type."""
         x, w, y = shapes(self.problem).values()
         random = np.random.default_rng(3)
         sizes = (x, w, y, y, (1, y[1], *[1] * self.problem.dims))
@@ -55,7 +54,7 @@ class Case:
         return loaded(stored(values, type_, "nchw"), values.shape, type_, "nchw")
 
     def exact(self, operands: list[Array]) -> tuple[Array, float]:
-        """The output in fp64, and the scale of its rounding errors."""
+        """Return the output in fp64, and the scale of its rounding errors."""
         *xwy, residual, bias = operands
         result = convolve(self.problem, self.pass_, *xwy)
         scale = float(np.linalg.norm(convolve(self.problem, self.pass_, *map(np.abs, xwy))))
@@ -67,15 +66,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Ran:
-    lines: list[str]  # what the program said, a line for each output
+    lines: list[str]  # printed by the program, one line for each output
     outputs: list[Array]
-    log: str  # what the drop-in said
+    log: str  # printed by the drop-in
 
 
 def run_program(
     program: Path | Sequence[str | Path], case: Case, choice: str, *options: str, **environment: str
 ) -> Ran:
-    """Run it, each of its outputs checked against fp64."""
+    """Run the program and check each of its outputs against fp64."""
     command = [program] if isinstance(program, Path) else program
     problem, operands = case.problem, case.operands()
     x, w, _ = shapes(problem).values()
@@ -101,8 +100,8 @@ def run_program(
     return Ran(lines, outputs, "\n".join(line for line in said if line.startswith("mucudnn: ")))
 
 
-def under_shim(**environment: str) -> dict[str, str]:
-    """What a program's environment has under the drop-in; on the host engine, unless it is said here."""
+def shim_variables(**environment: str) -> dict[str, str]:
+    """Return the variables of a program under the drop-in, by default on the host engine."""
     defaults = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
     return {"LD_PRELOAD": preload(SHIM), **defaults, **environment}
 

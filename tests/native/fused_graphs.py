@@ -1,4 +1,4 @@
-"""Graphs of a forward convolution and the pointwise operations behind it."""
+"""Graphs of a forward convolution and the pointwise operations that follow it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from graph_abi import Library
 from graph_client import Client
-from graph_operations import UIDS, Descriptor, packed, shapes
+from graph_operations import UIDS, Descriptor, packed_strides, shapes
 from reference import Array, convolve
 
 from mucudnn import _native
@@ -20,19 +20,19 @@ client = Client(Library(_native.host_library()))
 
 @dataclass
 class Fused:
-    """y = relu(alpha1 (w ∗ x) + alpha2 z + bias): the operations, in the order in which they follow."""
+    """The graph y = relu(alpha1 (w ∗ x) + alpha2 z + bias), as a list of operations in their order."""
 
     problem: Problem
     order: tuple[str, ...] = ("residual", "bias", "relu")
     alphas: tuple[float, float] = (1, 1)
     relu: tuple[tuple[str, str, list[float]], ...] = ()
     virtual_type: str = "f32"
-    swapped: bool = False  # the addend comes as X, the convolution's result as B
+    swapped: bool = False  # the added tensor is X, the convolution's result B
     last_is_virtual: bool = False
 
     def operations(self) -> list[Descriptor]:
         problem, shape = self.problem, shapes(self.problem)["y"]
-        strides = packed(shape, problem.layout)
+        strides = packed_strides(shape, problem.layout)
 
         def virtual(uid: int) -> Descriptor:
             return client.tensor(uid, shape, strides, self.virtual_type, virtual=True)
@@ -50,7 +50,7 @@ class Fused:
             else:
                 sizes = shape if kind == "residual" else (1, shape[1], *[1] * problem.dims)
                 uid = RESIDUAL if kind == "residual" else BIAS
-                operand = client.tensor(uid, sizes, packed(sizes, problem.layout), problem.data_type)
+                operand = client.tensor(uid, sizes, packed_strides(sizes, problem.layout), problem.data_type)
                 alphas = self.alphas if kind == "residual" else (1, 1)
                 if self.swapped:
                     operations.append(client.pointwise("ADD", operand, y, last, alphas=alphas[::-1]))

@@ -1,4 +1,4 @@
-"""The graph API (cudnnBackend*) of any cuDNN library seen through ctypes: the host engine's, and NVIDIA's."""
+"""The graph API (cudnnBackend*) through ctypes, of the host engine or of NVIDIA's library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HEADER = Path(__file__).parents[2] / "native" / "abi" / "cudnn_backend.h"
-# Every constant of the header by its name without CUDNN_.
+# Every constant of the header, by its name without the prefix CUDNN_.
 CONSTANTS = {
     name: int(value)
     for name, value in re.findall(r"^  CUDNN_(\w+) = (\d+)", HEADER.read_text(), re.MULTILINE)
@@ -23,10 +23,10 @@ ELEMENTS: Mapping[str, type] = {
     "BACKEND_DESCRIPTOR": ctypes.c_void_p,
     "INT32": ctypes.c_int32,
     "CHAR": ctypes.c_char,
-}  # all others are enumerations
+}  # all other types are enumerations
 
 
-def element(type_: str) -> type:
+def ctype_of(type_: str) -> type:
     return ELEMENTS.get(type_, ctypes.c_int)
 
 
@@ -53,7 +53,7 @@ class Library:
         count: int | None = None,
     ) -> int:
         number = CONSTANTS[f"ATTR_{name}"] if isinstance(name, str) else name
-        array = None if values is None else (element(type_) * max(len(values), 1))(*values)
+        array = None if values is None else (ctype_of(type_) * max(len(values), 1))(*values)
         given = len(values or ()) if count is None else count
         status: int = self.dll.cudnnBackendSetAttribute(
             descriptor, number, CONSTANTS[f"TYPE_{type_}"], ctypes.c_int64(given), array
@@ -68,10 +68,13 @@ class Library:
         requested: int,
         room: int | None = None,
     ) -> tuple[int, int, list[object]]:
-        """(status, count, values); -7 stands where nothing was written, `room` 0 passes no array."""
+        """Call GetAttribute and return (status, count, values). Values that cuDNN does not write stay -7.
+
+        `room` is the length of the array that is passed, by default `requested`. With 0 no array is passed.
+        """
         number = CONSTANTS[f"ATTR_{name}"] if isinstance(name, str) else name
         size = max(requested, 0) if room is None else room
-        array = (element(type_) * size)() if size else None
+        array = (ctype_of(type_) * size)() if size else None
         count = ctypes.c_int64(-7)
         status = self.dll.cudnnBackendGetAttribute(
             descriptor,

@@ -1,4 +1,4 @@
-"""A client of the graph API, from graphs to what they compute; expects each call to succeed."""
+"""A client of the graph API, from graphs to their execution. It fails if a call fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Client(Operations):
         return values[0]
 
     def show(self, descriptor: Descriptor, name: str, kind: str) -> Descriptor:
-        """Another descriptor that an attribute refers to."""
+        """Return the descriptor that an attribute refers to."""
         status, shown = self.library.create(kind)
         self.check(status)
         self.check(
@@ -30,7 +30,7 @@ class Client(Operations):
         return shown
 
     def heuristics(self, graph: Descriptor, mode: str = "INSTANT") -> list[Descriptor]:
-        """Engine configurations, the best first."""
+        """Return engine configurations, the best first."""
         heuristics = self.make(
             "ENGINEHEUR",
             [
@@ -59,7 +59,7 @@ class Client(Operations):
         return index
 
     def config(self, graph: Descriptor, index: int, knobs: Mapping[int, int] | None = None) -> Descriptor:
-        """Of an engine by its number; knobs: values by type."""
+        """Make a configuration of an engine by its number. `knobs` are values by knob type."""
         engine = self.make(
             "ENGINE",
             [
@@ -83,7 +83,7 @@ class Client(Operations):
         return self.make("ENGINECFG", attributes)
 
     def knobs(self, config: Descriptor) -> dict[int, int]:
-        """Values by type, as a configuration has chosen them."""
+        """Return the knobs that a configuration has chosen, as values by knob type."""
         brought = [self.library.create("KNOB_CHOICE")[1] for _ in range(8)]
         array, count = (ctypes.c_void_p * len(brought))(*brought), ctypes.c_int64()
         self.check(
@@ -102,7 +102,7 @@ class Client(Operations):
         return chosen
 
     def name(self, config: Descriptor) -> str:
-        """As mucudnn names engines with their knobs."""
+        """Return mucudnn's name of an engine with its knobs, such as eng2_k2=3."""
         knobs = (f"_k{type_}={value}" for type_, value in sorted(self.knobs(config).items()))
         return f"eng{self.engine_index(config)}{''.join(knobs)}"
 

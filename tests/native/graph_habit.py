@@ -1,12 +1,19 @@
-"""How programs convolve with the graph API: as shim_client.py's cases say, one after the other.
+"""The part of shim_client.py that convolves with the graph API, one case after the other.
 
-What a case may say besides: engine (its number; else the first of the heuristics), knobs (of that engine,
-values by type), keep (its descriptors are left in place while the plan runs), unknown (attributes that the
-graph gets besides), json (the plan goes through its text), share (threads that run one plan), scratch (False:
-no workspace is passed), call (what is called instead of Execute: PopulateCudaGraph or UpdateCudaGraph).
-Of a problem with an epilogue: reverse (the graph names its operations from the last to the first), alias
-(operands that lie where other tensors do), odd (what differs from how cudnn-frontend writes it, see
-Client.fused), chain (the name of another graph, of odd_chains.py).
+A case may have these entries besides those of shim_client.py:
+- engine: its number; without it, the first engine of the heuristics
+- knobs: values of that engine's knobs by type
+- keep: if true, all descriptors exist while the plan runs
+- unknown: further attributes that the graph gets
+- json: if true, the plan is written to its JSON text and made again from it
+- share: the number of threads that run one plan
+- scratch: if False, the program passes no workspace
+- call: a function instead of Execute, PopulateCudaGraph or UpdateCudaGraph
+A problem with an epilogue may have these too:
+- reverse: if true, the graph lists its operations from the last to the first
+- alias: operands that lie in the memory of other tensors
+- odd: differences from the graph that cudnn-frontend makes, arguments of Client.fused
+- chain: the name of another graph, of odd_chains.py
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from mucudnn._native import Problem
 
 
 class Watched(Library):
-    """Remembers what was created, so that it can be destroyed."""
+    """A library that remembers all created descriptors, so that a program can destroy them."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -45,7 +52,7 @@ class Watched(Library):
 
 
 def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
-    """The finalized plan."""
+    """Build the graph of a case and return a finalized execution plan."""
     if "chain" in case:
         operations = odd_chains.operations(client, problem, case["chain"])
     elif problem.epilogue:
@@ -73,7 +80,10 @@ def workspace_size(client: Client, plan: Descriptor, pack: Descriptor) -> int:
 
 
 def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str, Bytes]) -> dict[str, Any]:
-    """What was told, and the statuses; each run begins with the output as it is in `memory`."""
+    """Run a case. Return the workspace that the program was told, and the status of each run.
+
+    Each run begins with the output as it is in `memory`.
+    """
     library = Watched(path)
     client = Client(library)
     plan = build(client, problem, case)
@@ -92,14 +102,14 @@ def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str
         output[:] = start
         statuses.append(int(call(client.handle, plan, pack, *cuda_graph)))
     assert workspace_size(client, plan, pack) == workspace.size
-    share(client, plan, memory, case.get("share", 0))
+    run_in_threads(client, plan, memory, case.get("share", 0))
     library.destroy_all_but()
     client.check(library.dll.cudnnDestroy(client.handle))
-    return {"workspace": workspace.size, "statuses": statuses, "told": []}
+    return {"workspace": workspace.size, "statuses": statuses, "answers": []}
 
 
-def share(client: Client, plan: Descriptor, memory: dict[str, Bytes], threads: int) -> None:
-    """Several threads run one plan, each on its own handle, output and workspace, to the same result."""
+def run_in_threads(client: Client, plan: Descriptor, memory: dict[str, Bytes], threads: int) -> None:
+    """Run one plan in several threads, each with its own handle, output and workspace. Compare results."""
     wrong: list[int] = []
 
     def work(number: int) -> None:

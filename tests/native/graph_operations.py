@@ -1,4 +1,4 @@
-"""The graphs of a client of the graph API, and the tensors that they are of; each call is to succeed."""
+"""Graphs, operations and tensors of a client of the graph API. The client fails if a call fails."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mucudnn._native import Problem
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[np.float64]
 Descriptor = ctypes.c_void_p
-UIDS = {"x": 120, "w": 119, "y": 121}  # the letters, as PyTorch numbers them
+UIDS = {"x": 120, "w": 119, "y": 121}  # PyTorch takes the code of the letter too
 UIDS.update({f"operand{place}": 200 + place for place in range(9)})
-BETWEEN = 300  # the first of the intermediate tensors
+BETWEEN = 300  # the uid of the first intermediate tensor
 TYPES = {"f32": "FLOAT", "f64": "DOUBLE", "f16": "HALF", "bf16": "BFLOAT16"}
-# For each pass: its operation, and the attributes of x, w and y.
+# The operation of each pass, the prefix of its attributes, and the attributes of x, w and y.
 OPERATIONS = {
     "forward": ("FORWARD", "FORWARD", ("X", "W", "Y")),
     "backward_data": ("BACKWARD_DATA", "BWD_DATA", ("DX", "W", "DY")),
@@ -33,7 +33,7 @@ def data_type(name: str) -> int:
     return {"FLOAT": 0, "DOUBLE": 1, "HALF": 2, "BFLOAT16": 9}[TYPES[name]]
 
 
-def packed(sizes: Sequence[int], layout: str) -> list[int]:
+def packed_strides(sizes: Sequence[int], layout: str) -> list[int]:
     order = [*range(len(sizes))] if layout == "nchw" else [0, *range(2, len(sizes)), 1]
     strides, step = [0] * len(sizes), 1
     for axis in reversed(order):
@@ -42,7 +42,7 @@ def packed(sizes: Sequence[int], layout: str) -> list[int]:
 
 
 def stored(values: Array, type_: str, layout: str) -> Bytes:
-    """The bytes of a tensor, given channels first, as a program keeps it in memory."""
+    """Return the bytes of a tensor in this type and layout. `values` has channels first."""
     ordered = np.ascontiguousarray(values if layout == "nchw" else np.moveaxis(values, 1, -1))
     if type_ == "bf16":
         bits = ordered.astype(np.float32).view(np.uint32)
@@ -82,7 +82,7 @@ class Operations:
         assert status == 0, f"{status}: {self.library.last_error()}"
 
     def make(self, type_: str, attributes: Iterable[tuple[str, str, Sequence[object]]]) -> Descriptor:
-        """A finalized descriptor; attributes are (name, type, values)."""
+        """Make and finalize a descriptor. Attributes are (name, type, values)."""
         status, descriptor = self.library.create(type_)
         self.check(status)
         for name, attribute_type, values in attributes:
@@ -137,7 +137,7 @@ class Operations:
         y: Descriptor | None = None,
     ) -> Descriptor:
         tensors = {
-            name: self.tensor(UIDS[name], shape, packed(shape, problem.layout), problem.data_type)
+            name: self.tensor(UIDS[name], shape, packed_strides(shape, problem.layout), problem.data_type)
             for name, shape in shapes(problem).items()
         }
         if y is not None:
@@ -203,15 +203,15 @@ class Operations:
         operand: dict[str, Any] | None = None,
         settings: Sequence[tuple[str, str, Sequence[object]]] = (),
     ) -> list[Descriptor]:
-        """A forward convolution and its epilogue, in the order of computing.
+        """Return the operations of a forward convolution and its epilogue, in the order of computing.
 
-        By default as cudnn-frontend writes them. Otherwise `alpha` is the convolution's, `scale` that of what
-        operations take from the one before, `factor` that of what they take besides, which comes first if
-        `swapped`; `intermediate` and `compute` are types, `operand` changes the tensors that are read, and
-        `settings` stand behind those of the functions.
+        The defaults give the operations that cudnn-frontend makes. `alpha` is the factor of the convolution,
+        `scale` that of each operation's input from the one before, and `factor` that of its other input. With
+        `swapped` the other input comes first. `intermediate` and `compute` are types. `operand` changes the
+        tensors that the epilogue reads. `settings` are further attributes of the pointwise functions.
         """
         shape, wide = shapes(problem)["y"], "f64" if problem.data_type == "f64" else "f32"
-        strides = packed(shape, problem.layout)
+        strides = packed_strides(shape, problem.layout)
         largest = np.finfo(np.float64 if wide == "f64" else np.float32).max
         relu = [
             ("POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [1]),
@@ -254,7 +254,7 @@ class Operations:
         alignment: int = 16,
     ) -> Descriptor:
         sizes = (sizes_of or {}).get(name, sizes)
-        strides = packed(sizes, layout or problem.layout)
+        strides = packed_strides(sizes, layout or problem.layout)
         return self.tensor(UIDS[name], sizes, strides, type_ or problem.data_type, alignment=alignment)
 
     def graph(self, operations: Sequence[Descriptor]) -> Descriptor:

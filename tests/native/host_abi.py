@@ -1,4 +1,4 @@
-"""The host engine's library seen through ctypes, for the tests of its ABI."""
+"""The host engine's library through ctypes, for the tests of its ABI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ABI = Path(__file__).parents[2] / "native" / "abi" / "cudnn.h"
 
 
 def declared(*headers: Path) -> list[tuple[str, str, str]]:
-    """(result, name, parameters) of every function in headers of ours."""
+    """Return (result, name, parameters) of every function that these headers of ours declare."""
     text = re.sub(r"\s*\\\n\s*", " ", "".join(header.read_text() for header in headers))
     return re.findall(r"X\(([^,()]+), (\w+), \(([^()]*)\)\)", text)
 
@@ -36,7 +36,7 @@ BACKWARD_FILTER = {"ALGO_1": 1, "ALGO_0": 0, "FFT_TILING": 6, "WINOGRAD_NONFUSED
 
 
 class Performance(ctypes.Structure):
-    """cudnnConvolution*AlgoPerf_t, which the three passes lay out the same way."""
+    """The struct cudnnConvolution*AlgoPerf_t. It has the same layout in all three passes."""
 
     _fields_ = [
         ("algo", ctypes.c_int),
@@ -120,7 +120,7 @@ def address(array: npt.NDArray[np.generic] | None) -> ctypes.c_void_p:
 
 @dataclass
 class Kernel:
-    """Descriptors of a small 3x3 convolution that every algorithm runs, unless a test exchanges some."""
+    """Descriptors of a small 3x3 convolution that every algorithm runs. Tests replace some of them."""
 
     x: ctypes.c_void_p = field(default_factory=lambda: tensor((2, 4, 8, 8)))
     w: ctypes.c_void_p = field(default_factory=lambda: filter_((6, 4, 3, 3)))
@@ -129,7 +129,7 @@ class Kernel:
     handle: ctypes.c_void_p = field(default_factory=lambda: create(""))
 
     def descriptors(self, pass_: str) -> tuple[ctypes.c_void_p, ...]:
-        """In the order in which the pass's Get and Find functions take them."""
+        """Return the descriptors in the order in which the Get and Find functions of the pass take them."""
         return {
             "Forward": (self.x, self.w, self.convolution, self.y),
             "BackwardData": (self.w, self.y, self.convolution, self.x),
@@ -137,13 +137,13 @@ class Kernel:
         }[pass_]
 
     def workspace_size(self, pass_: str, algorithm: int) -> tuple[int, int]:
-        """(status, bytes)."""
+        """Ask for the workspace of an algorithm. Return (status, bytes)."""
         size = ctypes.c_size_t(0)
         function = getattr(cudnn, f"cudnnGetConvolution{pass_}WorkspaceSize")
         return function(self.handle, *self.descriptors(pass_), algorithm, ctypes.byref(size)), size.value
 
     def select(self, name: str, pass_: str, *, requested: int = 20) -> tuple[int, list[Performance]]:
-        """(status, results) of name.format(pass), one of the Get and Find functions."""
+        """Call a Get or Find function, name.format(pass). Return (status, results)."""
         results = (Performance * max(requested, 1))()
         count = ctypes.c_int(0)
         function = getattr(cudnn, name.format(pass_))

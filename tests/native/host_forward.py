@@ -1,4 +1,4 @@
-"""Forward convolutions through the host engine's ABI."""
+"""Helpers that run forward convolutions through the host engine's ABI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* A library that exports every function of abi/cudnn.h and lets none of them be called. */
+/* A library that exports every function of abi/cudnn.h. Each of them ends the process. */
 #include <stdio.h>
 #include <stdlib.h>
 

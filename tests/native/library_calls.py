@@ -1,4 +1,4 @@
-"""The calls that the library gets from the drop-in on top of the program's own."""
+"""The number of calls that the drop-in makes to the library on top of the program's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrapped_library import calls_in
 
 from mucudnn._native import host_library
 
-PLANNING = ("ENGINE", "ENGINECFG", "ENGINEHEUR", "EXECUTION_PLAN")  # descriptors that are made to plan
+PLANNING = ("ENGINE", "ENGINECFG", "ENGINEHEUR", "EXECUTION_PLAN")  # the descriptors that planning makes
 
 
 def added_calls(folder: Path, library: str, *cases: dict[str, Any], **environment: str) -> Counter[str]:

@@ -1,5 +1,5 @@
-/* A cuDNN client as small as they come: linked against libcudnn.so.9, with no header of ours.
- * Prints a 2x2 box filter over 1..9, "12 16 24 28". */
+/* A minimal cuDNN client, linked against libcudnn.so.9 and without our headers.
+ * Prints the sums of a 2x2 box filter over 1..9: "12 16 24 28". */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-"""NVIDIA's own headers, for the tests that hold our declarations and our clients against them."""
+"""The folders of NVIDIA's own headers, for tests that compare our declarations and compile clients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FRONTEND_PACKAGES = (*PACKAGES, "nvidia-cudnn-frontend", "nvidia-cuda-cccl", "nv
 
 
 def folders() -> list[Path]:
-    """Where cuDNN's and the CUDA runtime's lie. Without them the test is skipped, or in CI failed."""
+    """Return the folders of cuDNN's and CUDA's headers. Without them, skip the test or, in CI, fail it."""
     return folders_with(("cudnn.h", "cuda_runtime.h"), PACKAGES)
 
 
 def frontend_folders() -> list[Path]:
-    """Where cudnn-frontend's and all that they include lie."""
+    """Return the folders of cudnn-frontend's headers and of all headers that these include."""
     headers = ("cudnn.h", "cuda_runtime.h", "cudnn_frontend.h", "nv/target", "nvrtc.h")
     return folders_with(headers, FRONTEND_PACKAGES)
 
@@ -27,7 +27,7 @@ def folders_with(headers: Sequence[str], packages: Sequence[str]) -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
     found = [folder for root in roots for folder in sorted(root.glob("*/include"))]
-    found += [root.parent / "include" for root in roots]  # cudnn-frontend's
+    found += [root.parent / "include" for root in roots]  # the folder of cudnn-frontend
     missing = [header for header in headers if not any((folder / header).is_file() for folder in found)]
     if missing:
         is_missing(f"needs {missing[0]}: pip install --no-deps {' '.join(packages)}")

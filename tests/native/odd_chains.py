@@ -1,11 +1,11 @@
-"""Graphs of a forward convolution and more that no epilogue says, and why the drop-in leaves them."""
+"""Graphs of a forward convolution that no epilogue describes, each with the reason to pass it through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from graph_client import Client
-from graph_operations import BETWEEN, UIDS, Descriptor, data_type, packed, shapes
+from graph_operations import BETWEEN, UIDS, Descriptor, data_type, packed_strides, shapes
 
 from mucudnn._native import Problem
 
@@ -14,7 +14,7 @@ OTHER = UIDS["operand0"]
 
 
 class Builder:
-    """The parts of such a graph: `between` are virtual tensors like the output."""
+    """The parts of such a graph. `between` are virtual tensors with the sizes of the output."""
 
     def __init__(self, client: Client, problem: Problem) -> None:
         self.client, self.problem = client, problem
@@ -26,7 +26,7 @@ class Builder:
         self, uid: int, *, virtual: bool = False, sizes: Sequence[int] | None = None, layout: str = "nchw"
     ) -> Descriptor:
         sizes = sizes or self.sizes
-        return self.client.tensor(uid, sizes, packed(sizes, layout), "f32", virtual=virtual)
+        return self.client.tensor(uid, sizes, packed_strides(sizes, layout), "f32", virtual=virtual)
 
     def convolution(
         self, y: Descriptor | None = None, *, pass_: str = "forward", beta: float = 0
@@ -153,6 +153,6 @@ ODD_CHAINS: dict[Callable[[Builder], list[Descriptor]], str] = {
 
 
 def operations(client: Client, problem: Problem, name: str) -> list[Descriptor]:
-    """Those of the graph of this name."""
+    """Return the operations of the graph with this name."""
     (build,) = (build for build in ODD_CHAINS if build.__name__ == name)
     return build(Builder(client, problem))

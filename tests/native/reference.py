@@ -1,4 +1,4 @@
-"""Convolutions in fp64 by their definition, and random problems to hold engines against them."""
+"""Convolutions in fp64 by their definition, and random problems on which tests compare engines with them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PASSES = ("forward", "backward_data", "backward_filter")
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
 ALL_TYPES = tuple(EPSILON)
 
-# Rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them by
-# about ten (Lavin and Gray 2016, section 5.2).
+# The rounding errors that an algorithm may make, in units of its scale. Winograd's transforms amplify them
+# by about ten (Lavin and Gray 2016, section 5.2).
 ROUNDINGS = {"WINOGRAD_NONFUSED": 16, "FFT_TILING": 4}
 
 
 def convolve(problem: Problem, pass_: str, x: Array, w: Array, y: Array) -> Array:
-    """The pass's output, channels first; of x, w and y the one that the pass writes gives only its shape."""
+    """Return the output of the pass, channels first. The tensor that the pass writes gives only its shape."""
     spatial = range(problem.dims)
     padded = np.zeros((*x.shape[:2], *(problem.input[a] + 2 * problem.padding[a] for a in spatial)))
     inside = tuple(slice(problem.padding[a], problem.padding[a] + problem.input[a]) for a in spatial)
@@ -48,7 +48,7 @@ def convolve(problem: Problem, pass_: str, x: Array, w: Array, y: Array) -> Arra
 
 
 OUTPUT = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
-EPILOGUES = (  # what cuDNN has engines for, and other orders
+EPILOGUES = (  # those that cuDNN has engines for, and other orders
     "+bias",
     "+relu",
     "+add",
@@ -61,7 +61,7 @@ EPILOGUES = (  # what cuDNN has engines for, and other orders
 
 
 def operand_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Of what the epilogue reads, channels first, named by the place of its operation."""
+    """Return the shapes of the tensors that the epilogue reads, channels first, by operand0, operand1, ..."""
     like_y = (problem.mini_batch, problem.out_channels, *problem.output)
     channels = (1, problem.out_channels, *(1 for _ in problem.output))
     operations = problem.epilogue.split("+")[1:]
@@ -72,8 +72,8 @@ def operand_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     }
 
 
-def finished(problem: Problem, result: Array, operands: dict[str, Array]) -> Array:
-    """A convolution's result after its epilogue."""
+def with_epilogue(problem: Problem, result: Array, operands: dict[str, Array]) -> Array:
+    """Apply the epilogue to the result of a convolution."""
     for place, name in enumerate(problem.epilogue.split("+")[1:]):
         if name == "relu":
             result = np.maximum(result, 0)
@@ -82,10 +82,10 @@ def finished(problem: Problem, result: Array, operands: dict[str, Array]) -> Arr
     return result
 
 
-def cancelling(problem: Problem, largest: float, seed: int = 1) -> dict[str, Array]:
-    """x, w and y, whose filter gradient is small although its halves are not.
+def cancelling_values(problem: Problem, largest: float, seed: int = 1) -> dict[str, Array]:
+    """Return x, w and y with a small filter gradient, although both halves of the mini-batch have large ones.
 
-    The first half of the mini-batch makes about `largest` of each tap; the second half takes it away.
+    The first half adds about `largest` to each tap of the gradient, and the second half subtracts it.
     """
     random = np.random.default_rng(seed)
     half = problem.mini_batch // 2
@@ -100,7 +100,7 @@ def cancelling(problem: Problem, largest: float, seed: int = 1) -> dict[str, Arr
 
 
 class CheckedKernel:
-    """A kernel's tensors on an engine, with random values that stay the same, and its results in fp64."""
+    """A kernel on an engine, with random tensors that all runs share, and its results in fp64."""
 
     def __init__(self, engine: Engine, kernel: Kernel, seed: int = 1) -> None:
         self.engine, self.kernel = engine, kernel
@@ -128,7 +128,7 @@ class CheckedKernel:
         return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
 
     def workspace(self, parts: list[tuple[int, str]]) -> int:
-        """Bytes that the division needs."""
+        """Return the workspace of a division in bytes."""
         most = 0
         for size, algorithm in parts:
             found = self.engine.enumerate(self.kernel.at(size))
@@ -136,7 +136,7 @@ class CheckedKernel:
         return most + self.engine.accumulator_size(self.kernel, len(parts))
 
     def runnable(self, mini_batch: int) -> list[str]:
-        """Names of the algorithms that run this pass at that mini-batch."""
+        """Return the names of the algorithms that run this pass at that mini-batch."""
         found = self.engine.enumerate(self.kernel.at(mini_batch))
         return [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
 
@@ -148,7 +148,7 @@ class CheckedKernel:
         beta: float = 0.0,
         over: float | None = None,
     ) -> Array:
-        """The output of a division over the random output values (or over `over` all over)."""
+        """Return the output of a division. Before the run it holds random values, or `over` everywhere."""
         return self._run(self.workspace(parts), parts, alpha, beta, over, tiles=False)
 
     def run_tiles(
@@ -159,11 +159,11 @@ class CheckedKernel:
         beta: float = 0.0,
         over: float | None = None,
     ) -> Array:
-        """The output of tiles, in the same way."""
+        """Return the output of tiles, like `run` for a division."""
         return self._run(self.tile_workspace(parts), parts, alpha, beta, over, tiles=True)
 
     def tile_workspace(self, parts: list[tuple[int, str]]) -> int:
-        """Bytes that the tiles need."""
+        """Return the workspace of tiles in bytes."""
         most = 0
         for steps, algorithm in parts:
             found = self.engine.enumerate(tile_kernel(self.kernel, steps))
@@ -196,20 +196,20 @@ class CheckedKernel:
         return self._load(name)
 
     def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-        """The same output in fp64."""
+        """Return the output in fp64."""
         result = alpha * convolve(self.problem, self.pass_, *(self.values[name] for name in "xwy"))
         result = result + beta * self.values[OUTPUT[self.pass_]] if beta else result
-        return finished(self.problem, result, self.values)
+        return with_epilogue(self.problem, result, self.values)
 
     def magnitude(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
-        """‖ |α| (|x| ∗ |w|) + |β| |y0| ‖: the scale of the rounding errors of sums of products."""
+        """Return ‖ |α| (|x| ∗ |w|) + |β| |y0| ‖, the scale of the rounding errors of sums of products."""
         absolute = {name: np.abs(values) for name, values in self.values.items()}
         result = abs(alpha) * convolve(self.problem, self.pass_, *(absolute[name] for name in "xwy"))
         result = result + abs(beta) * absolute[OUTPUT[self.pass_]]
-        return float(np.linalg.norm(finished(self.problem, result, absolute)))
+        return float(np.linalg.norm(with_epilogue(self.problem, result, absolute)))
 
     def norm(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
-        """A bound of the result's norm: the scale of transforms, whose errors spread over their tiles."""
+        """Return a bound of the result's norm, the scale for transforms, which spread errors over a tile."""
         output = OUTPUT[self.pass_]
         inputs = [np.linalg.norm(values) for name, values in self.values.items() if name != output]
         taps = np.sqrt(np.prod(self.problem.kernel))
@@ -218,7 +218,7 @@ class CheckedKernel:
         )
 
     def tolerance(self, algorithm: str, *, alpha: float = 1.0, beta: float = 0.0) -> float:
-        """How far an algorithm's result may be from the exact one, as a norm."""
+        """Return the largest allowed norm of the error of an algorithm's result."""
         if algorithm in ROUNDINGS:
             scale = ROUNDINGS[algorithm] * self.norm(alpha=alpha, beta=beta)
         else:
@@ -237,7 +237,7 @@ def problems(
     plain: bool = False,
     most_samples: int = 7,
 ) -> Problem:
-    """Small problems of every kind; `plain` ones have stride, dilation and groups of 1."""
+    """Draw a small problem of any kind. `plain` ones have stride, dilation and groups of 1."""
     rank = len(kernel) if kernel else draw(st.sampled_from(dims))
     sizes = st.integers(1, 11 if rank == 2 else 6)
     input_ = tuple(draw(sizes) for _ in range(rank))
@@ -263,7 +263,7 @@ def problems(
 
 @st.composite
 def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list[int]:
-    """Micro-batch sizes that add to the mini-batch, in any order; with `most` 1 the mini-batch itself."""
+    """Draw micro-batch sizes that add to the mini-batch, in any order. With `most` 1, draw no division."""
     sizes = [mini_batch] if most == 1 else []
     mini_batch -= sum(sizes)
     while mini_batch:
@@ -273,9 +273,10 @@ def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list
 
 
 def assert_each_algorithm_is_right(checked: CheckedKernel, alpha: float, beta: float) -> None:
-    """Hold every algorithm's result on the whole mini-batch against the definition."""
+    """Compare every algorithm's result on the whole mini-batch with the definition."""
     exact = checked.exact(alpha=alpha, beta=beta)
     for algorithm in checked.runnable(checked.problem.mini_batch):
         result = checked.run([(checked.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
-        tolerance = checked.tolerance(algorithm, alpha=alpha, beta=beta)
-        assert np.linalg.norm(result - exact) <= tolerance, algorithm
+        assert np.linalg.norm(result - exact) <= checked.tolerance(algorithm, alpha=alpha, beta=beta), (
+            algorithm
+        )

@@ -1,4 +1,4 @@
-"""Cases for shim_client.py: run under the shim or without it, held against fp64, divided by a plan."""
+"""Helpers that run cases of shim_client.py with and without the shim and check the results against fp64."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import numpy.typing as npt
 import shim_client
 from host_abi import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
 from programs import SHIM, SONAME, preload, run
-from reference import EPSILON, OUTPUT, convolve, finished
+from reference import EPSILON, OUTPUT, convolve, with_epilogue
 
 from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
 from mucudnn.problems.kernels import Kernel
 
 CLIENT = Path(shim_client.__file__)
-ROOMY = 1 << 24  # bytes of workspace that every small case can do with
+ROOMY = 1 << 24  # bytes: enough workspace for every small case
 ENUMERATORS = {"forward": FORWARD, "backward_data": BACKWARD_DATA, "backward_filter": BACKWARD_FILTER}
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What the client's cases came to."""
+    """The results of a run of shim_client.py."""
 
     facts: list[dict[str, Any]]
     outputs: list[Array]
@@ -35,12 +35,12 @@ class Ran:
 
     @property
     def summary(self) -> str:
-        """The line at the end of the process."""
+        """The drop-in's last line: how many convolutions it divided."""
         return re.findall(r"^mucudnn: (\d+ of \d+ convolutions divided.*)$", self.stderr, re.MULTILINE)[-1]
 
     @property
     def warnings(self) -> list[str]:
-        """Lines on stderr, for programs that run at level warning."""
+        """The lines on stderr of a program that runs with log level warning."""
         return self.stderr.splitlines()
 
 
@@ -53,7 +53,7 @@ def problem_of(one: dict[str, Any]) -> Problem:
 
 
 def run_cases(cases: list[dict[str, Any]], folder: Path, library: str, **environment: str) -> Ran:
-    """The cases in a process of their own."""
+    """Run the cases in a new process."""
     (folder / "cases.json").write_text(json.dumps(cases))
     result = run(
         sys.executable, CLIENT, library, folder / "cases.json", folder / "results.npz", **environment
@@ -72,7 +72,7 @@ def run_alone(cases: list[dict[str, Any]], folder: Path) -> Ran:
 
 
 def run_under_shim(cases: list[dict[str, Any]], folder: Path, **environment: str) -> Ran:
-    """On the host engine, with a line of what was done unless `environment` says otherwise."""
+    """Run the cases under the shim on the host engine. By default the log has a line of each decision."""
     defaults = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
     return run_cases(cases, folder, SONAME, LD_PRELOAD=preload(SHIM), **{**defaults, **environment})
 
@@ -82,7 +82,7 @@ def identity(engine: Engine) -> dict[str, str]:
 
 
 def algorithms(engine: Engine, problem: Problem, pass_: str) -> list[str]:
-    """Those that run."""
+    """Return the names of the algorithms that can run the problem."""
     return [
         c.algorithm for c in engine.enumerate(Kernel(problem, pass_)) if c.status == "CUDNN_STATUS_SUCCESS"
     ]
@@ -94,7 +94,7 @@ def write_plan(
     kernels: dict[tuple[str, str], list[list[tuple[int, str]]]],
     **header: str,
 ) -> Path:
-    """A plan with the configurations of each (problem, pass), the first of them chosen."""
+    """Write a plan with the configurations of each (problem, pass). The first one is the choice."""
     rows = []
     for (text, pass_), configurations in kernels.items():
         options = [[(size, name, float(size), 0) for size, name in parts] for parts in configurations]
@@ -104,7 +104,10 @@ def write_plan(
 
 
 def exact(one: dict[str, Any], *, absolute: bool = False) -> Array:
-    """The case's result in fp64; `absolute`: of the operands' absolute values, the scale of its rounding."""
+    """Return the result of a case in fp64, or with `absolute` the result for the operands' absolute values.
+
+    The latter is the scale of the rounding errors.
+    """
     problem = problem_of(one)
     stored = shim_client.operands(problem, one.get("cancelling"))
     values = {name: shim_client.from_memory(problem, name, stored[name]) for name in stored}
@@ -116,14 +119,14 @@ def exact(one: dict[str, Any], *, absolute: bool = False) -> Array:
     if beta:
         result = result + beta * values[OUTPUT[one["pass_"]]]
     if not one.get("fused"):
-        return finished(problem, result, values)
+        return with_epilogue(problem, result, values)
     bias = np.linspace(-0.5, 0.5, problem.out_channels).reshape(1, -1, *(1 for _ in problem.output))
     return result + np.abs(bias) if absolute else np.maximum(result + bias, 0)
 
 
 def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]], folder: Path) -> None:
-    """Hold each result to the contract: against the worst of the algorithms `used`, run undivided."""
-    # What is fused in one graph only the graph API computes, by engines of the algorithms' numbers.
+    """Check that each error is at most twice that of the worst algorithm of `used`, run undivided."""
+    # Only the graph API computes fused graphs. Its engines have the numbers of the legacy algorithms.
     whole = [
         {**one, "engine": algorithm}
         if problem_of(one).epilogue

@@ -1,12 +1,15 @@
-"""A program that convolves through libcudnn.so.9 as callers do, run in a process of its own under the shim.
+"""A program that convolves through libcudnn.so.9. Tests run it under the shim and without it.
 
     python shim_client.py LIBRARY CASES.json RESULTS.npz
 
-It prints, as JSON, what it was told of each case. A case is a dictionary: problem, pass_, habit ("get",
-"find", "find_ex", "fixed", or "graph" of graph_habit.py), algorithm and workspace (of "fixed"; of the others,
-instead of what they were told), alpha, beta, over (a value all over the output beforehand), fused, repeat,
-cancelling (the `largest` of reference.cancelling, whose values it gets), and of the CUDA runtime in
-wrapped_cudart.py: device (a number), capturing, others_capturing.
+It prints cuDNN's answers to each case as JSON. A case is a dictionary with these entries:
+- problem, pass_, alpha, beta, fused
+- habit: "get", "find", "find_ex", "fixed", or "graph" of graph_habit.py
+- algorithm, workspace: those of "fixed"; for the others, in place of cuDNN's answers
+- over: a value that fills the output before each run
+- repeat: the number of runs
+- cancelling: if given, the operands are reference.cancelling_values with this `largest`
+- device, capturing, others_capturing: settings of the CUDA runtime in wrapped_cudart.py
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any
 import graph_habit
 import numpy as np
 import numpy.typing as npt
-from reference import cancelling, operand_shapes
+from reference import cancelling_values, operand_shapes
 
 from mucudnn._native import Problem, parse_descriptor
 
@@ -58,7 +61,7 @@ def to_values(stored: Bytes, data_type: str) -> npt.NDArray[np.float64]:
 
 
 def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Channels first."""
+    """Return the shapes of all tensors, channels first."""
     channels = problem.in_channels // problem.groups
     return {
         "x": (problem.mini_batch, problem.in_channels, *problem.input),
@@ -69,9 +72,9 @@ def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
 
 
 def operands(problem: Problem, largest: float | None = None) -> dict[str, Bytes]:
-    """Random values in memory, the same ones every time; with `largest` those of `cancelling`."""
+    """Return the bytes of random operands, the same in each call, with `largest` `cancelling_values`."""
     if largest is not None:
-        values = cancelling(problem, largest)
+        values = cancelling_values(problem, largest)
         return {name: to_bytes(value.reshape(-1), problem.data_type) for name, value in values.items()}
     random = np.random.default_rng(7)
     return {
@@ -81,7 +84,7 @@ def operands(problem: Problem, largest: float | None = None) -> dict[str, Bytes]
 
 
 def from_memory(problem: Problem, name: str, stored: Bytes) -> npt.NDArray[np.float64]:
-    """Channels first, whatever the layout."""
+    """Return the values of a tensor, channels first in any layout."""
     shape, flat = shapes(problem)[name], to_values(stored, problem.data_type)
     if problem.layout == "nchw":
         return flat.reshape(shape)
@@ -127,7 +130,7 @@ class Client:
 
 
 class Convolution:
-    """The descriptors of one problem, and what a caller does with them."""
+    """The descriptors of one problem, and the calls that a program makes with them."""
 
     def __init__(self, client: Client, problem: Problem, pass_: str) -> None:
         self.client, self.problem, self.pass_ = client, problem, pass_
@@ -205,7 +208,7 @@ class Convolution:
     def execute_fused(
         self, memory: dict[str, Bytes], algorithm: int, workspace: int, alpha: float, z_scale: float
     ) -> int:
-        """y = relu(alpha * conv + z_scale * y + bias), with y as z."""
+        """Compute y = relu(alpha * conv + z_scale * y + bias), with y as z."""
         client, problem = self.client, self.problem
         bias = client.tensor(problem, (1, problem.out_channels, *(1 for _ in problem.output)))
         activation = client.create("ActivationDescriptor")
@@ -238,16 +241,16 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     if case["habit"] == "graph":
         return graph_habit.convolve(client.library._name, problem, case, memory), memory[output]
     convolution = Convolution(client, problem, case["pass_"])
-    algorithm, workspace, told = case.get("algorithm", 0), case.get("workspace", 0), []
+    algorithm, workspace, found = case.get("algorithm", 0), case.get("workspace", 0), []
     if case["habit"] == "get":
-        told = convolution.select(find=False)
-        algorithm = told[0].algo
+        found = convolution.select(find=False)
+        algorithm = found[0].algo
         workspace = convolution.workspace_size(algorithm)
     elif case["habit"] != "fixed":
         scrap = {name: stored.copy() for name, stored in memory.items()}
         ex = case["habit"] == "find_ex"
-        told = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
-        algorithm, workspace = told[0].algo, told[0].memory
+        found = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
+        algorithm, workspace = found[0].algo, found[0].memory
     workspace = case.get("workspace", workspace)
     execute = convolution.execute_fused if case.get("fused") else convolution.execute
     start, statuses = memory[output].copy(), []
@@ -255,8 +258,8 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
         memory[output][:] = start
         statuses.append(execute(memory, algorithm, workspace, case.get("alpha", 1.0), case.get("beta", 0.0)))
     client.close()
-    answers = [[p.algo, p.status, p.time, p.memory, p.determinism, p.math] for p in told]
-    facts = {"algorithm": algorithm, "workspace": workspace, "statuses": statuses, "told": answers}
+    answers = [[p.algo, p.status, p.time, p.memory, p.determinism, p.math] for p in found]
+    facts = {"algorithm": algorithm, "workspace": workspace, "statuses": statuses, "answers": answers}
     return facts, memory[output]
 
 

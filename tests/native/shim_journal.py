@@ -16,7 +16,7 @@ def without_knobs(algorithm: str) -> str:
 
 
 def set_times(folder: Path, time: Callable[[int, str], float]) -> None:
-    """Replace the journal's times by those for each micro-batch size and algorithm, whatever its knobs."""
+    """Replace the journal's times by those for each micro-batch size and algorithm, with any knobs."""
 
     def changed(match: re.Match[str]) -> str:
         size, algorithm = int(match[1]), match[2]

@@ -1,4 +1,4 @@
-"""The drop-in's modes: the environment of each, and programs that run online."""
+"""Helpers that return the environment of each mode of the drop-in, and run programs online."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def online_in(folder: Path, limit: str = "none") -> dict[str, str]:
 
 
 def run_online(folder: Path, *cases: dict[str, Any], **environment: str) -> Ran:
-    """Run the cases online, with a debug log; `environment` overrides the mode's own."""
+    """Run the cases online with a debug log. `environment` overrides the variables of the mode."""
     variables = {**online_in(folder), "MUCUDNN_LOG": "debug", **environment}
     return run_under_shim(list(cases), folder, **variables)
 

@@ -1,10 +1,11 @@
 """Problems that several tests of the drop-in divide."""
 
-# One problem, as callers of each API describe it: in fp32 the graph API's engines say that they are strict.
+# The same problem in both APIs: in fp32 the drop-in calls the host engine's graph API strict, because its
+# engines note no tensor cores.
 GRAPH_PROBLEM = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 LEGACY_PROBLEM = GRAPH_PROBLEM.replace("strict", "default")
 
-# Groups, strides, odd sizes and 3-D, to be completed by a type, a layout and a mini-batch.
+# Shapes with groups, strides, odd sizes and 3-D. Tests add a type, a layout and a mini-batch.
 SHAPES = (
     "g1ic4ih12_oc6_kh3_ph1",
     "g2ic6ih9iw7_oc4_kh3kw2_sh2_ph1",

@@ -1,4 +1,4 @@
-"""A library to link programs against: cuDNN's name, version and functions, which do nothing."""
+"""A library to link programs against. It has cuDNN's name, version and functions, which do nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSION_SCRIPT = ABI.parents[1] / "shim" / "entry" / "exports.map"
 
 
 def build_library(source: Path, library: Path, *options: str | Path) -> Path:
-    """A made-up libcudnn.so.9, with that name and cuDNN's symbol version."""
+    """Compile a made-up libcudnn.so.9 with this SONAME and cuDNN's symbol version."""
     library.parent.mkdir(parents=True, exist_ok=True)
     script = f"-Wl,--version-script={VERSION_SCRIPT}"
     compile_c("-shared", "-fPIC", f"-Wl,-soname,{SONAME}", script, *options, source, "-o", library)

@@ -1,4 +1,4 @@
-"""The array functions against the definition: every pass, layout, type, scale and division."""
+"""The array functions agree with the definition for every pass, layout, type, scale and division."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
-# Without a workspace, for every problem.
+# The algorithms that run every problem without workspace.
 GEMM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
 RNG = np.random.default_rng(1)
 

@@ -1,7 +1,7 @@
-"""The bits of a result when several callers share the host engine's threads.
+"""Callers that share the host engine's threads get the same bits as a caller that runs alone.
 
-Every algorithm is reported deterministic: a busy thread pool may change who computes a piece, never how a
-product is cut into pieces. `.ci/run` runs these again under the thread sanitizer.
+The host engine reports every algorithm as deterministic: a busy thread pool may change the thread of a piece,
+but never the pieces of a product. `.ci/run` runs these again under the thread sanitizer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mucudnn.solver import Configuration, MicroConfiguration
 Bytes = npt.NDArray[np.uint8]
 CALLERS, CALLS, THREADS = 4, 3, 3
 SPATIAL = {"images": (29, 27), "volumes": (5, 13, 11)}
-ALGORITHMS = {("f32", 1): 4, ("f32", 2): 2}  # that run; of all others the implicit GEMM alone
+ALGORITHMS = {("f32", 1): 4, ("f32", 2): 2}  # how many run; all other problems have implicit GEMM alone
 
 
 def problem_of(data_type: str, layout: str, groups: int, input_: tuple[int, ...], **more: int) -> Problem:
@@ -35,7 +35,7 @@ def problem_of(data_type: str, layout: str, groups: int, input_: tuple[int, ...]
 
 
 class Call:
-    """One algorithm on the whole mini-batch, on random tensors that are the same every time."""
+    """A call of one algorithm on the whole mini-batch, with random tensors that all calls share."""
 
     def __init__(self, engine: Engine, problem: Problem, pass_: str, algorithm: str) -> None:
         self.engine, self.problem, self.output = engine, problem, OUTPUT[pass_]
@@ -58,7 +58,7 @@ class Call:
 
 
 def check(call: Callable[[], bytes]) -> None:
-    """Callers that start together get what a lone one gets."""
+    """Check that callers that start together get the bits of a caller that runs alone."""
     alone, together, same = call(), threading.Barrier(CALLERS), list[bool]()
 
     def work() -> None:
@@ -82,7 +82,7 @@ def test_callers_of_more_threads_at_once_get_the_bits_of_a_lone_call(
     engine = Engine(host_library(), threads=THREADS)
     for layout, groups in product(("nchw", "nhwc"), (1, 2)):
         problem = problem_of(data_type, layout, groups, SPATIAL[spatial])
-        assert problem.flops > 8e6  # smaller ones stay on one thread
+        assert problem.flops > 8e6  # smaller problems run on one thread
         found = [
             c.algorithm
             for c in engine.enumerate(Kernel(problem, pass_))

@@ -1,4 +1,4 @@
-"""Every pass, layout, type, algorithm, beta and division, against fp64 by the definition."""
+"""Every pass, layout, type, algorithm, beta and division agrees with the definition in fp64."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_algorithm_agrees_with_the_definition(
 
 
 def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
-    """Of images and of volumes, with kernels of these heights and widths."""
+    """Return a strategy for problems on images and volumes, with kernels of these heights and widths."""
     planes = st.tuples(sizes, sizes)
     volumes = st.tuples(st.integers(1, 4), sizes, sizes)
     return st.one_of(planes, volumes).flatmap(lambda kernel: problems(kernel=kernel, plain=True))
@@ -127,7 +127,7 @@ def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engin
     exact = checked.exact()
     whole = np.linalg.norm(checked.run([(64, "ALGO_1")]) - exact)
     divided = np.linalg.norm(checked.run([(1, "ALGO_1")] * 64) - exact)
-    assert divided <= 2 * whole  # summed in 16 bit it would be more than five times
+    assert divided <= 2 * whole  # sums in 16 bits would give more than five times
 
 
 def test_bf16_slices_need_scratch_for_their_sum_beyond_four(engine: Engine) -> None:
@@ -157,7 +157,7 @@ def test_all_four_algorithms_give_the_same_on_more_threads(
         layout=layout,
     )
     checked = CheckedKernel(Engine(host_library(), threads=threads), Kernel(problem, pass_))
-    assert problem.flops > 2e7  # smaller ones stay on one thread
+    assert problem.flops > 2e7  # smaller problems run on one thread
     assert len(checked.runnable(5)) == 4
     assert_each_algorithm_is_right(checked, 1.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""The CUDA runtime on the CPU answers as the real one does."""
+"""Our CUDA runtime on the CPU gives the answers of the real one."""
 
 from __future__ import annotations
 

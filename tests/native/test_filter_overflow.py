@@ -1,7 +1,7 @@
-"""Filter gradients of which a part of the mini-batch alone makes far more than the whole.
+"""Divided filter gradients are finite if the undivided ones are, also where a part exceeds the whole by far.
 
-A result is finite where the undivided one is. In fp16 a part may exceed the range, so such gradients are not
-divided; bf16 has the range of fp32.
+In fp16 a part of the mini-batch may exceed the range, so mucudnn does not divide filter gradients in fp16.
+The type bf16 has the range of fp32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, Array, CheckedKernel, cancelling, convolve, divisions
+from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve, divisions
 
 import mucudnn
 from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps
@@ -35,27 +35,27 @@ GRADIENT = "backward_filter"
 PROBLEM = Problem(
     mini_batch=8, in_channels=3, out_channels=4, input=(12, 12), kernel=(3, 3), padding=1, data_type="f16"
 )
-LARGEST = {"f16": 4e5, "bf16": 2.5e38, "f32": 2.5e38}  # beyond fp16's range, and near the end of the others'
+LARGEST = {"f16": 4e5, "bf16": 2.5e38, "f32": 2.5e38}  # above fp16's range, near the end of the others
 
 
 class Cancelling(CheckedKernel):
-    """A kernel on values whose gradients nearly cancel."""
+    """A checked kernel with values for which the gradients of both halves nearly cancel."""
 
     def __init__(self, engine: Engine, problem: Problem, seed: int = 1) -> None:
-        super().__init__(engine, Kernel(problem, GRADIENT))
-        for name, values in cancelling(problem, LARGEST[problem.data_type], seed).items():
+        super().__init__(engine, problem, GRADIENT)
+        for name, values in cancelling_values(problem, LARGEST[problem.data_type], seed).items():
             in_memory = values if problem.layout == "nchw" else np.moveaxis(values, 1, -1)
             self.memory[name].write(problem.data_type, in_memory.reshape(-1))
             self.values[name] = self._load(name)
 
     def gradient_of(self, samples: slice) -> Array:
-        """In fp64."""
+        """Return the filter gradient of some samples in fp64."""
         part = self.problem.replace(mini_batch=len(range(*samples.indices(self.problem.mini_batch))))
         x, w, y = (self.values[name] for name in "xwy")
         return convolve(part, GRADIENT, x[samples], w, y[samples])
 
     def check(self, result: Array) -> None:
-        """Hold a result to the contract, against the same algorithm run undivided."""
+        """Check that the error of a result is at most twice that of the same algorithm run undivided."""
         exact = self.exact()
         whole = self.run([(self.problem.mini_batch, "ALGO_1")], over=0.0)
         assert np.isfinite(whole).all()
@@ -72,7 +72,7 @@ def plan_of(chosen: Configuration, *others: Configuration, tiles: Tiling | None 
     return Plan({}, (PlanKernel(Kernel(PROBLEM, GRADIENT), 1, chosen, (chosen, *others), tiles),))
 
 
-# --- the rule ---
+# --- the number of slices ---
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward_data"])
@@ -119,7 +119,7 @@ def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine:
         engine.prepare(Kernel(problem, GRADIENT), [(half, "ALGO_1")] * 2, tiles=True)
 
 
-# --- what is decided ---
+# --- decisions ---
 
 
 @settings(max_examples=30)
@@ -139,7 +139,7 @@ def test_slices_near_the_end_of_bf16_and_fp32_sum_to_what_the_undivided_call_doe
 
 @pytest.fixture
 def old_cache(cache_path: Path) -> Path:
-    """Times as an older version kept them: small micro-batches of fp16 gradients always win."""
+    """Write a cache of an older version, in which small micro-batches of fp16 gradients are fastest."""
     engine = device_named("cpu").engine
     with Cache.open(cache_path) as cache:
         for size in range(1, 9):
@@ -179,7 +179,7 @@ def test_no_tiles_of_such_a_gradient_are_looked_for(engine: Engine, cache_path: 
         assert fastest_tiles(bench, Kernel(problem, GRADIENT), "all", 2**20) is None
 
 
-# --- plans that divide such a gradient: of an older version, or written by hand ---
+# --- plans that divide such a gradient, of an older version or edited by hand ---
 
 
 def call(plan: Plan) -> Array:

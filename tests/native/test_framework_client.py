@@ -1,4 +1,4 @@
-"""PyTorch's and XLA's own ways of convolving, with and without the drop-in."""
+"""Programs that convolve like PyTorch and XLA get right results with and without the drop-in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import frontend_programs
 import pytest
 import shim_cases
-from frontend_programs import Case, Ran, kernel, run_program, under_shim
+from frontend_programs import Case, Ran, kernel, run_program, shim_variables
 from graph_abi import CONSTANTS
 from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
 from programs import cuda_program_folders
@@ -19,7 +19,7 @@ from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library
 
-PLANS = 6  # of both modes: five of the heuristics', with two sizes of tiles, and the fallback
+PLANS = 6  # the heuristics list five, two of them by tile size, and the fallback mode one
 IMPLICIT = {
     pass_: numbers[name] for pass_, numbers in LEGACY_NUMBERS.items() for name in [next(iter(numbers))]
 }
@@ -33,26 +33,26 @@ each_benchmark = pytest.mark.parametrize("benchmark", [0, 1], ids=["heuristics",
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return frontend_programs.compiled("framework_client.cpp", tmp_path_factory.mktemp("framework"))
+    return frontend_programs.compile_program("framework_client.cpp", tmp_path_factory.mktemp("framework"))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the program says of one."""
+    """A run of an execution plan, as the program prints it."""
 
     engine: str
     workspace: int
-    built: int  # plans, until then
+    built: int  # the number of plans built so far
 
 
-def runs(ran: Ran) -> list[Run]:
+def parse_runs(ran: Ran) -> list[Run]:
     words = (line.split() for line in ran.lines)
     return [Run(tag.split("_", 1)[1], int(workspace), int(built)) for tag, workspace, built in words]
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program on the host engine."""
+    """The compiled program, which runs on the host engine."""
 
     path: Path
     search_path: str
@@ -65,10 +65,10 @@ class Program:
         )
 
     def shim(self, pass_: str, framework: str, *options: str, **environment: str) -> Ran:
-        return self(pass_, framework, *options, **under_shim(**environment))
+        return self(pass_, framework, *options, **shim_variables(**environment))
 
     def follow(self, engine: Engine, pass_: str, names: list[str]) -> dict[str, str]:
-        """The environment in which a plan divides the kernel into 3, 3 and 1 samples."""
+        """Write a plan that divides the kernel into 3, 3 and 1 samples. Return its environment."""
         problem, parts = kernel(mini_batch=7), list(zip((3, 3, 1), names, strict=True))
         texts = [str(problem.replace(math=math)) + EPILOGUE.get(pass_, "") for math in ("strict", "tf32")]
         kernels = {(text, Case(pass_, problem).pass_): [parts] for text in texts}
@@ -79,8 +79,8 @@ class Program:
         return online_in(self.folder, limit)
 
     def workspaces(self, pass_: str) -> dict[str, int]:
-        """What each engine that XLA lists needs."""
-        return {run.engine: run.workspace for run in runs(self(pass_, "xla"))}
+        """Return the workspace of each engine that XLA lists."""
+        return {run.engine: run.workspace for run in parse_runs(self(pass_, "xla"))}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def client(program: Path, search_path: str, tmp_path: Path) -> Program:
 
 
 def assert_same(one: Ran, other: Ran) -> None:
-    """To the bit."""
+    """Check that two runs have the same bits."""
     assert all((a == b).all() for a, b in zip(one.outputs, other.outputs, strict=True))
 
 
@@ -99,7 +99,7 @@ def assert_same(one: Ran, other: Ran) -> None:
 @each_pass
 @each_benchmark
 def test_pytorch_keeps_the_plan_of_its_first_call(pass_: str, benchmark: int, client: Program) -> None:
-    first, *others = runs(client(pass_, "torch", f"benchmark={benchmark}", "calls=3"))
+    first, *others = parse_runs(client(pass_, "torch", f"benchmark={benchmark}", "calls=3"))
     assert first.built == (PLANS if benchmark else 1)
     assert others == [first, first]
 
@@ -115,9 +115,9 @@ def test_what_is_in_no_plan_is_pytorchs_own_call_to_the_bit(
     under = client.shim(pass_, "torch", *options, **plan)
     passed = 2 * PLANS + 2 if benchmark else 2
     assert f"0 of {passed} convolutions divided, {passed} passed through (not in the plan)" in under.log
-    if not benchmark:  # whose choice is a matter of time
+    if not benchmark:  # with benchmark, measured times choose the plan
         alone = client(pass_, "torch", *options)
-        assert runs(under) == runs(alone)
+        assert parse_runs(under) == parse_runs(alone)
         assert_same(under, alone)
 
 
@@ -132,9 +132,9 @@ def test_pytorchs_plans_are_divided_and_run_from_its_cache(
         [f"eng{IMPLICIT[pass_]}", f"eng{EXPLICIT_GEMM[pass_]}_k2=2"] * 1 + [f"eng{WINOGRAD[pass_]}"],
     )
     under = client.shim(pass_, "torch", f"benchmark={benchmark}", "calls=3", **plan)
-    divided = 2 * PLANS + 3 if benchmark else 3  # each is run once to warm up, and once to be timed
+    divided = 2 * PLANS + 3 if benchmark else 3  # each plan runs once to warm up and once to be timed
     assert f"{divided} of {divided} convolutions divided" in under.log
-    assert [run.built for run in runs(under)] == [PLANS if benchmark else 1] * 3
+    assert [run.built for run in parse_runs(under)] == [PLANS if benchmark else 1] * 3
     assert (under.outputs[0] == under.outputs[1]).all()
 
 
@@ -149,7 +149,7 @@ def test_online_pytorch_is_told_no_more_than_the_limit_and_a_second_process_meas
     assert "measuring" in first.log
     assert "measuring" not in second.log
     for ran in (first, second):
-        assert all(run.workspace <= limit for run in runs(ran))
+        assert all(run.workspace <= limit for run in parse_runs(ran))
 
 
 @each_pass
@@ -159,7 +159,7 @@ def test_where_memory_is_short_pytorch_takes_a_plan_that_fits(
 ) -> None:
     needs = sorted(client.workspaces(pass_).values())
     for memory in (0, needs[1], needs[-1] - 1):
-        (run,) = runs(client(pass_, "torch", f"benchmark={benchmark}", f"memory={memory}"))
+        (run,) = parse_runs(client(pass_, "torch", f"benchmark={benchmark}", f"memory={memory}"))
         assert run.workspace <= memory
 
 
@@ -168,15 +168,15 @@ def test_where_memory_is_short_pytorch_takes_a_plan_that_fits(
 def test_under_a_limit_memory_that_is_short_is_enough_for_pytorchs_first_plan(
     pass_: str, benchmark: int, client: Program, engine: Engine
 ) -> None:
-    """By Winograd in single samples, where alone it had no memory to run it whole."""
+    # The division runs Winograd on parts. Without mucudnn the memory is too short for Winograd on the whole.
     winograd = f"eng{WINOGRAD[pass_]}"
     plan = client.follow(engine, pass_, [winograd] * 3)
     whole = client.workspaces(pass_)[winograd]
     limit = str(whole * 3 // 4)
     options = (f"benchmark={benchmark}", f"memory={limit}")
     under = client.shim(pass_, "torch", *options, **plan, MUCUDNN_WORKSPACE_LIMIT=limit)
-    assert 0 < runs(under)[0].workspace <= int(limit)
-    assert runs(under)[0].built == (PLANS if benchmark else 1)
+    assert 0 < parse_runs(under)[0].workspace <= int(limit)
+    assert parse_runs(under)[0].built == (PLANS if benchmark else 1)
     divided = 2 * PLANS + 1 if benchmark else 1
     assert f"{divided} of {divided} convolutions divided" in under.log
 
@@ -186,12 +186,12 @@ def test_under_a_limit_memory_that_is_short_is_enough_for_pytorchs_first_plan(
 def test_pytorchs_fused_convolutions_are_divided_and_run_from_its_cache(
     operation: str, benchmark: int, client: Program, engine: Engine
 ) -> None:
-    """Of cudnn_convolution_add_relu and cudnn_convolution_relu."""
+    # The two operations are those of PyTorch's cudnn_convolution_add_relu and cudnn_convolution_relu.
     plan = client.follow(engine, operation, ["eng0", "eng2_k2=2", "eng7"])
     under = client.shim(operation, "torch", f"benchmark={benchmark}", "calls=3", **plan)
     divided = 2 * PLANS + 3 if benchmark else 3
     assert f"{divided} of {divided} convolutions divided" in under.log
-    assert [run.built for run in runs(under)] == [PLANS if benchmark else 1] * 3
+    assert [run.built for run in parse_runs(under)] == [PLANS if benchmark else 1] * 3
     assert (under.outputs[0] == under.outputs[1]).all()
 
 
@@ -206,7 +206,7 @@ def test_online_pytorchs_fused_convolutions_are_measured_once_within_the_limit(
     assert re.search(r"measuring \d+ times for \S+\+bias\+relu forward", first.log)
     assert "measuring" not in second.log
     for ran in (first, second):
-        assert all(run.workspace <= limit for run in runs(ran))
+        assert all(run.workspace <= limit for run in parse_runs(ran))
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_pytorchs_filters_hold_under_the_drop_in(
     engine: Engine,
     tmp_path: Path,
 ) -> None:
-    """Winograd, of which the note is told, takes nobody's place who does not take it himself."""
+    # The library gives Winograd this note. If PyTorch refuses it, a division may not use it.
     noted = {
         "HOST_ENGINE": host_library(),
         "ENGINE_NOTES": f"{WINOGRAD[pass_]}={CONSTANTS['NUMERICAL_NOTE_' + note]}",
@@ -246,9 +246,9 @@ def test_pytorchs_filters_hold_under_the_drop_in(
     alone = client(pass_, "torch", *options, LD_LIBRARY_PATH=search_path, **noted)
     plan = client.follow(engine, pass_, [f"eng{WINOGRAD[pass_]}"] * 3)
     under = client.shim(pass_, "torch", *options, MUCUDNN_LIBRARY=str(wrapper), **noted, **plan)
-    assert runs(alone)[0].built == runs(under)[0].built == PLANS - (not is_kept)
+    assert parse_runs(alone)[0].built == parse_runs(under)[0].built == PLANS - (not is_kept)
     (divided,) = re.findall(r"(\d+) of \d+ convolutions divided", under.log)
-    assert int(divided) in ((2, 3) if is_kept else (0,))  # warmed up, timed, and run if it was the fastest
+    assert int(divided) in ((2, 3) if is_kept else (0,))  # warm-up, timing, and the run if it is the fastest
 
 
 # --- XLA ---
@@ -257,10 +257,10 @@ def test_pytorchs_filters_hold_under_the_drop_in(
 @each_pass
 def test_xla_runs_every_engine_and_rebuilds_each_by_its_number_and_knobs(pass_: str, client: Program) -> None:
     listed = client(pass_, "xla")
-    assert len(runs(listed)) == PLANS
-    for run, output in zip(runs(listed), listed.outputs, strict=True):
+    assert len(parse_runs(listed)) == PLANS
+    for run, output in zip(parse_runs(listed), listed.outputs, strict=True):
         again = client(pass_, "xla", f"algorithm={run.engine}")
-        assert (runs(again)[0].engine, runs(again)[0].workspace) == (run.engine, run.workspace)
+        assert (parse_runs(again)[0].engine, parse_runs(again)[0].workspace) == (run.engine, run.workspace)
         assert (again.outputs[0] == output).all()
 
 
@@ -275,7 +275,7 @@ def test_xlas_engines_are_divided_each_in_its_own_scratch(
     for name in (tiled, f"eng{WINOGRAD[pass_]}"):
         again = client.shim(pass_, "xla", f"algorithm={name}", **plan)
         assert "1 of 1 convolutions divided" in again.log
-        assert runs(again)[0].engine == name
+        assert parse_runs(again)[0].engine == name
 
 
 @each_fused
@@ -297,7 +297,7 @@ def test_an_engine_that_xla_chose_as_the_plan_does_is_its_own_call(
         run(pass_, "xla", f"algorithm={tiled}", **more) for run, more in ((client.shim, plan), (client, {}))
     )
     assert "1 passed through (the caller's own choice is the best)" in under.log
-    assert runs(under) == runs(alone)
+    assert parse_runs(under) == parse_runs(alone)
     assert_same(under, alone)
 
 
@@ -305,4 +305,4 @@ def test_an_engine_that_xla_chose_as_the_plan_does_is_its_own_call(
 def test_online_xla_is_told_no_more_than_the_limit(pass_: str, client: Program) -> None:
     limit = max(client.workspaces(pass_).values()) // 3
     listed = client.shim(pass_, "xla", **client.online(str(limit)))
-    assert all(run.workspace <= limit for run in runs(listed))
+    assert all(run.workspace <= limit for run in parse_runs(listed))

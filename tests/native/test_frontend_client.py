@@ -7,7 +7,7 @@ from pathlib import Path
 import frontend_programs
 import pytest
 import shim_cases
-from frontend_programs import Case, kernel, run_program, under_shim
+from frontend_programs import Case, kernel, run_program, shim_variables
 from reference import Array
 
 from mucudnn._native import Engine, Problem, most_slices
@@ -16,11 +16,11 @@ from mucudnn.problems.kernels import Kernel
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return frontend_programs.compiled("frontend_client.cpp", tmp_path_factory.mktemp("frontend"))
+    return frontend_programs.compile_program("frontend_client.cpp", tmp_path_factory.mktemp("frontend"))
 
 
 def run(program: Path, search_path: str, case: Case, choice: str) -> tuple[list[str], list[Array]]:
-    """The plans that were built and their outputs."""
+    """Run the program. Return the names of the plans that it built, and their outputs."""
     ran = run_program(program, case, choice, LD_LIBRARY_PATH=search_path)
     return ran.lines, ran.outputs
 
@@ -105,7 +105,7 @@ def test_under_the_drop_in_every_plan_is_divided_that_can_be(
     text = f"{problem}+add+bias+relu" if operation == "fused" else str(problem)
     kernels = {(text, pass_): [[(2, implicit), (1, implicit)]]}
     plan = shim_cases.write_plan(engine, tmp_path / "frontend.plan", kernels)
-    shim = under_shim(MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    shim = shim_variables(MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     ran = run_program(program, case, choice, LD_LIBRARY_PATH=search_path, **shim)
     plans, log = ran.lines, ran.log
     if choice == "json":

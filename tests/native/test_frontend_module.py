@@ -1,4 +1,4 @@
-"""A program written against cudnn-frontend's Python module, on the host engine and under `mucudnn run`."""
+"""A program with cudnn-frontend's Python module runs on the host engine and under `mucudnn run`."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_under_mucudnn_run_its_plans_are_divided(
     implicit = f"eng{next(iter(LEGACY_NUMBERS[pass_].values()))}"
     parts = [(2, implicit), (1, f"eng{EXPLICIT_GEMM[pass_]}_k2=1")]
     problem = str(case.problem.replace(math="strict"))
-    # The module reads the workspace of a configuration, as deselect_workspace_greater_than() needs it, and a
-    # plan keeps to that: where it is 0, the second configuration takes the place of the first.
+    # For deselect_workspace_greater_than() the module reads the workspace of an engine configuration, and the
+    # drop-in never uses more than a program has read. So where it reads 0, the second configuration is used.
     frugal = [(2, implicit), (1, implicit)]
     plan = shim_cases.write_plan(engine, tmp_path / "module.plan", {(problem, pass_): [parts, frugal]})
     shim = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info", "MUCUDNN_PLAN": str(plan)}

@@ -1,4 +1,4 @@
-"""Forward convolutions with an epilogue: a problem of their own, measured and divided like every other."""
+"""Forward convolutions with an epilogue are problems of their own, measured and divided like all others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, divisions, oper
 from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_kernel
 from mucudnn.problems.kernels import Kernel
 
-ENGINES = ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"]  # of the algorithms' numbers
+ENGINES = ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"]  # the numbers of the legacy algorithms
 PLAIN = parse_descriptor("mb6_ic4ih9iw8_oc6_kh3_ph1")[0]
 
 
@@ -89,7 +89,7 @@ def test_operands_that_are_missing_short_or_too_many_are_refused(engine: Engine)
     assert len(operands) == len(operand_shapes(problem)) == 2
 
     def run(*given: object) -> None:
-        engine.execute(Kernel(problem, "forward"), [(6, "eng0")], x, w, y, None, operands=given)  # type: ignore[arg-type]  # wrong ones
+        engine.execute(Kernel(problem, "forward"), [(6, "eng0")], x, w, y, None, operands=given)  # type: ignore[arg-type]
 
     for missing in ([], operands[:1], operands[::-1]):
         with pytest.raises(ValueError, match=r"the operand of \+\w+ has \d+ bytes, the problem needs"):

@@ -1,4 +1,4 @@
-"""Convolutions through the graph API: every pass, layout, type, engine and beta against fp64."""
+"""Convolutions through the graph API agree with fp64 for every pass, layout, type, engine and beta."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ each_pass = pytest.mark.parametrize("pass_", PASSES)
 
 
 class CheckedGraphKernel(CheckedKernel):
-    """Runs undivided configurations through the graph API."""
+    """A checked kernel that runs undivided configurations through the graph API."""
 
     def run(
         self,
@@ -124,7 +124,7 @@ def test_heuristics_list_the_engines_that_run_and_the_fallback_needs_no_workspac
     if mode == "FALLBACK":
         assert indices == [next(iter(LEGACY_NUMBERS[pass_].values()))]
     else:
-        tiled = EXPLICIT_GEMM[pass_]  # with its largest tiles, then with its smallest
+        tiled = EXPLICIT_GEMM[pass_]  # listed with its largest, then with its smallest tiles
         assert sorted(indices) == sorted([*LEGACY_NUMBERS[pass_].values(), tiled])
         assert [client.knobs(one) for one in configs if client.engine_index(one) == tiled] == [{2: 0}, {2: 4}]
         assert mode == "INSTANT" or indices == [

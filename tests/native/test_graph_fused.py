@@ -1,11 +1,11 @@
-"""Forward convolutions followed by bias, residual and RELU in one graph, against fp64 by the definition."""
+"""Forward convolutions with bias, residual and RELU in one graph agree with the definition in fp64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from fused_graphs import AFTER_BIAS, AFTER_CONVOLUTION, BIAS, RESIDUAL, Fused, client
-from graph_operations import UIDS, Descriptor, loaded, packed, shapes, stored
+from graph_operations import UIDS, Descriptor, loaded, packed_strides, shapes, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EPSILON, Array, CheckedKernel, problems
@@ -36,7 +36,7 @@ def run(
 
 
 def operands(engine: Engine, problem: Problem) -> tuple[CheckedKernel, Array, Array]:
-    """Values of x, w and y, of a residual and of a bias, as the data type has them."""
+    """Return values for x, w, y, a residual and a bias, rounded to the data type."""
     checked = CheckedKernel(engine, Kernel(problem, "forward"))
     random = np.random.default_rng(7)
     shape = shapes(problem)["y"]
@@ -137,10 +137,10 @@ def test_relu_makes_nan_zero_unless_it_propagates(propagate: bool) -> None:
 
 def unsupported() -> dict[str, list[Descriptor]]:
     shape, narrower = shapes(PLAIN)["y"], (2, 6, 9, 299)
-    strides = packed(shape, "nchw")
+    strides = packed_strides(shape, "nchw")
 
     def tensor(uid: int, *, virtual: bool = False, sizes: tuple[int, ...] = shape) -> Descriptor:
-        return client.tensor(uid, sizes, packed(sizes, "nchw"), "f32", virtual=virtual)
+        return client.tensor(uid, sizes, packed_strides(sizes, "nchw"), "f32", virtual=virtual)
 
     convolution, add, _, relu = Fused(PLAIN).operations()
     y, other = tensor(UIDS["y"]), tensor(5)

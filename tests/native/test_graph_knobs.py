@@ -1,4 +1,4 @@
-"""The knob of the host engine's graph API: the tile size of explicit GEMM, which sets its workspace."""
+"""The host engine's graph API has one knob, the tile size of explicit GEMM, which sets its workspace."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mucudnn import _native
 from mucudnn._native import Engine, Problem
 from mucudnn.problems.kernels import Kernel
 
-TILE_SIZE = 2  # the knob's type
-SIZES = range(5)  # its values
+TILE_SIZE = 2  # the type of the knob
+SIZES = range(5)  # the values of the knob
 NOT_SUPPORTED = 3000
 
 client = Client(Library(_native.host_library()))
@@ -29,7 +29,7 @@ each_pass = pytest.mark.parametrize("pass_", PASSES)
 
 
 def knob_infos(engine: Descriptor) -> list[tuple[object, ...]]:
-    """(type, least, most, stride) of each."""
+    """Return (type, least, most, stride) of each knob of an engine."""
     brought = [client.library.create("KNOB_INFO")[1] for _ in range(4)]
     array, count = (ctypes.c_void_p * len(brought))(*brought), ctypes.c_int64()
     client.check(
@@ -57,7 +57,7 @@ def test_the_engine_of_explicit_gemm_alone_has_a_knob(pass_: str) -> None:
 
 
 class CheckedTiledKernel(CheckedKernel):
-    """Explicit GEMM through the graph API, with one of its tile sizes, or none chosen."""
+    """A checked kernel that runs explicit GEMM through the graph API, with or without a chosen tile size."""
 
     def config(self, tile_size: int | None, alpha: float = 1, beta: float = 0) -> Descriptor:
         graph = client.graph([client.operation(self.problem, self.pass_, alpha=alpha, beta=beta)])
@@ -114,7 +114,7 @@ def test_nothing_is_written_beyond_the_workspace(
 
 @each_pass
 def test_each_step_halves_the_workspace_of_a_large_problem(engine: Engine, pass_: str) -> None:
-    sizes = (32, 64)  # and a kernel that no factor in the workspace is as large as
+    sizes = (32, 64)  # the kernel is larger than any other factor of the workspace
     large = Problem(mini_batch=32, in_channels=2, out_channels=2, input=sizes, kernel=(3, 3), padding=1)
     needs = [CheckedTiledKernel(engine, Kernel(large, pass_)).workspace(tile_size) for tile_size in SIZES]
     for larger, smaller in pairwise(needs):

@@ -1,4 +1,4 @@
-"""Execution plans and variant packs of the host engine's graph API: lifetimes, JSON, errors, threads."""
+"""Execution plans and variant packs of the host engine have the lifetimes, JSON and errors of NVIDIA's."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_descriptor_that_is_initialized_anew_changes_nothing_that_was_made_fro
     operation = client.operation(PLAIN, "forward")
     graph = client.graph([operation])
     client.check(library.dll.cudnnBackendInitialize(operation))
-    assert library.finalize(operation) == BAD_PARAM  # it is empty again
+    assert library.finalize(operation) == BAD_PARAM  # initializing has emptied it
     client.execute(client.plan(client.config(graph, 0)), memory_of(PLAIN))
 
 
@@ -205,7 +205,7 @@ def test_damaged_json_is_refused_and_crashes_nothing(data: st.DataObject) -> Non
     assert status in (SUCCESS, BAD_PARAM) or NOT_SUPPORTED <= status < 4000, library.last_error()
 
 
-def edited(**changes: object) -> bytes:
+def edited_json(**changes: object) -> bytes:
     plan = json.loads(client.json(plan_of()))
     plan["engine"].update({key: value for key, value in changes.items() if key in plan["engine"]})
     plan.update({key: value for key, value in changes.items() if key in plan})
@@ -215,21 +215,21 @@ def edited(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     ("text", "status"),
     [
-        (edited(), SUCCESS),
+        (edited_json(), SUCCESS),
         (b"{}", BAD_PARAM),
         (b"x", BAD_PARAM),
-        (edited() + b"}", BAD_PARAM),
-        (edited(engineId=1), NOT_SUPPORTED),
-        (edited(engineId=99), NOT_SUPPORTED),
-        (edited(engineId="seven"), BAD_PARAM),
-        (edited(library="another"), NOT_SUPPORTED),
-        (edited(knobChoices={"CUDNN_KNOB_TYPE_TILE_SIZE": -1}), SUCCESS),
-        (edited(knobChoices={"CUDNN_KNOB_TYPE_TILE_SIZE": 1}), NOT_SUPPORTED),
-        (edited(knobChoices={"CUDNN_KNOB_TYPE_TILE_SIZE": "1"}), BAD_PARAM),
-        (edited(knobChoices={"CUDNN_KNOB_TYPE_STAGES": 1}), BAD_PARAM),
-        (edited(knobChoices=[]), BAD_PARAM),
-        (edited(schemaVersion=5), NOT_SUPPORTED),
-        (edited(operationGraph={"tensors": [], "nodes": []}), BAD_PARAM),
+        (edited_json() + b"}", BAD_PARAM),
+        (edited_json(engineId=1), NOT_SUPPORTED),
+        (edited_json(engineId=99), NOT_SUPPORTED),
+        (edited_json(engineId="seven"), BAD_PARAM),
+        (edited_json(library="another"), NOT_SUPPORTED),
+        (edited_json(knobChoices={"CUDNN_KNOB_TYPE_TILE_SIZE": -1}), SUCCESS),
+        (edited_json(knobChoices={"CUDNN_KNOB_TYPE_TILE_SIZE": 1}), NOT_SUPPORTED),
+        (edited_json(knobChoices={"CUDNN_KNOB_TYPE_TILE_SIZE": "1"}), BAD_PARAM),
+        (edited_json(knobChoices={"CUDNN_KNOB_TYPE_STAGES": 1}), BAD_PARAM),
+        (edited_json(knobChoices=[]), BAD_PARAM),
+        (edited_json(schemaVersion=5), NOT_SUPPORTED),
+        (edited_json(operationGraph={"tensors": [], "nodes": []}), BAD_PARAM),
     ],
 )
 def test_json_of_anything_else_is_refused(text: bytes, status: int) -> None:

@@ -1,8 +1,8 @@
-"""PyTorch's way of convolving with cuDNN's graph API (its Conv_v8.cpp), on the host engine.
+"""The host engine serves PyTorch's use of cuDNN's graph API (Conv_v8.cpp).
 
-Plans are kept by the geometry of the call. A new one is, without benchmarking, the first of the heuristics'
-that can be built and run; with it, the fastest of all, timed on one workspace as large as the largest, or as
-the memory that is left allows.
+PyTorch keeps one execution plan for each geometry. Without benchmarking it takes the first plan of the
+heuristics that can be built and run. With benchmarking it takes the fastest, timed on one workspace: the
+largest that a plan needs, or what the memory allows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ each_pass = pytest.mark.parametrize("pass_", PASSES)
 
 @dataclass
 class Torch:
-    """One thread of a program, with the device memory that is left for workspaces."""
+    """A thread of a program with PyTorch. `memory` is the device memory left for workspaces."""
 
     memory: int
     benchmark: bool = False
@@ -37,7 +37,7 @@ class Torch:
     allow_tf32: bool = False
     plans: dict[tuple[str, str], Descriptor] = field(default_factory=dict)
     built: int = 0
-    engine: int = -1  # of the plan that ran last
+    engine: int = -1  # the engine of the plan that ran last
 
     def convolve(self, problem: Problem, pass_: str, memory: dict[int, Bytes]) -> None:
         client.check(client.library.dll.cudnnSetStream(client.handle, None))
@@ -85,7 +85,7 @@ class Torch:
         return [plans[index] for index in sorted(seconds, key=seconds.__getitem__)]
 
     def run(self, plan: Descriptor, memory: dict[int, Bytes]) -> bool:
-        """False where there is no memory for the workspace."""
+        """Run a plan. Return False if its workspace does not fit into the memory."""
         workspace = client.workspace(plan)
         if workspace.size > self.memory:
             return False
@@ -115,7 +115,7 @@ def assert_right(torch: Torch, pass_: str, seed: int = 0) -> None:
 
 
 def workspaces(pass_: str) -> dict[int, int]:
-    """By engine."""
+    """Return the workspace of each engine that the heuristics list."""
     configs = client.heuristics(client.graph([client.operation(KERNEL, pass_)]))
     return {client.engine_index(config): client.workspace(client.plan(config)).size for config in configs}
 
@@ -142,7 +142,7 @@ def test_a_second_call_takes_the_plan_of_the_first(pass_: str, benchmark: bool) 
 def test_benchmarking_builds_every_plan_of_both_modes(pass_: str) -> None:
     torch = Torch(memory=2**30, benchmark=True)
     assert_right(torch, pass_)
-    # Explicit GEMM is listed with two sizes of tiles, and the fallback by both modes.
+    # Two engines are listed twice: explicit GEMM with two tile sizes, and the fallback in both modes.
     assert torch.built == len(workspaces(pass_)) + 2
 
 

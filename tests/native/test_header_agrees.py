@@ -1,8 +1,8 @@
-"""Our declarations of NVIDIA's interfaces declare nothing that NVIDIA's headers do not declare the same way.
+"""Each of our declarations of NVIDIA's interfaces agrees with NVIDIA's headers.
 
-A C++ file is generated that includes the real header, then ours inside a namespace, and asserts at compile
-time that constants, types, members and signatures agree. The signatures in our list name their types, so that
-expanding the list where those names mean the real types compares the real function with what we wrote.
+The test generates a C++ file that includes the real header, and ours inside a namespace. Static assertions
+compare constants, types, members and signatures. The signatures in our list name their types, so the file
+expands the list outside the namespace, where these names mean the real types.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ NATIVE = Path(__file__).parents[2] / "native"
 
 @dataclass(frozen=True)
 class Header:
-    """One of ours, and what it is held against."""
+    """One of our headers, and the real header that it must agree with."""
 
     path: Path
     real: str
-    constants: str  # a pattern of the constants that it declares
-    counts: tuple[int, int, int, int, int]  # of constants and functions at least; enums, structs, pointers
-    includes: tuple[Path, ...] = ()  # others of ours
+    constants: str  # a regular expression of the constants that it declares
+    # The least number of constants and of functions, then the number of enums, structs and pointer types.
+    counts: tuple[int, int, int, int, int]
+    includes: tuple[Path, ...] = ()  # our headers that it includes
 
 
 CUDNN = Header(
@@ -58,7 +59,7 @@ def real_headers() -> list[Path]:
 
 
 def comparison(header: Header, text: str) -> str:
-    """C++ that compiles only where `text`, the contents of our header, agrees with the real one."""
+    """Return C++ that compiles only if `text`, the contents of our header, agrees with the real one."""
     words = set(re.findall(rf"\b(?:{header.constants})\b", text))
     macros = set(re.findall(rf"^#define ({header.constants}) ", text, re.MULTILINE))
     functions = sorted(set(re.findall(r"\bX\([^,()]+, (cud\w+),", text)))
@@ -76,7 +77,7 @@ def comparison(header: Header, text: str) -> str:
 
     lines = [f"#include <{header.real}>", "#include <cstddef>", "#include <type_traits>"]
     lines += [f"constexpr long long real_{macro} = {macro};\n#undef {macro}" for macro in sorted(macros)]
-    # C functions of one name are one function in every namespace: ours take other names here.
+    # A C function is the same in every namespace, so our functions get other names here.
     included = "".join(path.read_text() for path in header.includes)
     renamed = {*functions, *re.findall(r"\bX\([^,()]+, (cud\w+),", included)}
     lines += [f"#define {function} ours_{function}" for function in renamed]
@@ -91,7 +92,7 @@ def comparison(header: Header, text: str) -> str:
     for body, name in structs:
         lines.append(check(f"sizeof(ours::{name}) == sizeof(::{name})", name))
         for member in re.findall(r"(\w+)(?:\[\d+\])?;", body):
-            if member == "undeclared":  # the rest of the real structure
+            if member == "undeclared":  # the members that we do not declare
                 continue
             lines.append(
                 check(

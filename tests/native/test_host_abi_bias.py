@@ -1,4 +1,4 @@
-"""Bias in the host engine's ABI: the fused call, its descriptor, adding, and the gradient of the bias."""
+"""The host engine's ABI has the functions of biases: the fused call, adding, and the gradient of a bias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C programs use the host engine as they would use cuDNN: linked against it, or through dlopen."""
+"""C programs use the host engine like cuDNN: linked against it, or through dlopen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dlopen_client(build: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def linked_client(build: Path) -> Path:
-    """Linked against a stand-in with cuDNN's name and version, as programs in the wild are."""
+    """Compile the client, linked like real programs against a library with cuDNN's name and version."""
     library = build_stand_in(build / "stand_in")
     client = build / "linked_client"
     compile_c(HERE / "linked_client.c", library, "-o", client)
@@ -65,7 +65,7 @@ def test_a_preloaded_cudnn_captures_no_call_that_the_library_makes_to_itself(
     compile_c("-shared", "-fPIC", f"-I{abi.ABI.parent}", HERE / "interposer.c", "-o", interposer)
     preloaded = preload(interposer)
     captured = run(linked_client, LD_PRELOAD=preloaded, LD_LIBRARY_PATH=search_path)
-    assert "captured: cudnnCreate" in captured.stderr, "the interposer should take the program's own calls"
+    assert "captured: cudnnCreate" in captured.stderr, "the interposer must take the program's own calls"
     result = run(dlopen_client, _native.host_library(), LD_PRELOAD=preloaded)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
 

@@ -1,4 +1,4 @@
-"""Output sizes, selection and execution through the host engine's ABI. Numerics are tested elsewhere."""
+"""The host engine's ABI gives output sizes, algorithms and results. Other tests check the numerics."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_output_sizes_of_descriptors_that_do_not_fit_together_are_bad_parameters
     assert cudnn.cudnnGetConvolutionNdForwardOutputDim(k.convolution, k.x, k.w, 5, got) == BAD_PARAM
 
 
-# --- which problems are accepted ---
+# --- accepted problems ---
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_find_with_the_callers_buffers_keeps_to_the_callers_workspace() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_each_pass_reads_and_writes_the_right_tensors_with_alpha_and_beta(dtype: type) -> None:
-    # One pixel, one channel, a kernel of one tap: y = w x, dx = w dy, dw = x dy.
+    # With one pixel, one channel and a kernel of one tap: y = w x, dx = w dy, dw = x dy.
     double = dtype == np.float64
     type_, scale = (abi.DOUBLE, ctypes.c_double) if double else (abi.FLOAT, ctypes.c_float)
     tensor, w_descriptor = abi.tensor((1, 1, 1, 1), type_=type_), abi.filter_((1, 1, 1, 1), type_=type_)

@@ -1,4 +1,4 @@
-"""Handles, errors and descriptors of the host engine's ABI. Statuses are those that cuDNN 9.19 gives."""
+"""Handles, errors and descriptors of the host engine's ABI give the statuses of cuDNN 9.19."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ ONES = ints([1] * 9)
         (TENSOR, "cudnnSetTensor4dDescriptor", (0, 0, 1, 2, 32768, 32768), NOT_SUPPORTED),  # 2^31 elements
         (TENSOR, "cudnnSetTensor4dDescriptor", (1, 0, 2**31 - 1, 2**31 - 1, 2**31 - 1, 1), NOT_SUPPORTED),
         (TENSOR, "cudnnSetTensor4dDescriptorEx", (0, 2, 3, 4, 5, 60, 20, 5, 0), BAD_PARAM),  # stride zero
-        (TENSOR, "cudnnSetTensor4dDescriptorEx", (0, 2, 3, 4, 1, 12, 4, 1, 0), SUCCESS),  # does not count
+        (TENSOR, "cudnnSetTensor4dDescriptorEx", (0, 2, 3, 4, 1, 12, 4, 1, 0), SUCCESS),  # size 1
         (TENSOR, "cudnnSetTensor4dDescriptorEx", (0, 4, 1, 1, 1, 2**30, 1, 1, 1), NOT_SUPPORTED),
         (TENSOR, "cudnnSetTensorNdDescriptor", (0, 1, ONES, ONES), BAD_PARAM),
         (TENSOR, "cudnnSetTensorNdDescriptor", (0, 3, ONES, ONES), SUCCESS),

@@ -1,4 +1,4 @@
-"""How a device that works on its own is timed."""
+"""Timing a device that works asynchronously waits for its work, not only for the launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's memory is filled with for measuring, and what is read of it."""
+"""An engine fills its memory with random values for measuring, and reads values back."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The fp64 results that errors are taken against: of a large kernel a piece, which is that of the whole."""
+"""The fp64 reference of a large kernel is a piece of the result, equal to that piece of the whole."""
 
 from pathlib import Path
 from unittest.mock import patch
@@ -31,21 +31,21 @@ def roomy_bench(engine: Engine) -> measuring.Bench:
     return bench
 
 
-def selected(piece: Piece, pass_: str, values: Array) -> Array:
-    """What of a whole result belongs to a piece."""
+def values_of_piece(piece: Piece, pass_: str, values: Array) -> Array:
+    """Return the values of a whole result that belong to a piece."""
     return values[list(piece.out_channels if pass_ == "backward_filter" else piece.samples)].ravel()
 
 
-def assert_it_is_that_of_the_whole(engine: Engine, kernel: Kernel, piece: Piece) -> None:
+def assert_piece_equals_whole(engine: Engine, kernel: Kernel, piece: Piece) -> None:
     checked = CheckedKernel(engine, kernel)
     x, w, y, *operands = (checked.memory[name] for name in checked.shapes)
     found = Reference(engine, kernel, Tensors(x, w, y, tuple(operands)), piece)
-    expected, exact = found.expected(), selected(piece, kernel.pass_, checked.exact())
+    expected, exact = found.expected(), values_of_piece(piece, kernel.pass_, checked.exact())
     assert expected is not None
     assert np.linalg.norm(expected - exact) <= 1e-12 * checked.magnitude()
     batch = kernel.mini_batch
     result = checked.run([(batch, checked.runnable(batch)[0])])
-    assert np.array_equal(found.found(), selected(piece, kernel.pass_, result))
+    assert np.array_equal(found.found(), values_of_piece(piece, kernel.pass_, result))
 
 
 @settings(max_examples=150)
@@ -68,7 +68,7 @@ def test_a_piece_of_the_fp64_result_is_that_of_the_whole(
         assert piece.samples == tuple(range(problem.mini_batch))
     elif len(piece.samples) > 1:
         assert (piece.samples[0], piece.samples[-1]) == (0, problem.mini_batch - 1)
-    assert_it_is_that_of_the_whole(engine, kernel, piece)
+    assert_piece_equals_whole(engine, kernel, piece)
 
 
 @pytest.mark.parametrize("epilogue", ["+bias+relu", "+add+bias+relu", "+add0+bias+relu", "+relu+add"])
@@ -78,7 +78,7 @@ def test_it_is_that_of_a_fused_kernel(engine: Engine, epilogue: str, most: int) 
     with patch.object(reference, "MOST", most):
         piece = piece_of(kernel, ROOM)
     assert piece is not None
-    assert_it_is_that_of_the_whole(engine, kernel, piece)
+    assert_piece_equals_whole(engine, kernel, piece)
 
 
 def test_a_small_kernel_is_taken_whole_and_none_is_where_there_is_no_room() -> None:

@@ -1,4 +1,4 @@
-"""A CUDA graph is made of the program's own plan, unless that is above the workspace limit."""
+"""The drop-in makes CUDA graphs of the program's own execution plan, unless that exceeds the limit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wrapper(tmp_path_factory.mktemp("graphs"))
 
 
-def made(call: str, engine: Engine, library: Path, folder: Path, limit: str) -> tuple[list[Any], Ran]:
-    """Under the shim, with a plan that divides every pass."""
+def run_graph_calls(
+    call: str, engine: Engine, library: Path, folder: Path, limit: str
+) -> tuple[list[Any], Ran]:
+    """Run `call` on a convolution of each pass under the shim, with a plan that divides all of them."""
     kernels = {(SMALL, pass_): [[(1, f"eng{number}")] * 7] for pass_, number in HUNGRY.items()}
     plan = write_plan(engine, folder / "small.plan", kernels)
     cases = [case(SMALL, pass_, "graph", engine=HUNGRY[pass_], call=call) for pass_ in PASSES]
@@ -37,7 +39,7 @@ def made(call: str, engine: Engine, library: Path, folder: Path, limit: str) -> 
 def test_a_cuda_graph_computes_what_the_programs_own_plan_does(
     call: str, engine: Engine, library: Path, tmp_path: Path
 ) -> None:
-    cases, found = made(call, engine, library, tmp_path, "1MiB")
+    cases, found = run_graph_calls(call, engine, library, tmp_path, "1MiB")
     assert "put into a CUDA graph" in found.summary
     executed = [{name: value for name, value in one.items() if name != "call"} for one in cases]
     alone = run_alone(executed, tmp_path)
@@ -50,6 +52,6 @@ def test_a_cuda_graph_computes_what_the_programs_own_plan_does(
 def test_above_the_limit_a_cuda_graph_is_refused_as_plans_refuse_it_that_have_none(
     call: str, engine: Engine, library: Path, tmp_path: Path
 ) -> None:
-    _, found = made(call, engine, library, tmp_path, "64KiB")
+    _, found = run_graph_calls(call, engine, library, tmp_path, "64KiB")
     assert [facts["statuses"] for facts in found.facts] == [[REFUSED]] * len(PASSES)
     assert "no CUDA graph: the program's own plan is above the workspace limit" in found.stderr

@@ -1,4 +1,4 @@
-"""On CUDA devices: each has kernels and times of its own, and nothing disturbs a capture."""
+"""Each CUDA device has kernels and times of its own, and the drop-in disturbs no stream capture."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from wrapped_library import build_wrapper
 from mucudnn._native import format_plan, host_library, parse_descriptor
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-STRICT = SMALL.replace("default", "strict")  # what the graph API's engines compute on the host
+STRICT = SMALL.replace("default", "strict")  # the math of the host engine's graph API
 
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which the host engine passes for NVIDIA's, on two devices."""
+    """Return an environment in which the host engine passes for NVIDIA's library, on two devices."""
     folder = tmp_path_factory.mktemp("devices")
     build_cudart(folder)
     wrapper = str(build_wrapper(folder, "-DNO_HOST"))
@@ -40,7 +40,7 @@ def check_results(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None
     shim_cases.check_results(plain, found, used, folder)
 
 
-def on_both(habit: str, problem: str) -> list[dict[str, Any]]:
+def cases_on_both_devices(habit: str, problem: str) -> list[dict[str, Any]]:
     return [case(problem, pass_, habit, device=device) for device in (0, 1) for pass_ in PASSES]
 
 
@@ -48,7 +48,7 @@ def on_both(habit: str, problem: str) -> list[dict[str, Any]]:
 def test_each_device_has_times_of_its_own(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
-    cases = on_both(habit, problem)
+    cases = cases_on_both_devices(habit, problem)
     first, second = (run_online(tmp_path, *cases, **libraries) for _ in range(2))
     journal = journal_in(tmp_path).read_text()
     for name in NAMES:
@@ -62,7 +62,7 @@ def test_each_device_has_times_of_its_own(
 def test_devices_of_one_name_share_what_either_of_them_measured(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
-    cases = on_both(habit, problem)
+    cases = cases_on_both_devices(habit, problem)
     found = run_online(tmp_path, *cases, **libraries, ONE_NAME="1")
     assert found.stderr.count("mucudnn: measuring ") == len(PASSES)
     assert journal_in(tmp_path).read_text().count("\ndevice ") == len(PASSES)
@@ -84,8 +84,8 @@ threads = [threading.Thread(target=work, args=[case]) for case in json.loads({ca
 """
 
 
-def in_threads(cases: list[dict[str, Any]], folder: Path, **environment: str) -> str:
-    """What a program says that runs each case in a thread of its own."""
+def run_in_threads(cases: list[dict[str, Any]], folder: Path, **environment: str) -> str:
+    """Run each case in a thread of its own in one program under the shim. Return its stderr."""
     program = THREADS.format(folder=str(shim_cases.CLIENT.parent), cases=json.dumps(cases))
     variables = {**online_in(folder), "MUCUDNN_LOG": "debug", **environment}
     ran = run(sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), **variables)
@@ -98,7 +98,7 @@ def test_devices_measure_different_kernels_at_the_same_time(
     habit: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = [case(STRICT, pass_, habit, device=device) for device, pass_ in enumerate(PASSES[:2])]
-    said = in_threads(cases, tmp_path, **libraries, ONE_NAME="1", MEET="1")
+    said = run_in_threads(cases, tmp_path, **libraries, ONE_NAME="1", MEET="1")
     assert said.count("mucudnn: measuring ") == 2
 
 
@@ -107,7 +107,7 @@ def test_devices_that_ask_about_one_kernel_at_once_measure_it_once(
     habit: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = [case(STRICT, "forward", habit, device=device) for device in (0, 1)] * 2
-    said = in_threads(cases, tmp_path, **libraries, ONE_NAME="1")
+    said = run_in_threads(cases, tmp_path, **libraries, ONE_NAME="1")
     assert said.count("mucudnn: measuring ") == 1
     assert "4 convolutions" in said
     assert "passed on: " not in said

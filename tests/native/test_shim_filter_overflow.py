@@ -1,6 +1,6 @@
-"""Programs whose fp16 filter gradients a part of the mini-batch would overflow get what they get alone.
+"""A program whose fp16 filter gradient overflows in parts gets the same result with and without the drop-in.
 
-The same values as in test_filter_overflow.py, through both APIs.
+The values are those of test_filter_overflow.py, through both APIs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fixed(problem: str = PROBLEM, largest: float = 4e5) -> dict[str, Any]:
 
 
 def write_journal(engine: Engine, cache: Path, descriptor: str) -> None:
-    """Times by which small micro-batches always win."""
+    """Write a journal in which small micro-batches are fastest."""
     rows = []
     for size in (1, 2, 4, 8):
         part = [(size, "ALGO_1", float(size**2), 0)]
@@ -45,7 +45,7 @@ def write_journal(engine: Engine, cache: Path, descriptor: str) -> None:
 
 
 def check_own(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
-    """The program gets the numbers that it gets alone, and all of them are finite."""
+    """Check that the program gets the same numbers as without the drop-in, all of them finite."""
     alone = run_alone(cases, folder)
     for one, other, facts in zip(found.outputs, alone.outputs, found.facts, strict=True):
         assert facts["statuses"] == [0]

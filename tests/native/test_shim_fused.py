@@ -1,4 +1,4 @@
-"""Forward convolutions with pointwise operations behind them are divided as single ones are."""
+"""The drop-in divides forward convolutions with pointwise operations like single convolutions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from shim_problems import GRAPH_PROBLEM, SHAPES
 from mucudnn._native import Engine
 
 SMALL = f"{GRAPH_PROBLEM}+add+bias+relu"
-TORCH_RELU = f"{GRAPH_PROBLEM}+add0+bias+relu"  # what PyTorch's cudnn_convolution_relu is
-UNRECTIFIED = f"{GRAPH_PROBLEM}+bias"  # the host engine scales nothing that goes into a RELU
+TORCH_RELU = f"{GRAPH_PROBLEM}+add0+bias+relu"  # the graph of PyTorch's cudnn_convolution_relu
+UNRECTIFIED = f"{GRAPH_PROBLEM}+bias"  # for tests with factors, which the host engine refuses before RELU
 ENGINES = list(LEGACY_NUMBERS["forward"].values())
 
 
@@ -139,7 +139,7 @@ def test_a_chain_of_another_kind_passes_through_and_the_reason_is_told(
 
 @pytest.fixture(scope="module")
 def accepting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of programs on a library that runs any graph."""
+    """Return the environment of programs on a library that accepts every graph."""
     library = build_accepting_library(tmp_path_factory.mktemp("accepting"))
     return {"MUCUDNN_LIBRARY": str(library), "MUCUDNN_MODE": "online", "MUCUDNN_CACHE": ""}
 
@@ -179,8 +179,8 @@ def test_the_workspace_told_is_within_the_limit(limit: int, engine: Engine, tmp_
     plan = plan_for(engine, tmp_path, SMALL, parts=[(2, "eng2")] * 3 + [(1, "eng2")])
     found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
     assert found.summary == "1 of 1 convolutions divided"
-    (told,) = (facts["workspace"] for facts in found.facts)
-    assert told < limit if limit < own else told == own
+    (reported_workspace,) = (facts["workspace"] for facts in found.facts)
+    assert reported_workspace < limit if limit < own else reported_workspace == own
     check_results(cases, found, [[2]], tmp_path)
 
 

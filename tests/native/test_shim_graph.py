@@ -1,4 +1,4 @@
-"""Convolutions through the graph API are divided as those of the legacy API are, with results as good."""
+"""The drop-in divides convolutions of the graph API like those of the legacy API, with results as good."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
 
 
 def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
-    """Engines and legacy algorithms in turns."""
+    """Return the algorithms that run a case at this size, engines and legacy algorithms in turns."""
     candidates = engine.enumerate(Kernel(problem_of(one), one["pass_"]).at(size))
     return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
 
 
 def number(pass_: str, algorithm: str) -> int:
-    """Of an engine, or of a legacy algorithm: on the host engine they are the same."""
+    """Return the number of an engine or legacy algorithm. On the host engine both have the same numbers."""
     return int(algorithm[3:]) if algorithm.startswith("eng") else LEGACY_NUMBERS[pass_][algorithm]
 
 
 def kinds() -> list[dict[str, Any]]:
-    """All passes, layouts, types and factors; groups, 3-D, strides and odd sizes among them."""
+    """Return cases of all passes, layouts, types and factors, with groups, 3-D, strides and odd sizes."""
     cases = []
     for pass_, data_type, layout, body, (alpha, beta) in product(
         PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES, ((1.0, 0.0), (1.0, 1.0), (1.5, 0.5))
@@ -75,7 +75,10 @@ HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}  # engines who
 
 
 def dividing_plan(engine: Engine, folder: Path, *, lean: bool = False) -> Path:
-    """Three micro-batches of each pass, of the engine that needs the most; `lean`: or of one without need."""
+    """Write a plan of three micro-batches for each pass, by the engine with the most workspace.
+
+    With `lean` the plan also has a configuration of two micro-batches without workspace.
+    """
     kernels = {}
     for pass_, most in HUNGRY.items():
         quick = [[(3, f"eng{most}"), (3, f"eng{most}"), (1, f"eng{most}")]]
@@ -94,8 +97,10 @@ def test_the_workspace_told_is_within_the_limit_and_holds_the_programs_own_plan_
     plan = dividing_plan(engine, tmp_path, lean=True)
     found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
     assert found.summary == "3 of 3 convolutions divided"
-    told = [facts["workspace"] for facts in found.facts]
-    assert all(size < limit for size in told) if limit < min(own) else told == own
+    reported_workspaces = [facts["workspace"] for facts in found.facts]
+    assert (
+        all(size < limit for size in reported_workspaces) if limit < min(own) else reported_workspaces == own
+    )
     check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
@@ -205,4 +210,4 @@ def test_what_was_made_for_a_programs_plan_goes_with_it(engine: Engine, tmp_path
     )  # fmt: skip
     assert result.stdout.split() == ["0"] * len(cases), result.stderr
     assert "6 of 6 convolutions divided" in result.stderr
-    assert result.stderr.count(" # as planned") == len(PASSES), "each is said once"
+    assert result.stderr.count(" # as planned") == len(PASSES), "the drop-in must name each of them once"

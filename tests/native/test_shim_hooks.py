@@ -1,4 +1,4 @@
-"""Every hooked function follows a plan, and the results are those that the contract allows."""
+"""Every hooked function follows a plan, and its result is as exact as that of an undivided call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASS_OF = {"Forward": "forward", "BackwardData": "backward_data", "BackwardFilte
 
 
 def small_case(hook: str) -> dict[str, Any]:
-    """A case that calls the function, and takes from it what can be taken."""
+    """Return a case that calls the function and uses its answer."""
     match = re.fullmatch(r"cudnn(Get|Find|)Convolution(BiasActivation|)(Forward|Backward\w+?)"
                          r"(Algorithm_v7|Algorithm|AlgorithmEx|WorkspaceSize|)", hook)  # fmt: skip
     assert match, hook
@@ -37,7 +37,7 @@ def small_case(hook: str) -> dict[str, Any]:
 
 
 def dividing_plan(engine: Engine, path: Path, pass_: str) -> tuple[Path, int]:
-    """A plan of three micro-batches of the last algorithm there is, and its workspace."""
+    """Write a plan of three micro-batches by the last algorithm. Return its path and its workspace."""
     problem = problem_of(case(SMALL, pass_))
     name = algorithms(engine, problem, pass_)[-1]
     parts = [(3, name), (3, name), (1, name)]
@@ -54,16 +54,16 @@ def test_a_hooked_function_answers_and_runs_by_the_plan(hook: str, engine: Engin
     facts, alone = found.facts[0], run_alone([one], tmp_path).facts[0]
     assert facts["workspace"] == workspace
     assert found.summary == "1 of 1 convolutions divided"
-    first, *others = facts["told"]
+    first, *others = facts["answers"]
     assert first[1:5] == [0, 7.0, workspace, 1], "success, milliseconds, bytes, deterministic"
-    assert first[0] == others[0][0], "it goes by the algorithm of the library's first answer"
-    assert [answer[0] for answer in sorted(others)] == [answer[0] for answer in sorted(alone["told"])]
+    assert first[0] == others[0][0], "the answer names the algorithm of the library's first answer"
+    assert [answer[0] for answer in sorted(others)] == [answer[0] for answer in sorted(alone["answers"])]
     used = list(ENUMERATORS[one["pass_"]].values())
     check_results([one], found, [used], tmp_path)
 
 
 def kinds() -> list[dict[str, Any]]:
-    """All passes, layouts, types and betas; groups, 3-D, strides and odd sizes among them."""
+    """Return cases of all passes, layouts, types and betas, with groups, 3-D, strides and odd sizes."""
     bodies = (
         "g1ic4ih12_oc6_kh3_ph1",
         "g2ic6ih9iw7_oc4_kh3kw2_sh2_ph1",
@@ -147,7 +147,7 @@ def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_
     cases = [case(SMALL, "forward", habit) for habit in ("get", "find_ex", "fixed")]
     found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert found.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
-    assert len(found.facts[0]["told"]) == len(run_alone(cases, tmp_path).facts[0]["told"])
+    assert len(found.facts[0]["answers"]) == len(run_alone(cases, tmp_path).facts[0]["answers"])
 
 
 def test_strict_numerics_keep_fft_and_winograd_out(engine: Engine, tmp_path: Path) -> None:

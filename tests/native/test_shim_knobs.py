@@ -1,4 +1,4 @@
-"""Engines with knobs under the drop-in: in plans, in what programs choose themselves, and in the cache."""
+"""The drop-in handles engines with knobs in plans, in the choices of programs, and in the cache."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mucudnn.cli import main
 SIZES = (3, 3, 1)
 
 
-def tiled(pass_: str, tile_size: int) -> str:
+def explicit_gemm_with_tiles(pass_: str, tile_size: int) -> str:
     return f"eng{EXPLICIT_GEMM[pass_]}_k2={tile_size}"
 
 
 def graph(pass_: str, tile_size: int | None = None, **more: Any) -> dict[str, Any]:
-    """A program's plan by explicit GEMM, with this tile size if any."""
+    """Return a case whose own execution plan is explicit GEMM, with this tile size or the default."""
     knobs = {} if tile_size is None else {"2": tile_size}
     return case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_], knobs=knobs, **more)
 
@@ -41,7 +41,14 @@ def plan_of(engine: Engine, folder: Path, names: dict[str, list[str]]) -> Path:
 def test_a_plan_may_set_knobs_as_no_heuristic_does_and_differently_in_each_part(
     engine: Engine, tmp_path: Path
 ) -> None:
-    names = {pass_: [tiled(pass_, 3), tiled(pass_, 1), f"eng{EXPLICIT_GEMM[pass_]}"] for pass_ in PASSES}
+    names = {
+        pass_: [
+            explicit_gemm_with_tiles(pass_, 3),
+            explicit_gemm_with_tiles(pass_, 1),
+            f"eng{EXPLICIT_GEMM[pass_]}",
+        ]
+        for pass_ in PASSES
+    }
     cases = [graph(pass_) for pass_ in PASSES]
     found = run_under_shim(cases, tmp_path, **following(plan_of(engine, tmp_path, names)))
     assert found.summary == "3 of 3 convolutions divided"
@@ -52,22 +59,22 @@ def test_a_plan_may_set_knobs_as_no_heuristic_does_and_differently_in_each_part(
 def test_a_program_is_told_less_workspace_where_the_plan_has_smaller_tiles(
     pass_: str, engine: Engine, tmp_path: Path
 ) -> None:
-    told = []
+    workspaces = []
     (own,) = run_alone([graph(pass_)], tmp_path).facts
     limit = {"MUCUDNN_WORKSPACE_LIMIT": str(own["workspace"] - 1)}
     for tile_size in (0, 2, 4):
-        plan = plan_of(engine, tmp_path, {pass_: [tiled(pass_, tile_size)] * 3})
+        plan = plan_of(engine, tmp_path, {pass_: [explicit_gemm_with_tiles(pass_, tile_size)] * 3})
         found = run_under_shim([graph(pass_)], tmp_path, **following(plan), **limit)
         assert found.summary == "1 of 1 convolutions divided"
-        told.append(found.facts[0]["workspace"])
-    assert own["workspace"] > told[0] > told[1] > told[2] > 0
+        workspaces.append(found.facts[0]["workspace"])
+    assert own["workspace"] > workspaces[0] > workspaces[1] > workspaces[2] > 0
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_program_that_chose_the_knobs_of_the_plan_itself_makes_its_own_call(
     pass_: str, engine: Engine, tmp_path: Path
 ) -> None:
-    name = tiled(pass_, 3)
+    name = explicit_gemm_with_tiles(pass_, 3)
     plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(GRAPH_PROBLEM, pass_): [[(7, name)]]})
     cases = [graph(pass_, 3), graph(pass_, 2)]
     found = run_under_shim(cases, tmp_path, **following(plan))
@@ -113,4 +120,4 @@ def test_what_is_measured_online_with_knobs_goes_into_the_cache(
     assert main(["cache", "list"]) == 0
     with sqlite3.connect(cache) as rows:
         kept = {*rows.execute("SELECT pass, algorithm FROM measurements")}
-    assert {(pass_, tiled(pass_, size)) for pass_ in PASSES for size in (0, 4)} < kept
+    assert {(pass_, explicit_gemm_with_tiles(pass_, size)) for pass_ in PASSES for size in (0, 4)} < kept

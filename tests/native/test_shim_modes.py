@@ -1,4 +1,4 @@
-"""What the drop-in does in each mode, in one process and over several."""
+"""Each mode of the drop-in does its work, in one process and in several that share a journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-MAGIC = "mucudnn plan 2\n"  # of a document of the journal
+MAGIC = "mucudnn plan 2\n"  # the first line of a document in the journal
 
 
 @pytest.mark.parametrize("habit", ["get", "find", "find_ex"])
@@ -68,7 +68,8 @@ def test_online_no_more_memory_is_asked_for_than_by_the_callers_own_choice(tmp_p
     found = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
     for facts in found.facts:
         own = next(
-            (answer for answer in facts["told"][1:] if answer[0] == facts["algorithm"]), facts["told"][0]
+            (answer for answer in facts["answers"][1:] if answer[0] == facts["algorithm"]),
+            facts["answers"][0],
         )
         assert facts["workspace"] <= own[3]
 
@@ -151,7 +152,7 @@ def test_a_plan_that_cannot_be_followed_is_one_warning_and_every_call_passes_thr
     assert warning.endswith("calls are passed on")
     alone = run_alone(cases, tmp_path)
     assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
-    assert len(found.facts[0]["told"]) == len(alone.facts[0]["told"])
+    assert len(found.facts[0]["answers"]) == len(alone.facts[0]["answers"])
 
 
 def test_a_plan_whose_algorithm_does_not_run_is_a_warning_and_the_rest_of_it_is_followed(
@@ -177,7 +178,7 @@ def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_part
     quick, lean = [(3, "ALGO_0"), (3, "ALGO_1")], [(2, "ALGO_1")] * 3
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "backward_filter"): [quick, lean]})
     library = str(build_wrapper(tmp_path))
-    told = {}
+    answers = {}
     for nondeterministic in ("", "1"):
         found = run_under_shim(
             [case(SMALL, "backward_filter", "get")], tmp_path, MUCUDNN_LIBRARY=library,
@@ -185,10 +186,10 @@ def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_part
             MUCUDNN_PLAN=str(plan),
         )  # fmt: skip
         assert found.summary == "1 of 1 convolutions divided"
-        told[nondeterministic] = found.facts[0]["told"][0]
-    assert told["1"][0] == told[""][0] == 1, "the caller's choice is ALGO_1, which is deterministic"
-    assert (told["1"][4], told[""][4]) == (1, 1), "and so are both answers"
-    assert 0 == told["1"][3] < told[""][3], "by the part of ALGO_0, which one of them is without"
+        answers[nondeterministic] = found.facts[0]["answers"][0]
+    assert answers["1"][0] == answers[""][0] == 1, "the caller's choice must be ALGO_1, a deterministic one"
+    assert (answers["1"][4], answers[""][4]) == (1, 1), "both answers must be deterministic"
+    assert 0 == answers["1"][3] < answers[""][3], "only one answer may use ALGO_0, which needs workspace"
 
 
 def test_on_a_cuda_device_kernels_are_measured_and_divided_the_same_way(tmp_path: Path) -> None:
@@ -319,6 +320,6 @@ def test_threads_and_a_forked_child_share_what_is_known_on_handles_of_their_own(
     )
     assert result.returncode == 0, result.stderr
     assert "first seen" not in result.stderr
-    if mode == "plan":  # the child counts what it did itself
+    if mode == "plan":  # the child counts its own convolutions alone
         assert "120 of 120 convolutions divided" in result.stderr
         assert "255 of 255 convolutions divided" in result.stderr

@@ -1,7 +1,7 @@
-"""What engines say of their arithmetic decides which may take a program's engine's place under the drop-in.
+"""The numerical notes of an engine decide whether the drop-in may use it in place of the program's engine.
 
-The library is the host engine, of whose engines notes are told that they do not have: TF32 counts as a
-tensor core's.
+The library is the host engine behind a wrapper that gives its engines any notes. The note of tensor cores
+stands for TF32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTHING = "nothing within the workspace"
 
 @pytest.fixture(scope="module")
 def wrapper(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which the drop-in runs on it."""
+    """Return the environment in which the drop-in uses the wrapper."""
     library = build_wrapper(tmp_path_factory.mktemp("noted"))
     return {"MUCUDNN_LIBRARY": str(library), "HOST_ENGINE": host_library()}
 
@@ -39,8 +39,8 @@ def notes(name: str, engine: int) -> dict[str, str]:
     return {"ENGINE_NOTES": f"{engine}={NOTES[name]}"}
 
 
-def measured(folder: Path) -> dict[str, set[str]]:
-    """The algorithms that were measured, by the arithmetic of the kernels."""
+def measured_algorithms(folder: Path) -> dict[str, set[str]]:
+    """Return the measured algorithms for each math of the kernels in the journal."""
     by_math: dict[str, set[str]] = {}
     for _, row in rows_of(journal_in(folder).read_text()):
         by_math.setdefault(parse_descriptor(row["problem"])[0].math, set()).add(row["algorithm"])
@@ -53,7 +53,7 @@ def test_an_engine_with_tensor_cores_makes_the_kernel_one_of_tf32_and_another_a_
 ) -> None:
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     run_under_shim(cases, tmp_path, **wrapper, **notes("TENSOR_CORE", NOTED[pass_]), **online_in(tmp_path))
-    found = measured(tmp_path)
+    found = measured_algorithms(tmp_path)
     assert {*found} == {"strict", "tf32"}
     assert f"eng{NOTED[pass_]}" in found["tf32"]
     assert f"eng{NOTED[pass_]}" not in found["strict"]
@@ -67,7 +67,7 @@ def test_an_engine_of_less_precision_is_never_measured(
     cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=number) for number in (0, 7)]
     noted = {"ENGINE_NOTES": f"7={CONSTANTS['NUMERICAL_NOTE_' + note]} 7={NOTES['TENSOR_CORE']}"}
     run_under_shim(cases, tmp_path, **wrapper, **noted, **online_in(tmp_path))
-    assert not any("eng7" in names for names in measured(tmp_path).values())
+    assert not any("eng7" in names for names in measured_algorithms(tmp_path).values())
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -120,7 +120,7 @@ def test_strict_numerics_keep_transforms_out_by_their_notes(
 ) -> None:
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=PLAIN[pass_])]
     run_under_shim(cases, tmp_path, **wrapper, **online_in(tmp_path), MUCUDNN_NUMERICS="strict")
-    (names,) = measured(tmp_path).values()
+    (names,) = measured_algorithms(tmp_path).values()
     transforms = {f"eng{LEGACY_NUMBERS[pass_][name]}" for name in ("FFT_TILING", "WINOGRAD_NONFUSED")}
     assert names
     assert not names & {*transforms, "FFT_TILING", "WINOGRAD_NONFUSED"}

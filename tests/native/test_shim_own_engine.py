@@ -1,4 +1,4 @@
-"""Online, no plan of the graph API is replaced that was not measured against what replaces it."""
+"""Online, the drop-in replaces a program's execution plan only if it has measured the program's engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wrapped_library import build_wrapper
 
 from mucudnn._native import host_library
 
-TILED = {"2": 2}  # knobs that no heuristics name
+TILED = {"2": 2}  # a knob value that the heuristics do not name
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -33,10 +33,8 @@ def test_where_it_is_the_fastest_it_stays(tmp_path: Path) -> None:
     one = case(GRAPH_PROBLEM, "forward", "graph", engine=2, knobs=TILED)
     run_online(tmp_path, one, case(GRAPH_PROBLEM, "forward", "graph", engine=0))
     text = journal_in(tmp_path).read_text()
-    for name, ms in (
-        ("eng2_k2=2", "1e-09"),
-        ("IMPLICIT_GEMM", "2e-09"),
-    ):  # the first, without workspace the second
+    # The engine is the fastest of all, and IMPLICIT_GEMM the fastest of those without workspace.
+    for name, ms in (("eng2_k2=2", "1e-09"), ("IMPLICIT_GEMM", "2e-09")):
         text, found = re.subn(rf"1\*7:{name}:[^:]+:", f"1*7:{name}:{ms}:", text)
         assert found > 0
     journal_in(tmp_path).write_text(text)
@@ -48,7 +46,7 @@ def test_where_it_is_the_fastest_it_stays(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_measured_stays(tmp_path: Path) -> None:
     library = str(build_wrapper(tmp_path))
     one = case(GRAPH_PROBLEM, "forward", "graph", engine=2)
-    # It converts its inputs, which is the program's to allow and not ours.
+    # The note says that the engine converts its inputs. Only the program may allow that.
     wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library, "ENGINE_NOTES": "2=1"}
     found = run_online(tmp_path, one, one, **wrapped)
     assert (
@@ -58,7 +56,7 @@ def test_an_engine_that_cannot_be_measured_stays(tmp_path: Path) -> None:
     assert found.stderr.count("mucudnn: measuring ") == 1
     check_same([one, one], found, tmp_path)
     limited = run_online(tmp_path, one, **wrapped, MUCUDNN_WORKSPACE_LIMIT="1KiB")
-    assert "passed through" not in limited.summary, "but where it does not fit the limit"
+    assert "passed through" not in limited.summary, "an engine that exceeds the limit must be replaced"
 
 
 def test_what_is_measured_for_other_alignments_than_the_callers_replaces_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What could be measured and cannot be prepared now gives way to the next best, and is not tried again."""
+"""A measured algorithm that cannot be prepared now gives way to the next best, and is not tried again."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_wrapper(tmp_path_factory.mktemp("refusing")))
 
 
-def refusing(library: str, **refused: str) -> dict[str, str]:
+def refusing_environment(library: str, **refused: str) -> dict[str, str]:
     return {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library, **refused}
 
 
 def set_factors(folder: Path, factors: dict[str, float]) -> None:
-    """Times in the journal that grow with the square of the size; the factor of all others is 100."""
+    """Set the journal's times to factor times the square of the size. Other algorithms have factor 100."""
     set_times(folder, lambda size, algorithm: size**2 * factors.get(without_knobs(algorithm), 100.0))
 
 
@@ -40,8 +40,10 @@ def test_an_engine_that_is_refused_when_a_plan_is_finalized_gives_way_to_the_nex
     quick, _, next_best, _ = UNTRANSFORMED[pass_]
     one = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
     run_online(tmp_path, one)
-    set_factors(tmp_path, {quick: 1.0, next_best: 10.0})  # so that its larger micro-batches come in between
-    found = run_online(tmp_path, one, **refusing(library, REFUSED_ENGINE=quick.removeprefix("eng")))
+    set_factors(tmp_path, {quick: 1.0, next_best: 10.0})  # slower than `quick` at any size
+    found = run_online(
+        tmp_path, one, **refusing_environment(library, REFUSED_ENGINE=quick.removeprefix("eng"))
+    )
     assert found.summary == "1 of 1 convolutions divided"
     assert f"  # not used: 7*1 {quick}: " in found.stderr
     assert re.findall("the fastest that fits: (.*? with 0 bytes)", found.stderr)[-1].startswith(
@@ -58,9 +60,9 @@ def test_what_was_refused_once_is_not_tried_again(library: str, tmp_path: Path) 
         added_calls(tmp_path, library, *[one] * times, REFUSED_ENGINE="0", MUCUDNN_LOG="warning")
         for times in (1, 2)
     )
-    again = Counter({name: twice[name] - once[name] for name in PLANNING})
-    # The program's own engine and its configuration are read from its plan.
-    assert again == Counter({"ENGINE": 2, "ENGINECFG": 1})
+    additional = Counter({name: twice[name] - once[name] for name in PLANNING})
+    # Each time the drop-in reads the engine and the configuration of the program's own plan.
+    assert additional == Counter({"ENGINE": 2, "ENGINECFG": 1})
 
 
 def test_what_needs_more_workspace_than_when_it_was_measured_gives_way_too(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_what_needs_more_workspace_than_when_it_was_measured_gives_way_too(tmp_p
     set_factors(tmp_path, {"eng2": 1.0, "IMPLICIT_GEMM": 10.0})
     text = journal_in(tmp_path).read_text()
     journal_in(tmp_path).write_text(
-        re.sub(r"\b(eng2:[\d.]+):\d+$|\b(eng2):\d+:", shrunk, text, flags=re.MULTILINE)
+        re.sub(r"\b(eng2:[\d.]+):\d+$|\b(eng2):\d+:", without_workspace, text, flags=re.MULTILINE)
     )
     found = run_online(tmp_path, one, MUCUDNN_WORKSPACE_LIMIT="1KiB")
     assert "  # not used: 7*1 eng2: it needs more workspace than when it was measured\n" in found.stderr
@@ -78,7 +80,7 @@ def test_what_needs_more_workspace_than_when_it_was_measured_gives_way_too(tmp_p
     check_results([one], found, [[0]], tmp_path)
 
 
-def shrunk(row: re.Match[str]) -> str:
+def without_workspace(row: re.Match[str]) -> str:
     return f"{row[1]}:0" if row[1] else f"{row[2]}:0:"
 
 
@@ -87,7 +89,7 @@ def test_an_algorithm_that_is_refused_gives_way_in_the_legacy_api(library: str, 
     set_factors(tmp_path, {"IMPLICIT_GEMM": 1.0, "GEMM": 10.0})
     number = LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"]
     one = case(LEGACY_PROBLEM, "forward", "fixed", algorithm=number, workspace=ROOMY)
-    found = run_online(tmp_path, one, **refusing(library, REFUSED_ALGORITHM="0"))
+    found = run_online(tmp_path, one, **refusing_environment(library, REFUSED_ALGORITHM="0"))
     assert "not used for " in found.stderr
     assert found.summary == "1 of 1 convolutions divided"
     check_results([one], found, [[LEGACY_NUMBERS["forward"]["GEMM"]]], tmp_path)
@@ -100,7 +102,9 @@ def test_where_a_plan_file_has_nothing_else_the_programs_own_plan_is_run_and_it_
         engine, tmp_path / "small.plan", {(GRAPH_PROBLEM, "forward"): [[(3, "eng0"), (4, "eng0")]]}
     )
     cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=EXPLICIT_GEMM["forward"])] * 2
-    found = run_under_shim(cases, tmp_path, **following(plan), **refusing(library, REFUSED_ENGINE="0"))
+    found = run_under_shim(
+        cases, tmp_path, **following(plan), **refusing_environment(library, REFUSED_ENGINE="0")
+    )
     assert found.summary == "0 of 2 convolutions divided, 2 passed through (nothing within the workspace)"
     assert found.stderr.count("not used for ") == 1
     check_same(cases, found, tmp_path)

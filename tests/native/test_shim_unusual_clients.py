@@ -21,8 +21,8 @@ CLIENT = Path(unusual_client.__file__)
 BODY = "_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 LARGE, SMALLER = f"f32:nchw:strict:g1mb7{BODY}", f"f32:nchw:strict:g1mb2{BODY}"
 LEGACY = f"f32:nchw:default:g1mb16{BODY}"
-# On the host engine, engines have the numbers of the legacy algorithms: one that needs no workspace, and one
-# whose workspace grows with the mini-batch.
+# Engines of the graph API on the host engine: one without workspace, and one whose workspace grows with the
+# mini-batch.
 FRUGAL = {"forward": 0, "backward_data": 1, "backward_filter": 1}
 HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}
 NAMES = {"forward": "GEMM", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}
@@ -30,12 +30,12 @@ IDENTITY, RELU = 5, 1
 NOT_FINALIZED, NOT_SUPPORTED = 2004, 3000
 
 
-def alone(scenario: str, **arguments: Any) -> dict[str, Any]:
+def run_scenario_alone(scenario: str, **arguments: Any) -> dict[str, Any]:
     return facts_of(run(sys.executable, CLIENT, host_library(), scenario, json.dumps(arguments)))
 
 
-def under_shim(scenario: str, environment: dict[str, str], **arguments: Any) -> tuple[dict[str, Any], str]:
-    """The facts, and what the drop-in said."""
+def run_scenario(scenario: str, environment: dict[str, str], **arguments: Any) -> tuple[dict[str, Any], str]:
+    """Run a scenario under the shim. Return its facts and its stderr."""
     variables = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "warning", **environment}
     result = run(
         sys.executable, CLIENT, SONAME, scenario, json.dumps(arguments), LD_PRELOAD=preload(SHIM), **variables
@@ -51,7 +51,7 @@ def facts_of(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def hungry_plan(engine: Engine, folder: Path, *problems: str) -> Path:
-    """Three micro-batches of the engine that needs workspace, for each pass."""
+    """Write a plan of two micro-batches for each pass, by the engine that needs workspace."""
     kernels = {}
     for problem in problems:
         samples = parse_descriptor(problem)[0].mini_batch
@@ -64,7 +64,7 @@ def hungry_plan(engine: Engine, folder: Path, *problems: str) -> Path:
 
 
 def check_safe(facts: dict[str, Any], plain: dict[str, Any]) -> None:
-    """The call does what it does without the drop-in, within its buffers."""
+    """Check that the call succeeds, stays within its buffers, and computes the result of the call alone."""
     assert (plain["status"], plain["overrun"], plain["written"]) == (0, 0, True)
     assert (facts["status"], facts["overrun"], facts["written"]) == (0, 0, True)
     assert facts["size"] == pytest.approx(plain["size"], rel=1e-4)
@@ -77,8 +77,8 @@ def test_a_plan_never_uses_more_than_the_program_read_of_its_configuration(
 ) -> None:
     arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "asks_again": asks_again}
     plan = hungry_plan(engine, tmp_path, LARGE)
-    facts, _ = under_shim("filtered", following(plan, "64MiB"), **arguments)
-    plain = alone("filtered", **arguments)
+    facts, _ = run_scenario("filtered", following(plan, "64MiB"), **arguments)
+    plain = run_scenario_alone("filtered", **arguments)
     check_safe(facts, plain)
     assert facts["buffer"] == plain["buffer"]
 
@@ -90,8 +90,8 @@ def test_a_plan_heeds_what_the_program_reads_of_its_configuration_afterwards(
 ) -> None:
     arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_]}
     plan = hungry_plan(engine, tmp_path, LARGE)
-    facts, _ = under_shim("filtered_afterwards", following(plan, limit), **arguments)
-    check_safe(facts, alone("filtered_afterwards", **arguments))
+    facts, _ = run_scenario("filtered_afterwards", following(plan, limit), **arguments)
+    check_safe(facts, run_scenario_alone("filtered_afterwards", **arguments))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -100,8 +100,8 @@ def test_a_program_that_asks_nobody_brings_what_its_own_engine_needs(
 ) -> None:
     arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "size": 0}
     plan = hungry_plan(engine, tmp_path, LARGE)
-    facts, _ = under_shim("unasked", following(plan, "64MiB"), **arguments)
-    check_safe(facts, alone("unasked", **arguments))
+    facts, _ = run_scenario("unasked", following(plan, "64MiB"), **arguments)
+    check_safe(facts, run_scenario_alone("unasked", **arguments))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -117,8 +117,8 @@ def test_the_plan_of_a_smaller_mini_batch_runs_in_what_was_read_for_a_larger_one
         (small, pass_): [[(1, f"eng{HUNGRY[pass_]}")] * 5, [(5, frugal)]],
     }
     plan = write_plan(engine, tmp_path / "both.plan", kernels)
-    facts, _ = under_shim("smaller_mini_batch", following(plan, "64KiB"), **arguments)
-    check_safe(facts, alone("smaller_mini_batch", **arguments))
+    facts, _ = run_scenario("smaller_mini_batch", following(plan, "64KiB"), **arguments)
+    check_safe(facts, run_scenario_alone("smaller_mini_batch", **arguments))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -128,8 +128,8 @@ def test_a_plan_made_of_a_plans_text_runs_in_what_was_read_for_that_plan(
     arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_]}
     frugal = f"eng{FRUGAL[pass_]}"
     plan = write_plan(engine, tmp_path / "a.plan", {(LARGE, pass_): [[(4, frugal), (3, frugal)]]})
-    facts, _ = under_shim("through_text", following(plan, "64KiB"), **arguments)
-    plain = alone("through_text", **arguments)
+    facts, _ = run_scenario("through_text", following(plan, "64KiB"), **arguments)
+    plain = run_scenario_alone("through_text", **arguments)
     check_safe(facts, plain)
     assert facts["buffer"] < plain["buffer"]
 
@@ -138,8 +138,8 @@ def test_a_plan_made_of_a_plans_text_runs_in_what_was_read_for_that_plan(
 def test_a_graph_keeps_the_tensors_that_it_was_made_of(pass_: str, engine: Engine, tmp_path: Path) -> None:
     arguments = {"problem": LARGE, "other": SMALLER, "pass_": pass_, "engine": HUNGRY[pass_]}
     plan = following(hungry_plan(engine, tmp_path, LARGE, SMALLER))
-    facts, _ = under_shim("initialized_tensor", plan, **arguments)
-    check_safe(facts, alone("initialized_tensor", **arguments))
+    facts, _ = run_scenario("initialized_tensor", plan, **arguments)
+    check_safe(facts, run_scenario_alone("initialized_tensor", **arguments))
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -149,8 +149,8 @@ def test_a_configuration_is_the_one_that_was_written_last(
 ) -> None:
     arguments = {"problem": LARGE, "other": SMALLER, "pass_": pass_, "engine": HUNGRY[pass_]}
     plan = hungry_plan(engine, tmp_path, LARGE, SMALLER)
-    facts, _ = under_shim(scenario, following(plan), **arguments)
-    check_safe(facts, alone(scenario, **arguments))
+    facts, _ = run_scenario(scenario, following(plan), **arguments)
+    check_safe(facts, run_scenario_alone(scenario, **arguments))
 
 
 @pytest.mark.parametrize("limit", [None, "64KiB"], ids=["no limit", "own plan above the limit"])
@@ -161,15 +161,15 @@ def test_a_variant_pack_that_is_not_finalized_does_not_execute(
     arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_]}
     frugal = f"eng{FRUGAL[pass_]}"
     plan = write_plan(engine, tmp_path / "a.plan", {(LARGE, pass_): [[(4, frugal), (3, frugal)]]})
-    facts, _ = under_shim("unfinalized_pack", following(plan, limit), **arguments)
-    plain = alone("unfinalized_pack", **arguments)
+    facts, _ = run_scenario("unfinalized_pack", following(plan, limit), **arguments)
+    plain = run_scenario_alone("unfinalized_pack", **arguments)
     assert plain["status"] == facts["status"] == NOT_FINALIZED
     assert facts["overrun"] == 0
     assert not facts["written"]
 
 
 def frugal_legacy(engine: Engine, folder: Path, pass_: str, problem: str = LEGACY) -> Path:
-    """Slices that need less workspace than the whole mini-batch."""
+    """Write a plan whose slices need less workspace than the whole mini-batch."""
     parts = [(2, NAMES[pass_])] * (parse_descriptor(problem)[0].mini_batch // 2)
     return write_plan(engine, folder / "legacy.plan", {(problem, pass_): [parts]})
 
@@ -180,8 +180,8 @@ def test_a_convolution_with_bias_and_no_activation_runs_in_what_was_read(
 ) -> None:
     arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
     plan = frugal_legacy(engine, tmp_path, "forward")
-    facts, _ = under_shim("legacy", following(plan, limit), activation=IDENTITY, **arguments)
-    plain = alone("legacy", activation=IDENTITY, **arguments)
+    facts, _ = run_scenario("legacy", following(plan, limit), activation=IDENTITY, **arguments)
+    plain = run_scenario_alone("legacy", activation=IDENTITY, **arguments)
     check_safe(facts, plain)
     assert facts["buffer"] <= plain["buffer"]
 
@@ -193,8 +193,8 @@ def test_a_smaller_mini_batch_that_was_not_asked_for_runs_in_what_was_read_for_a
     arguments = {"problem": LEGACY, "pass_": pass_, "algorithm": HUNGRY[pass_]}
     plan = frugal_legacy(engine, tmp_path, pass_)
     for samples in (11, 15, 1):
-        facts, said = under_shim("legacy", following(plan, "80KiB"), mini_batch=samples, **arguments)
-        plain = alone("legacy", mini_batch=samples, **arguments)
+        facts, said = run_scenario("legacy", following(plan, "80KiB"), mini_batch=samples, **arguments)
+        plain = run_scenario_alone("legacy", mini_batch=samples, **arguments)
         check_safe(facts, plain)
         assert facts["buffer"] < plain["buffer"]
         assert samples == 1 or "brings the workspace that it read for another convolution" in said
@@ -208,8 +208,8 @@ def test_an_algorithm_that_the_library_refuses_is_refused(
     arguments = {"problem": strided, "pass_": "forward", "algorithm": algorithm, "size": 1 << 20}
     plan = frugal_legacy(engine, tmp_path, "forward", strided)
     for environment in (following(plan, "1MiB"), online_in(tmp_path, "1MiB")):
-        facts, _ = under_shim("legacy", environment, **arguments)
-        plain = alone("legacy", **arguments)
+        facts, _ = run_scenario("legacy", environment, **arguments)
+        plain = run_scenario_alone("legacy", **arguments)
         assert plain["status"] // 1000 == NOT_SUPPORTED // 1000
         assert facts["status"] == plain["status"]
 
@@ -217,11 +217,11 @@ def test_an_algorithm_that_the_library_refuses_is_refused(
 def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Path) -> None:
     allow_conversion = 2
     arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
-    facts, said = under_shim("legacy", online_in(tmp_path, "1KiB"), math=allow_conversion, **arguments)
+    facts, said = run_scenario("legacy", online_in(tmp_path, "1KiB"), math=allow_conversion, **arguments)
     [warning] = said.splitlines()
     assert facts["status"] == 0
     assert f"takes {facts['buffer']} bytes of workspace, above the limit of 1024" in warning
-    _, said = under_shim("legacy", online_in(tmp_path, "16MiB"), math=allow_conversion, **arguments)
+    _, said = run_scenario("legacy", online_in(tmp_path, "16MiB"), math=allow_conversion, **arguments)
     assert said == ""
 
 

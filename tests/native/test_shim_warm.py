@@ -1,4 +1,4 @@
-"""With a warm journal the drop-in asks the library for nothing but what it runs by."""
+"""With a warm journal the drop-in makes no calls to the library but those that its decisions need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def small_is_fast(*algorithms: str) -> Callable[[int, str], float]:
-    """Times by which micro-batches of one sample of these win."""
+    """Return times by which these algorithms in micro-batches of one sample are fastest."""
     return lambda size, algorithm: size**2 * (1.0 if algorithm in algorithms else 100.0)
 
 
@@ -39,12 +39,12 @@ def test_a_plan_of_the_graph_api_makes_the_plans_that_it_runs_by_and_no_others(
 ) -> None:
     one = case(GRAPH_PROBLEM, pass_, "graph", engine=LEGACY_NUMBERS[pass_][UNTRANSFORMED[pass_][3]])
     run_online(tmp_path, one)
-    lean = UNTRANSFORMED[pass_][0]  # needs no workspace, so that one division is enough for every pack
-    set_times(tmp_path, lambda size, name: 100.0 if size == 7 or name != lean else 1.0)
-    made = added_calls(tmp_path, library, one)  # 1*4, 1*2 and 1*1, by one engine
-    # The slices of a filter gradient after the first add to it, by plans of their own.
+    without_workspace = UNTRANSFORMED[pass_][0]  # one division suffices for every workspace
+    set_times(tmp_path, lambda size, name: 100.0 if size == 7 or name != without_workspace else 1.0)
+    made = added_calls(tmp_path, library, one)  # parts of 4, 2 and 1, by one engine
+    # The slices of a filter gradient after the first have beta 1, and so plans of their own.
     plans = 6 if pass_ == "backward_filter" else 3
-    # The program's own engine and its configuration are read from its plan.
+    # The drop-in also reads the engine and the configuration of the program's own plan.
     expected = {"ENGINE": plans + 2, "ENGINECFG": plans + 1, "ENGINEHEUR": 0, "EXECUTION_PLAN": plans}
     assert {name: made[name] for name in PLANNING} == expected
 
@@ -122,7 +122,7 @@ def test_a_journal_without_lists_of_candidates_serves_and_gets_them(
 def test_strict_numerics_keep_fft_and_winograd_out(pass_: str, api: str, tmp_path: Path) -> None:
     one = case(PROBLEMS[api], pass_, HABITS[api])
     run_online(tmp_path, one)
-    # The fastest by far are the others.
+    # FFT and Winograd are by far the fastest.
     set_times(tmp_path, lambda size, algorithm: size * (1000.0 if algorithm in UNTRANSFORMED[pass_] else 1.0))
     found = run_online(tmp_path, one, MUCUDNN_NUMERICS="strict")
     assert measurements(found) == 0
@@ -138,7 +138,7 @@ def test_a_deterministic_engine_is_replaced_by_deterministic_ones_alone(pass_: s
     quick, own = UNTRANSFORMED[pass_][:2]
     one = case(GRAPH_PROBLEM, pass_, "graph", engine=int(own[3:]))
     run_online(tmp_path, one)
-    # Only divided is anything faster than the program's own engine.
+    # Only divisions are faster than the program's own engine.
     set_times(
         tmp_path,
         lambda size, algorithm: small_is_fast(quick)(size, algorithm) if algorithm != own else 3.0 * size,
@@ -173,7 +173,7 @@ def test_candidates_that_the_library_failed_to_tell_of_are_asked_for_again(
     one = case(GRAPH_PROBLEM, "forward", "graph")
     wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
     first = run_online(tmp_path, one, REFUSED=refused, **wrapped)
-    assert measurements(first) > 0  # of what it told of
+    assert measurements(first) > 0  # those of the other candidates
     assert "candidates" not in journal_in(tmp_path).read_text()
     run_online(tmp_path, one, **wrapped)
     assert "candidates graph IMPLICIT_GEMM:0:deterministic " in journal_in(tmp_path).read_text()
@@ -183,7 +183,7 @@ def test_candidates_that_the_library_failed_to_tell_of_are_asked_for_again(
 
 
 def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) -> None:
-    sizes = {7: {1, 2, 4, 7}, 6: {6}, 4: set()}  # of mini-batches, one after the other in one process
+    sizes = {7: {1, 2, 4, 7}, 6: {6}, 4: set()}  # the new sizes of each mini-batch, one after the other
     run_online(
         tmp_path, *(case(GRAPH_PROBLEM.replace("mb7", f"mb{size}"), "forward", "graph") for size in sizes)
     )
@@ -220,7 +220,7 @@ def test_slices_are_aligned_as_planned_whatever_their_sizes(
     )
     one = case(problem, "forward", "graph")
     made = added_calls(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    assert made["EXECUTION_PLAN"] == 2, "one for each size, and none when it is executed"
+    assert made["EXECUTION_PLAN"] == 2, "planning must make one for each size, executing none"
 
 
 def test_where_slices_fail_the_callers_own_engine_does_the_rest_and_no_other_is_asked_for(

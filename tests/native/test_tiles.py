@@ -1,4 +1,4 @@
-"""Tiles along depth or height, with halo: exact, whatever the kernel, stride, dilation and padding are."""
+"""Tiles along depth or height, with halo, are exact for any kernel, stride, dilation and padding."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_tiles_are_as_exact_as_their_algorithms(
     ]
     exact = checked.exact(alpha=alpha, beta=beta)
     tiled = checked.run_tiles(parts, alpha=alpha, beta=beta, over=None if beta else np.nan)
-    # Where Winograd's own tiles begin differs from the whole, so its errors there are no measure of these.
+    # Winograd's own tiles begin elsewhere than in the undivided run, whose error is therefore no bound.
     worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for _, algorithm in parts)
     assert np.linalg.norm(tiled - exact) <= 2 * worst
 
 
 def runnable(engine: Engine, kernel: Kernel, steps: int) -> list[str]:
-    """Names of the algorithms that run a tile."""
+    """Return the names of the algorithms that run a tile."""
     found = engine.enumerate(tile_kernel(kernel, steps))
     return [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
 

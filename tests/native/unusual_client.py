@@ -1,9 +1,9 @@
-"""Programs that use cuDNN in unusual but legal ways, one process each, on buffers whose ends are watched.
+"""Programs that use cuDNN in unusual but legal ways, on buffers that notice writes behind their end.
 
     python unusual_client.py LIBRARY SCENARIO [JSON]
 
-runs the function of that name with the keyword arguments of the JSON, and prints as JSON what the program
-saw: the status, the workspace that it brought, how many bytes behind it were written, and the output.
+runs the function of that name with the keyword arguments of the JSON. It prints as JSON the status, the size
+of the workspace, the number of bytes written behind it, and the sum of the absolute outputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from graph_abi import CONSTANTS, Library
 from graph_client import Client as GraphClient
-from graph_operations import UIDS, Bytes, Descriptor, packed
+from graph_operations import UIDS, Bytes, Descriptor, packed_strides
 from graph_operations import shapes as graph_shapes
 from shim_client import OUTPUT, Client, Convolution, operands, pointer, to_bytes
 
@@ -29,7 +29,7 @@ Facts = dict[str, Any]
 
 @dataclass
 class Buffer:
-    """A workspace of `size` bytes with as many as it may need, and more, watched behind it."""
+    """A workspace of `size` bytes, followed by guard bytes that show an overrun."""
 
     size: int
     data: Bytes = field(init=False)
@@ -39,7 +39,7 @@ class Buffer:
 
     @property
     def overrun(self) -> int:
-        """Bytes behind the buffer that somebody wrote."""
+        """The number of guard bytes that were overwritten."""
         return int(np.count_nonzero(self.data[self.size :] != GUARD))
 
 
@@ -51,7 +51,7 @@ def memory_of(problem: Problem, pass_: str) -> dict[str, Bytes]:
     return memory
 
 
-def seen(problem: Problem, pass_: str, memory: dict[str, Bytes], buffer: Buffer) -> Facts:
+def facts_of(problem: Problem, pass_: str, memory: dict[str, Bytes], buffer: Buffer) -> Facts:
     output = memory[OUTPUT[pass_]].view(np.float32)
     facts = {"written": not np.isnan(output).any(), "size": float(np.abs(output).sum())}
     return {**facts, "overrun": buffer.overrun, "buffer": buffer.size}
@@ -77,12 +77,12 @@ def execute(
     return int(client.library.dll.cudnnBackendExecute(client.handle, plan, pack))
 
 
-def ran(
+def run_plan(
     client: GraphClient, problem: Problem, pass_: str, plan: Descriptor, buffer: Buffer, **more: Any
 ) -> Facts:
     memory = memory_of(problem, pass_)
     status = execute(client, plan, memory, buffer, **more)
-    return {"status": status, **seen(problem, pass_, memory, buffer)}
+    return {"status": status, **facts_of(problem, pass_, memory, buffer)}
 
 
 def graph_of(client: GraphClient, problem: Problem, pass_: str) -> Descriptor:
@@ -96,35 +96,35 @@ def config_size(client: GraphClient, config: Descriptor) -> int:
 
 
 def filtered(path: str, *, problem: str, pass_: str, engine: int, asks_again: bool) -> Facts:
-    """Takes a configuration by its workspace, builds a plan as cudnn-frontend does, and brings just that."""
+    """Choose a configuration by its workspace, plan like cudnn-frontend, and bring just that workspace."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     size = config_size(client, client.config(graph_of(client, described, pass_), engine))
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
     if asks_again:
         client.workspace(plan)
-    return ran(client, described, pass_, plan, Buffer(size))
+    return run_plan(client, described, pass_, plan, Buffer(size))
 
 
 def filtered_afterwards(path: str, *, problem: str, pass_: str, engine: int) -> Facts:
-    """Reads the workspace of a plan and then that of its configuration, and brings the smaller one."""
+    """Read the workspace of a plan and then that of its configuration, and bring the smaller one."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
     size = client.workspace(plan).size
     shown = client.show(plan, "EXECUTION_PLAN_ENGINE_CONFIG", "ENGINECFG")
-    return ran(client, described, pass_, plan, Buffer(min(size, config_size(client, shown))))
+    return run_plan(client, described, pass_, plan, Buffer(min(size, config_size(client, shown))))
 
 
 def unasked(path: str, *, problem: str, pass_: str, engine: int, size: int) -> Facts:
-    """Brings what it knows that the engine needs, and asks nobody."""
+    """Bring the workspace that the program knows the engine to need, without asking."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
-    return ran(client, described, pass_, plan, Buffer(size))
+    return run_plan(client, described, pass_, plan, Buffer(size))
 
 
 def smaller_mini_batch(
     path: str, *, problem: str, pass_: str, engine: int, mini_batch: int, asks: bool
 ) -> Facts:
-    """Brings the workspace of a large mini-batch to the plan of a small one."""
+    """Bring the workspace of a large mini-batch to the plan of a small one."""
     client, large = GraphClient(Library(path)), parse_descriptor(problem)[0]
     small = large.replace(mini_batch=mini_batch)
     plans = [
@@ -134,20 +134,20 @@ def smaller_mini_batch(
     plan = client.plan(client.config(graph_of(client, small, pass_), engine)) if asks else plans[1]
     if asks:
         client.workspace(plan)
-    return ran(client, small, pass_, plan, buffer)
+    return run_plan(client, small, pass_, plan, buffer)
 
 
 def through_text(path: str, *, problem: str, pass_: str, engine: int) -> Facts:
-    """Reads a plan's workspace and its text, and runs the plan that is made of the text."""
+    """Read the workspace and the JSON text of a plan, and run a plan that is made from the text."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
     size, text = client.workspace(plan).size, client.json(plan)
     client.check(client.library.dll.cudnnBackendDestroyDescriptor(plan))
-    return ran(client, described, pass_, client.plan_from_json(text), Buffer(size))
+    return run_plan(client, described, pass_, client.plan_from_json(text), Buffer(size))
 
 
 def initialized_tensor(path: str, *, problem: str, other: str, pass_: str, engine: int) -> Facts:
-    """Makes other tensors of the descriptors that a finalized graph was made of."""
+    """Initialize the tensor descriptors of a finalized graph again, for smaller tensors."""
     client = GraphClient(Library(path))
     described, smaller = (parse_descriptor(text)[0] for text in (problem, other))
     tensors = []
@@ -157,25 +157,25 @@ def initialized_tensor(path: str, *, problem: str, other: str, pass_: str, engin
         tensors.append(make(*arguments, **more))
         return tensors[-1]
 
-    client.tensor = remembered  # type: ignore[method-assign]  # to get hold of what operation() makes
+    client.tensor = remembered  # type: ignore[method-assign]  # records the tensors of operation()
     graph = graph_of(client, described, pass_)
     for tensor, (name, shape) in zip(tensors, graph_shapes(smaller).items(), strict=True):
         client.check(client.library.dll.cudnnBackendInitialize(tensor))
         for attribute, type_, values in (
             ("TENSOR_DATA_TYPE", "DATA_TYPE", [0]),
             ("TENSOR_DIMENSIONS", "INT64", shape),
-            ("TENSOR_STRIDES", "INT64", packed(shape, smaller.layout)),
+            ("TENSOR_STRIDES", "INT64", packed_strides(shape, smaller.layout)),
             ("TENSOR_UNIQUE_ID", "INT64", [UIDS[name]]),
             ("TENSOR_BYTE_ALIGNMENT", "INT64", [16]),
         ):
             client.check(client.library.set(tensor, attribute, type_, values))
         client.check(client.library.finalize(tensor))
     plan = client.plan(client.config(graph, engine))
-    return ran(client, described, pass_, plan, Buffer(client.workspace(plan).size))
+    return run_plan(client, described, pass_, plan, Buffer(client.workspace(plan).size))
 
 
 def reused_config(path: str, *, problem: str, other: str, pass_: str, engine: int) -> Facts:
-    """Lets cuDNN write a configuration for one graph over the one for another, and runs it."""
+    """Let cuDNN write a configuration for one graph over that of another graph, and run it."""
     client = GraphClient(Library(path))
     described, smaller = (parse_descriptor(text)[0] for text in (problem, other))
     config = client.config(graph_of(client, smaller, pass_), engine)
@@ -194,11 +194,11 @@ def reused_config(path: str, *, problem: str, other: str, pass_: str, engine: in
         )
     )
     plan = client.plan(config)
-    return ran(client, described, pass_, plan, Buffer(client.workspace(plan).size))
+    return run_plan(client, described, pass_, plan, Buffer(client.workspace(plan).size))
 
 
 def shown_config(path: str, *, problem: str, other: str, pass_: str, engine: int) -> Facts:
-    """Reads the configuration of a plan into a descriptor that was another, and makes a plan of it."""
+    """Read the configuration of a plan into a descriptor with another one, and make a plan of it."""
     client = GraphClient(Library(path))
     described, smaller = (parse_descriptor(text)[0] for text in (problem, other))
     config = client.config(graph_of(client, smaller, pass_), engine)
@@ -211,14 +211,14 @@ def shown_config(path: str, *, problem: str, other: str, pass_: str, engine: int
         )
     )
     again = client.plan(config)
-    return ran(client, described, pass_, again, Buffer(client.workspace(again).size))
+    return run_plan(client, described, pass_, again, Buffer(client.workspace(again).size))
 
 
 def unfinalized_pack(path: str, *, problem: str, pass_: str, engine: int) -> Facts:
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
     buffer = Buffer(client.workspace(plan).size)
-    return ran(client, described, pass_, plan, buffer, finalize=False)
+    return run_plan(client, described, pass_, plan, buffer, finalize=False)
 
 
 # The legacy API.
@@ -227,7 +227,7 @@ def unfinalized_pack(path: str, *, problem: str, pass_: str, engine: int) -> Fac
 def with_bias(
     convolution: Convolution, memory: dict[str, Bytes], algorithm: int, buffer: Buffer, activation: int
 ) -> int:
-    """y = activation(conv + bias); the z of cudnnConvolutionBiasActivationForward has a factor of 0."""
+    """Compute y = activation(conv + bias). z gets the factor 0."""
     client, problem = convolution.client, convolution.problem
     bias = client.tensor(problem, (1, problem.out_channels, *(1 for _ in problem.output)))
     function = client.create("ActivationDescriptor")
@@ -273,10 +273,11 @@ def legacy(
     size: int | None = None,
     math: int | None = None,
 ) -> Facts:
-    """Asks how much workspace an algorithm needs, brings it, and executes.
+    """Ask for the workspace of an algorithm, bring it, and execute.
 
-    It executes `mini_batch` samples instead of those that it asked for, or with bias and `activation`; it
-    brings `size` bytes without asking; or it sets the `math` type.
+    With `mini_batch` the program executes another number of samples than it asked for. With `activation` it
+    adds a bias and an activation. With `size` it brings that many bytes without asking. `math`
+    is its math type.
     """
     client, asked = Client(ctypes.CDLL(path)), parse_descriptor(problem)[0]
     convolution = Convolution(client, asked, pass_)
@@ -291,7 +292,7 @@ def legacy(
         status = run_in(convolution, memory, algorithm, buffer)
     else:
         status = with_bias(convolution, memory, algorithm, buffer, activation)
-    return {"status": status, **seen(described, pass_, memory, buffer)}
+    return {"status": status, **facts_of(described, pass_, memory, buffer)}
 
 
 SCENARIOS = {

@@ -1,4 +1,4 @@
-"""The host's CUDA runtime as one of two devices, on which work can seem to be captured."""
+"""Our CUDA runtime with two devices and simulated stream captures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ static int is_set(const char* variable) {{
   return text != NULL && *text != '\\0';
 }}
 
-/* Two threads, or none. */
+/* Waits until a second thread calls it too. Ends the process after a minute. */
 static void meet(void) {{
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   static pthread_cond_t both = PTHREAD_COND_INITIALIZER;
@@ -91,32 +91,33 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* exch
   *exchanged = before;
   return cudaSuccess;
 }}
-/* What a capture does not survive, of whatever thread unless this one's mode is relaxed. */
+/* Ends the process if CUDA would invalidate a capture: one of this thread, or, unless this thread's capture
+ * mode is relaxed, one of another thread. */
 static void allocate_or_free(void) {{
   if (capturing || (others && mode != cudaStreamCaptureModeRelaxed)) abort();
 }}
 cudaError_t cudaMalloc(void** device, size_t size) {{
   allocate_or_free();
-  if (is_set("MEET")) meet(); /* with this, measuring begins */
+  if (is_set("MEET")) meet(); /* measuring begins with an allocation */
   return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
 }}
 cudaError_t cudaFree(void* device) {{
   allocate_or_free();
   return ((cudaError_t(*)(void*))find("cudaFree"))(device);
 }}
-/* The same in any mode. */
+/* These invalidate a capture in any mode. */
 cudaError_t cudaDeviceSynchronize(void) {{ abort(); }}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, enum cudaMemcpyKind kind) {{ abort(); }}
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {{ abort(); }} /* which waits for the default stream */
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {{ abort(); }} /* it waits for the default stream */
 """
 
 
 def build_cudart(folder: Path) -> Path:
-    """The library, in a folder that LD_LIBRARY_PATH is to name; with set_capturing(on) for a thread and
-    set_others_capturing(on).
+    """Build the library into a folder for LD_LIBRARY_PATH.
 
-    With ONE_NAME set both devices have the first one's name; with MEET set, two threads measure at once, or
-    the process ends; with TRACE set, stderr says which events are recorded and waited for.
+    It has the functions set_capturing(on), for a thread, and set_others_capturing(on). With ONE_NAME set,
+    the devices have the same name. With MEET set, two threads measure at once, or the process ends. With
+    TRACE set, the library prints each event that is recorded or waited for.
     """
     own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
     others = []

@@ -1,4 +1,4 @@
-"""The host engine behind functions that are counted, may fail, and may say what NVIDIA's would say."""
+"""The host engine behind functions that count their calls, may fail, and may answer like NVIDIA's library."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SOURCE = """
 static atomic_int count, failing, sticky;
 static _Atomic(const char*) failed = "";
 
-/* The calls from now on are counted, and the `number`-th fails; if `all`, those that execute are counted, and
- * all from that one on fail. */
+/* Starts to count calls and lets the `number`-th fail. With `all` it counts only calls that execute, and lets
+ * all fail from the `number`-th on. */
 void fail_call(int number, int all) { count = 0; failing = number; sticky = all; }
 int calls(void) { return count; }
 const char* failed_call(void) { return failed; }
 
-/* Into the file CALLS, with the type of a descriptor that is created. */
+/* Appends a call to the file CALLS, with the type of the descriptor if the call creates one. */
 static void note(const char* name, int type) {
   static int file = -2;
   const char* path = getenv("CALLS");
@@ -37,7 +37,7 @@ static void note(const char* name, int type) {
   if (file == -2) file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   dprintf(file, "%s %d\\n", name, type);
 }
-/* Those of the graph API that exist. */
+/* The number of descriptors of the graph API that exist. */
 static atomic_int live;
 int live_descriptors(void) { return live; }
 
@@ -69,7 +69,7 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
   }
 }
 
-/* -1: it is no engine, or not finalized. */
+/* Returns the number of an engine, or -1 for any other descriptor or one that is not finalized. */
 static int64_t index_of(cudnnBackendDescriptor_t engine) {
   int64_t index = -1, got = 0;
   cudnnStatus_t (*read)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
@@ -79,7 +79,7 @@ static int64_t index_of(cudnnBackendDescriptor_t engine) {
   return index;
 }
 
-/* REFUSED_ENGINE, REFUSED_ALGORITHM: its number. */
+/* Returns whether a variable, REFUSED_ENGINE or REFUSED_ALGORITHM, names this number. */
 static int refuses(const char* variable, int64_t number) {
   const char* text = getenv(variable);
   return text != NULL && *text != '\\0' && number == atoi(text);
@@ -99,12 +99,12 @@ static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_
 """
 
 
-# A graph is made and launched in one.
+# The host engine makes no CUDA graphs: the wrapper executes the plan at once instead.
 CUDA_GRAPHS = """if (getenv("CUDA_GRAPHS") != NULL) *(void**)&real = find("cudnnBackendExecute");"""
 EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
 
 
-# What comes after a call.
+# The code after the call of the real function.
 AFTER = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
     "cudnnBackendCreateDescriptor": "live += status == 0;",
@@ -116,7 +116,7 @@ AFTER = {
 }
 
 
-def wrapper(result: str, name: str, parameters: str) -> str:
+def wrapper_source(result: str, name: str, parameters: str) -> str:
     names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
     fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
     type_ = "type" if name == "cudnnBackendCreateDescriptor" else "0"
@@ -135,22 +135,26 @@ def wrapper(result: str, name: str, parameters: str) -> str:
 
 
 def build_wrapper(folder: Path, *options: str) -> Path:
-    """The library, which finds the host engine by HOST_ENGINE.
+    """Build the library. The variable HOST_ENGINE names the host engine, other variables change answers:
 
-    With NONDETERMINISTIC set it says so of the filter gradient's ALGO_0, ENGINE_NOTES is what it says of the
-    graph API's engines, and with CUDA_GRAPHS it makes CUDA graphs, which are launched at once; with
-    `-DNO_HOST` it does not tell that it is no NVIDIA's. The function that REFUSED names fails, the engine
-    of number REFUSED_ENGINE is not finalized, and of the forward algorithm REFUSED_ALGORITHM no workspace is
-    told; CALLS names a file for `calls_in`.
+    - NONDETERMINISTIC: the filter gradient's ALGO_0 is reported as nondeterministic
+    - ENGINE_NOTES: numerical notes of the graph API's engines
+    - CUDA_GRAPHS: the functions of CUDA graphs succeed, and execute the plan at once
+    - REFUSED: the name of a function that fails
+    - REFUSED_ENGINE: the number of an engine that cannot be finalized
+    - REFUSED_ALGORITHM: the number of a forward algorithm for which GetWorkspaceSize fails
+    - CALLS: the file for `calls_in`
+
+    With the option `-DNO_HOST` the library hides that it is the host engine, and so passes for NVIDIA's.
     """
     source, library = folder / "wrapper.c", folder / "wrapper.so"
-    source.write_text(SOURCE + "".join(wrapper(*one) for one in host_abi.CUDNN))
+    source.write_text(SOURCE + "".join(wrapper_source(*one) for one in host_abi.CUDNN))
     compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parents[1]}", *options, source, "-o", library, "-ldl")
     return library
 
 
 def calls_in(file: Path) -> Counter[str]:
-    """How often each function was called; cudnnBackendCreateDescriptor for each type, by the type's name."""
+    """Count the calls of each function. Descriptors created by the graph API count by their type's name."""
     types = {
         str(number): name.removeprefix("BACKEND_").removesuffix("_DESCRIPTOR")
         for name, number in CONSTANTS.items()

@@ -1,5 +1,6 @@
-"""An engine whose times and workspaces are formulas, so that decisions can be foretold."""
+"""An engine whose times and workspaces are formulas, so that a test can compute the decision by hand."""
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,9 +54,23 @@ class FakeDivision:
     workspace: int
 
 
+@dataclass
+class FakeTimer:
+    engine: "FakeEngine"
+    kernel: Kernel
+
+    def measure(self, micro_batch: int, algorithm: str, workspace: int) -> tuple[float, float]:
+        kernel, scratch = self.kernel.at(micro_batch), FakeMemory(workspace)
+        times = self.engine.measure(kernel, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0)
+        return statistics.median(times), max(times) - min(times)
+
+
 @dataclass(frozen=True)
 class FakeAlgorithm:
-    """Milliseconds and bytes as functions of the mini-batch; its results are off by a factor of 1 + error."""
+    """An algorithm whose milliseconds and bytes are functions of the mini-batch.
+
+    Its results are the exact ones times 1 + error.
+    """
 
     time_ms: Callable[[int], float]
     workspace: Callable[[int], int] = lambda n: 0
@@ -83,7 +98,7 @@ class FakeEngine:
             "HUNGRY": FAST_AND_HUNGRY,
             "NONE": UNSUPPORTED,
         }
-        self.division_factor = 1.0  # how much slower a division is when it is run whole
+        self.division_factor = 1.0  # the time of a division run whole, relative to the sum of its parts
         self.calls: Counter[str] = Counter()
         self.interrupt_after: int | None = None
 
@@ -106,6 +121,9 @@ class FakeEngine:
         if parts > most_slices(kernel):
             return None
         return kernel.problem.w_elements * 6 if parts > most_slices_in_place(kernel) else 0
+
+    def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> FakeTimer:
+        return FakeTimer(self, kernel)
 
     def measure(self, kernel, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more) -> list[float]:
         if self.calls["measure"] == self.interrupt_after:

@@ -220,7 +220,7 @@ def networks(draw: st.DrawFn, names: st.SearchStrategy[str] = PLAIN_NAMES) -> Ne
                 (*(tensor.name for tensor in writes), *updated),
                 tuple(saves),
                 tuple(draw(st.lists(kernels(), max_size=2))),
-                draw(st.integers(0, 2**62)),
+                draw(st.integers(0, 2**60)),
             )
         )
     return Network(tuple(tensors), tuple(steps))

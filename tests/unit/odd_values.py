@@ -1,4 +1,4 @@
-"""Values in place of a size, an array, a factor and so on: with the same meaning, or with none."""
+"""Unusual values for each kind of argument: some mean the same as the plain value, others mean nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from mucudnn.plans.plan import Plan
 
 
 class Odd(NamedTuple):
-    """Makes a value anew for each call, from the plain one that it stands for where it is taken."""
+    """An unusual value for an argument. `make` builds it from the plain value, anew for each call.
+
+    A value that `is_taken` means the same as the plain one; any other has to be refused.
+    """
 
     name: str
     make: Callable[[Any], object]
@@ -44,7 +47,7 @@ class Index:
 
 
 class Failing:
-    """Fails at whatever it is asked for."""
+    """An object each of whose methods raises an error."""
 
     def _fail(self, *_: object, **__: object) -> Any:
         raise RuntimeError("this always fails\nin two lines")
@@ -56,7 +59,10 @@ class Failing:
 
 
 class Described:
-    """An array with an array interface alone, in which something is changed or, with LEFT_OUT, missing."""
+    """An array with an array interface and nothing else.
+
+    `changes` replace entries of the interface; LEFT_OUT removes one.
+    """
 
     def __init__(self, values: np.ndarray, **changes: object) -> None:
         self.values = values
@@ -103,7 +109,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def changed(sizes: tuple[int, ...], first: object) -> tuple[object, ...]:
+def with_first_size(sizes: tuple[int, ...], first: object) -> tuple[object, ...]:
     return (first, *sizes[1:])
 
 
@@ -159,7 +165,7 @@ SIZE = (
 
 
 def sizes(dims: int) -> tuple[Odd, ...]:
-    """In place of a stride, padding or dilation."""
+    """Return unusual values for a stride, padding or dilation."""
     return (
         *SIZE,
         *taken(
@@ -196,16 +202,16 @@ SHAPE = (
         number=lambda v: v[0],
         floats=lambda v: tuple(map(float, v)),
         array_of_floats=lambda v: np.array(v, float),
-        one_float=lambda v: changed(v, float(v[0])),
+        one_float=lambda v: with_first_size(v, float(v[0])),
         one_bool=lambda v: (*v[:-1], True),
         texts=lambda v: tuple(map(str, v)),
         an_axis_too_many=lambda v: (*v, 1),
         an_axis_too_few=lambda v: v[:-1],
         empty=lambda _: (),
-        other=lambda v: changed(v, v[0] + 2),
-        zero=lambda v: changed(v, 0),
-        negative=lambda v: changed(v, -v[0]),
-        beyond_int64=lambda v: changed(v, 2**70),
+        other=lambda v: with_first_size(v, v[0] + 2),
+        zero=lambda v: with_first_size(v, 0),
+        negative=lambda v: with_first_size(v, -v[0]),
+        beyond_int64=lambda v: with_first_size(v, 2**70),
     ),
 )
 
@@ -320,9 +326,9 @@ ARRAY = (
         type_none=lambda v: Described(v, typestr=None),
         shape_none=lambda v: Described(v, shape=None),
         shape_text=lambda v: Described(v, shape=tuple(map(str, v.shape))),
-        shape_negative=lambda v: Described(v, shape=changed(v.shape, -2)),
-        shape_float=lambda v: Described(v, shape=changed(v.shape, 2.0)),
-        shape_beyond=lambda v: Described(v, shape=changed(v.shape, 2**70)),
+        shape_negative=lambda v: Described(v, shape=with_first_size(v.shape, -2)),
+        shape_float=lambda v: Described(v, shape=with_first_size(v.shape, 2.0)),
+        shape_beyond=lambda v: Described(v, shape=with_first_size(v.shape, 2**70)),
         strides_short=lambda v: Described(v, strides=(4,)),
         strides_text=lambda v: Described(v, strides="packed"),
         described_masked=lambda v: Described(v, mask=np.ones(v.shape, bool)),

@@ -1,4 +1,4 @@
-"""Arrays are taken from any library, and what cannot be taken is named."""
+"""The array functions take arrays of any library; an error names the argument that they cannot take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 
 
 class OnlyDLPack:
-    """An array of a library that is not known, with the array API."""
+    """An array of a library that mucudnn does not know, with DLPack and the array API."""
 
     def __init__(self, values: np.ndarray, **options: object) -> None:
         self.values, self.dtype, self.shape = values, values.dtype, values.shape
@@ -55,7 +55,7 @@ class OnlyDLPack:
 
 
 class OldDLPack(OnlyDLPack):
-    """Of DLPack 0, whose capsules have no versions; without the array API."""
+    """An array that speaks DLPack 0, whose capsules have no versions. It lacks the array API."""
 
     __array_namespace__ = None
 
@@ -76,7 +76,7 @@ class OnGpu:
 
 
 class Described:
-    """An array with an array interface alone, in which something is changed or left out."""
+    """An array with an array interface and nothing else. `changes` replace its entries or leave them out."""
 
     def __init__(self, values: np.ndarray, **changes: object) -> None:
         self.values = values

@@ -1,4 +1,4 @@
-"""How `python -m bench.gpu` keeps what it measures, and what its summary says of it."""
+"""`python -m bench.gpu` keeps each record that it measures, and its summary shows them."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -35,7 +35,7 @@ KERNELS = {
     *("alexnet:conv2", "alexnet:conv3", "resnet50:layer1.0.conv2", "resnet50:conv1"),
     *("deepbench:conv9", "deepbench:conv19"),
 }  # fmt: skip
-ALGORITHMS = {  # with tensor cores, and without
+ALGORITHMS = {  # the first uses tensor cores
     "eng28_k2=1": FakeAlgorithm(lambda n: 0.01 + 0.01 * n, lambda n: n * MIB),
     "eng0": FakeAlgorithm(lambda n: 0.1 * n),
     "FFT": FakeAlgorithm(lambda n: 0.05 * n, lambda n: n * MIB),
@@ -43,15 +43,15 @@ ALGORITHMS = {  # with tensor cores, and without
 }
 
 
-class Few(Setting):
-    """What is measured on a GPU, of a few kernels alone."""
+class FewKernels(Setting):
+    """The setting of a GPU, reduced to a few kernels."""
 
     def kernels(self, network: str, column: str, passes: tuple[str, ...]) -> list[Kernel]:
         return [k for k in super().kernels(network, column, passes) if k.name in KERNELS]
 
 
 class Memory:
-    """Of which nothing is read."""
+    """Device memory that no test reads, so that it needs no storage."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -61,7 +61,7 @@ class Memory:
 
 
 class Gpu(FakeEngine):
-    """Made up."""
+    """A fake engine that says it is cuDNN on an H200. Its memory can be full."""
 
     kind, device, library = "cudnn", "NVIDIA H200, compute capability 9.0", "cuDNN 9.19.0"
     available_memory = 2**37
@@ -82,7 +82,7 @@ class Gpu(FakeEngine):
 
     def accumulator_size(self, kernel: Kernel, parts: int) -> Any:
         needed = super().accumulator_size(kernel, parts)
-        return 0 if needed == 0 else None  # as on cuDNN, which cannot sum
+        return 0 if needed == 0 else None  # None: cuDNN has no kernel that sums 16-bit slices in fp32
 
     def prepare(self, kernel: Kernel, parts: Sequence) -> Any:
         needed = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
@@ -90,7 +90,7 @@ class Gpu(FakeEngine):
 
 
 def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -> dict[str, Any]:
-    """What PyTorch would have printed."""
+    """Return the JSON that a PyTorch program of the bench would have printed."""
     stock, versions = how == "stock", {"torch": "2.11.0+cu130", "cudnn": "91900", "tf32": True, "drop_in": []}
     if module.endswith("torch_convolution"):
         sizes = arguments[arguments.index("--batches") + 1].split(",")
@@ -114,7 +114,7 @@ def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -
 
 
 @pytest.fixture(autouse=True)
-def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cliff, training, checks):
         monkeypatch.setattr(module, "call", program)
     errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
@@ -130,12 +130,15 @@ def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(
     folder: Path, *parts: str, engine: Gpu | None = None, failing: Sequence[str] = ()
 ) -> list[Record]:
-    """The records of a run of these parts; cases whose name contains one of `failing` meet a full memory."""
+    """Run these parts of the bench and return the records.
+
+    A case whose name contains one of `failing` finds the memory full.
+    """
     for part in parts:
-        with Run(folder, Few(**vars(GPU)), 600) as run:
+        with Run(folder, FewKernels(**vars(GPU)), 600) as run:
             gpu = run.__dict__["engine"] = engine or Gpu()
             append(run.records, {**MACHINE, "part": part})
-            run.measure(spoiled(case, gpu, failing) for case in PARTS[part][0](run))
+            run.measure(with_full_memory(case, gpu, failing) for case in PARTS[part][0](run))
             append(
                 run.records,
                 Record("clocks", part, "SM clock, median", 1980, "MHz", {"clocks.sm, MHz": [1200, 1980]}),
@@ -146,7 +149,7 @@ def measured(
     return [record for _, record in read(folder / "gpu.jsonl")]
 
 
-def spoiled(case: Case, gpu: Gpu, failing: Sequence[str]) -> Case:
+def with_full_memory(case: Case, gpu: Gpu, failing: Sequence[str]) -> Case:
     def measure() -> Iterator[Record]:
         gpu.full = any(name in case.name for name in failing)
         yield from case.measure()

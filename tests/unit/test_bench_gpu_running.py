@@ -1,4 +1,4 @@
-"""How `python -m bench.gpu` stays in its time, and what it does with what crashes, hangs and is killed."""
+"""`python -m bench.gpu` stays in its time and goes on after a part that crashes, hangs or is killed."""
 
 import gzip
 import os
@@ -41,7 +41,7 @@ def raising(name: str, error: BaseException) -> Case:
 
 
 def cases_of(run: Run) -> list[tuple[str, bool]]:
-    """Which were kept, in their order, and whether they failed."""
+    """Return the name of each recorded case in order, and whether the case failed."""
     return [(record.case, record.metric == FAILED) for _, record in read(run.records)]
 
 
@@ -60,7 +60,7 @@ def test_a_case_in_which_the_process_ended_is_a_failure_and_comes_last(tmp_path:
     with pytest.raises(SystemExit), Run(tmp_path, HOST, 60) as run:
         run.measure(iter([raising("a", SystemExit(1)), case("b")]))
     assert not run.store.at_work.exists()
-    run.store.at_work.write_text('["theme", "b"]')  # as a crash leaves it
+    run.store.at_work.write_text('["theme", "b"]')  # a crash would leave this file
     with Run(tmp_path, HOST, 60) as run:
         run.measure(iter([case("b"), case("c"), case("d")]))
         assert cases_of(run) == [("b", True), ("c", False), ("d", False), ("b", False)]
@@ -181,7 +181,7 @@ def test_what_is_stopped_takes_along_what_it_has_started(
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_captured(["sh", "-c", f"exec 3>{held}; tail -f /dev/null & printf started >&3; wait"], 60)
-    assert poll.poll(60_000) == [(reader, select.POLLHUP)]  # nobody is left who holds the other end
+    assert poll.poll(60_000) == [(reader, select.POLLHUP)]  # no process holds the other end
     os.close(reader)
 
 
@@ -273,6 +273,6 @@ printf '1980, 60, 650.5\\n1200, 65, 700\\n1980, [N/A], 690\\n'; echo > {printed}
     )
     assert driver.state()["clocks.max.sm"] == "1980 MHz"
     with driver.watching("cliff") as clocks:
-        printed.read_text()  # waits for it
+        printed.read_text()  # waits until nvidia-smi has begun
     details = {"clocks.sm, MHz": [1200, 1980], "temperature.gpu, °C": [60, 65], "power.draw, W": [650.5, 700]}
     assert clocks == [Record("clocks", "cliff", "SM clock, median", 1980, "MHz", details)]

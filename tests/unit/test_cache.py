@@ -172,7 +172,7 @@ def test_an_older_version_is_set_aside_and_never_deleted(path: Path, problem: Pr
     for size in (1, 2):
         with Cache.open(path) as cache:
             cache.add(HERE, Kernel(problem, "forward"), measurement(size))
-            cache.query("PRAGMA user_version = 0")  # there is none older than 1 yet
+            cache.query("PRAGMA user_version = 0")  # older than any real version: 1 was the first
         with Cache.open(path, listener=listener) as cache:
             assert cache.machines() == []
             cache.add(HERE, Kernel(problem, "forward"), measurement(9))
@@ -304,7 +304,7 @@ def test_an_empty_file_becomes_a_cache(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    path = tmp_path / "file" / "cache.sqlite"  # even root cannot make this
+    path = tmp_path / "file" / "cache.sqlite"  # its parent is a file, so even root cannot create it
     with pytest.raises(UnwritableError, match="cannot be written"):
         Cache.open(path)
     with Cache.in_memory(path) as cache:

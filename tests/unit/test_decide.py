@@ -18,16 +18,16 @@ def kernel(
     return Kernel(parse_descriptor(f"{dtype}:mb{batch}_ic4ih5_oc4_kh3")[0], pass_, name, count)
 
 
-def lean(size: int, accumulator: int = 0) -> Measurement:
+def lean_row(size: int, accumulator: int = 0) -> Measurement:
     return Measurement(size, "LEAN", SUCCESS, 0, "", 2.0 * size, 0.1, accumulator)
 
 
-def hungry(size: int, accumulator: int = 0) -> Measurement:
+def hungry_row(size: int, accumulator: int = 0) -> Measurement:
     return Measurement(size, "HUNGRY", SUCCESS, size * MiB, "", 0.5 + size, 0.1, accumulator)
 
 
 def rows(*sizes: int, accumulator: int = 0) -> list[Measurement]:
-    return [measure(size, accumulator) for size in sizes for measure in (lean, hungry)]
+    return [measure(size, accumulator) for size in sizes for measure in (lean_row, hungry_row)]
 
 
 SIZES = (1, 2, 4, 8)
@@ -68,7 +68,7 @@ def test_division_grants_each_kernel_its_part_of_the_total() -> None:
 
 def test_undivided_is_missing_where_it_does_not_fit() -> None:
     (decision,) = decide(
-        table({kernel(): [hungry(size) for size in SIZES]}), "power_of_two", Limits(workspace=MiB)
+        table({kernel(): [hungry_row(size) for size in SIZES]}), "power_of_two", Limits(workspace=MiB)
     )
     assert decision.undivided is None
     assert parts(decision.divided) == [(1, "HUNGRY")] * 8
@@ -78,7 +78,7 @@ def test_undivided_is_missing_where_it_does_not_fit() -> None:
     ("limits", "least"), [(Limits(workspace=MiB - 1), f"{MiB} bytes"), (Limits(total=0), f"{2 * MiB} bytes")]
 )
 def test_where_nothing_fits_the_kernel_and_the_least_workspace_are_named(limits: Limits, least: str) -> None:
-    measured = {kernel(name="conv9", count=2): [hungry(size) for size in SIZES]}
+    measured = {kernel(name="conv9", count=2): [hungry_row(size) for size in SIZES]}
     with pytest.raises(NothingFitsError, match=f"(?s)(conv9.*{least}|{least}.*conv9)") as caught:
         decide(table(measured), "power_of_two", limits)
     assert caught.value.exit_code == 3

@@ -21,7 +21,8 @@ def problems(draw: st.DrawFn) -> Problem:
     groups = draw(st.integers(1, 4))
     input_, kernel, dilation = draw(sizes), draw(sizes), draw(sizes)
     extent = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    least = [max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True)]  # else there is no output
+    # With less padding the output would be empty.
+    least = [max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True)]
     return Problem(
         mini_batch=draw(st.integers(1, 1024)),
         in_channels=groups * draw(st.integers(1, 99)),

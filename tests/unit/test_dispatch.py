@@ -1,4 +1,4 @@
-"""What runs for a call: decided once, kept in the cache, within the limit, or as a plan says."""
+"""The choice for an array call: decided once, kept in the cache, within the limit, or taken from a plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HALVES = Configuration((MicroConfiguration(4, "IMPLICIT_GEMM", 2.0, 0),) * 2)
 PLAN = Plan({}, (PlanKernel(KERNEL, 1, WHOLE, (HALVES, WHOLE)),))
 
 
-def measured(path: Path) -> dict[int, set[str]]:
+def measured_algorithms(path: Path) -> dict[int, set[str]]:
     with Cache.read_only(path) as cache:
         (machine,) = cache.machines()
         found: dict[int, set[str]] = {}
@@ -53,7 +53,7 @@ def test_a_kernel_is_measured_once_and_then_taken_from_the_process(
     monkeypatch: pytest.MonkeyPatch, cache_path: Path
 ) -> None:
     first = prepared(CALL)
-    assert set(measured(cache_path)) == {1, 2, 4, 8}
+    assert set(measured_algorithms(cache_path)) == {1, 2, 4, 8}
     monkeypatch.setattr(dispatch, "benchmark", None)
     assert prepared(CALL) is first
 
@@ -71,7 +71,8 @@ def test_another_process_takes_it_from_the_cache(
 
 
 def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited = CALL._replace(workspace="100KiB")  # above which there is an algorithm, so that tiles are tried
+    # One algorithm needs more than this limit even for one sample, so tiles are tried too.
+    limited = CALL._replace(workspace="100KiB")
     first = prepared(limited)
     monkeypatch.setattr(dispatch, "_prepared", {})
     monkeypatch.setattr(Engine, "enumerate", None)
@@ -88,10 +89,10 @@ def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
 
 def test_what_does_not_fit_the_limit_is_not_even_measured(cache_path: Path) -> None:
     prepared(CALL._replace(workspace=0))
-    assert measured(cache_path)[8] >= {"IMPLICIT_GEMM"}
-    assert "GEMM" not in measured(cache_path)[8]
+    assert measured_algorithms(cache_path)[8] >= {"IMPLICIT_GEMM"}
+    assert "GEMM" not in measured_algorithms(cache_path)[8]
     prepared(CALL._replace(workspace="none"))
-    assert "GEMM" in measured(cache_path)[8]
+    assert "GEMM" in measured_algorithms(cache_path)[8]
 
 
 def test_the_limit_of_the_environment_holds_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +149,7 @@ def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
 
 
 class OtherPath(os.PathLike[str]):
-    """A path of another library."""
+    """A path that is neither a str nor a pathlib.Path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -247,12 +248,12 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
 
 
 @pytest.fixture
-def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def four_remembered_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_MOST", 4)
     monkeypatch.setattr(dispatch, "_older", {})
 
 
-@pytest.mark.usefixtures("little_room")
+@pytest.mark.usefixtures("four_remembered_calls")
 def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> None:
     in_use = prepared(CALL, PLAN)
     for limit in range(10_000_000, 10_000_050):
@@ -261,7 +262,7 @@ def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> No
         assert len(dispatch._prepared) + len(dispatch._older) <= 8
 
 
-@pytest.mark.usefixtures("little_room")
+@pytest.mark.usefixtures("four_remembered_calls")
 def test_what_was_forgotten_is_decided_again_as_it_was() -> None:
     limits = [0, 70_000, "none"] * 2
     calls = [CALL._replace(workspace=limit, x=(size, *X.shape[1:])) for size in (8, 4, 2) for limit in limits]

@@ -1,4 +1,4 @@
-"""What mucudnn reads out of ELF files, held against what the compiler was asked to write into them."""
+"""The ELF reader finds names, needs and exports as the compiler was asked to write them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_read_or_named_and_nothing_else(
     library: Path, damaged: Path, data: st.DataObject
 ) -> None:
     content = bytearray(library.read_bytes())
-    table = int.from_bytes(content[40:48], "little")  # damage there leads furthest astray
+    table = int.from_bytes(content[40:48], "little")  # the offset of the section headers
     place = st.one_of(
         st.integers(4, 63), st.integers(table, len(content) - 8), st.integers(0, len(content) - 8)
     )
@@ -95,5 +95,5 @@ def test_a_damaged_file_is_read_or_named_and_nothing_else(
         size = data.draw(st.sampled_from([1, 2, 8]))
         content[at : at + size] = value.to_bytes(8, "little")[:size]
     damaged.write_bytes(content)
-    with suppress(NotElfError):  # the one way in which it may be refused
+    with suppress(NotElfError):  # any other exception fails the test
         assert all(isinstance(name, str) for name in read_elf(damaged).exports)

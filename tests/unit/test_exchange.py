@@ -1,4 +1,4 @@
-"""Rows leave a cache and come into another one: as JSON lines, and by merging."""
+"""Rows move from one cache to another: as JSON lines, and by merging."""
 
 import json
 from importlib import resources
@@ -35,7 +35,7 @@ def measurement(size: int = 4, median: float | None = 1.5, algorithm: str = "ALG
     return Measurement(size, algorithm, "CUDNN_STATUS_SUCCESS", 100, "deterministic", median, 0.1, 0)
 
 
-def filled(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
+def fill_cache(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
     with Cache.open(path) as cache:
         for size in sizes or (4,):
             cache.add(machine, KERNEL, measurement(size))
@@ -65,7 +65,7 @@ def enumeration(candidates: str) -> str:
 
 
 def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
-    rows = filled(tmp_path / "one.sqlite", HERE, 1, 2, 4)
+    rows = fill_cache(tmp_path / "one.sqlite", HERE, 1, 2, 4)
     lines = list(format_rows(rows))
     assert json.loads(lines[0]) == {"kind": "header", "schema": SCHEMA}
     with Cache.open(tmp_path / "other.sqlite") as other:
@@ -88,13 +88,13 @@ def test_that_a_device_cannot_sum_slices_is_exported_and_imported(tmp_path: Path
 
 
 def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
-    rows = filled(tmp_path / "one.sqlite")
+    rows = fill_cache(tmp_path / "one.sqlite")
     with Cache.open(tmp_path / "other.sqlite") as other:
         assert [other.merge(rows), other.merge(rows)] == [3, 0]
 
 
 def test_files_after_one_another_are_one_file(tmp_path: Path) -> None:
-    one, other = (list(format_rows(filled(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
+    one, other = (list(format_rows(fill_cache(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
     with Cache.open(tmp_path / "both.sqlite") as both:
         assert both.merge(parse_rows(one + other, "a file")) == 6
         assert both.machines() == [HERE, THERE]
@@ -181,7 +181,7 @@ def test_a_newer_schema_is_refused() -> None:
 def system(tmp_path: Path) -> SystemDatabase:
     folder = tmp_path / "system"
     folder.mkdir()
-    rows = filled(tmp_path / "measured.sqlite", HERE, 2, 4)
+    rows = fill_cache(tmp_path / "measured.sqlite", HERE, 2, 4)
     (folder / file_name(HERE)).write_text("".join(format_rows(rows)))
     return SystemDatabase(folder)
 

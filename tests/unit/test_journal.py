@@ -1,4 +1,4 @@
-"""What drop-ins wrote down becomes rows of the cache."""
+"""The journal that drop-ins write becomes rows of the cache."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def convolution(
 
 
 def resnet(blocks: list[int], *, bottleneck: bool) -> Iterator[tuple[object, ...]]:
-    """torchvision.models.resnet: `_make_layer` and the two blocks, for 224 x 224 images."""
+    """Yield the convolutions of torchvision.models.resnet (`_make_layer`, both blocks), 224 x 224 images."""
     yield convolution(3, 224, 64, 7, 2, 3)
     planes_in, size = 64, 56
     expansion = 4 if bottleneck else 1
@@ -60,7 +60,7 @@ def resnet(blocks: list[int], *, bottleneck: bool) -> Iterator[tuple[object, ...
 
 
 def vgg(configuration: list[int | str]) -> Iterator[tuple[object, ...]]:
-    """torchvision.models.vgg: `make_layers`, for 224 x 224 images."""
+    """Yield the convolutions of torchvision.models.vgg (`make_layers`) for 224 x 224 images."""
     channels, size = 3, 224
     for entry in configuration:
         if isinstance(entry, int):
@@ -107,7 +107,7 @@ def test_alexnet_has_the_parameters_of_torchvision() -> None:
     kernels = read_kernels("alexnet", Flags(), FORWARD)
     weights = sum(kernel.problem.w_elements for kernel in kernels)
     biases = sum(kernel.problem.out_channels for kernel in kernels)
-    assert weights + biases == 2_469_696  # of the features, without the classifier
+    assert weights + biases == 2_469_696  # the features alone, without the classifier
 
 
 def test_cosmoflow_has_the_seven_million_parameters_of_its_paper() -> None:

@@ -1,4 +1,4 @@
-"""Where libcudnn.so.9 files are found, and what is known of them."""
+"""mucudnn finds the libcudnn.so.9 files of a machine and says what it knows of each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mucudnn.measuring.engines import chosen_library
 
 @pytest.fixture(autouse=True)
 def no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with no cuDNN."""
+    """Make the machine look like one without cuDNN."""
     monkeypatch.delenv("MUCUDNN_LIBRARY", raising=False)
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     monkeypatch.setattr(metadata, "distributions", list)
-    answer_of_ldconfig(monkeypatch, "")
+    set_answer_of_ldconfig(monkeypatch, "")
 
 
-def answer_of_ldconfig(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def set_answer_of_ldconfig(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     def run_child(command: list[str]) -> subprocess.CompletedProcess[str]:
         assert command == ["ldconfig", "-p"]
         return subprocess.CompletedProcess(command, 0, text, "")
@@ -80,7 +80,7 @@ def test_packages_the_search_path_and_the_loaders_cache_are_looked_at(
     monkeypatch.setattr(metadata, "distributions", lambda: [metadata.Distribution.at(information)])
     searched, cached = library_in(tmp_path / "searched"), library_in(tmp_path / "cached")
     monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'missing'}:{searched.parent}")
-    answer_of_ldconfig(
+    set_answer_of_ldconfig(
         monkeypatch, f"\tlibcudnn.so.9 (libc6,x86-64) => {cached}\n\tlibc.so.6 => /lib/libc.so.6\n"
     )
     assert find_libraries() == [
@@ -139,7 +139,7 @@ def test_the_shim_is_preloaded_once_and_behind_the_others(there: dict[str, str],
         ({}, str(SHIM.parent)),
         ({"LD_LIBRARY_PATH": ""}, str(SHIM.parent)),
         ({"LD_LIBRARY_PATH": "/a:/b"}, f"{SHIM.parent}:/a:/b"),
-        ({"LD_PRELOAD": str(SHIM), "LD_LIBRARY_PATH": "/a"}, "/a"),  # as some program before has changed it
+        ({"LD_PRELOAD": str(SHIM), "LD_LIBRARY_PATH": "/a"}, "/a"),  # a program has changed the path since
     ],
 )
 def test_the_shims_folder_is_looked_into_first(there: dict[str, str], expected: str) -> None:

@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "shim": {"abi", "core", "cudnn"},
     "bindings": {"core", "cudnn"},
 }
-# Inside the drop-in: `state` and its neighbours stand between the decisions and the graph API.
+# Inside the drop-in, `state` and the files beside it stand between the decisions and the graph API.
 SHIM_MAY_INCLUDE = {
     "decisions": {"decisions"},
     "graph": {"graph", "decisions", "state", "execution", "workspace_answers"},

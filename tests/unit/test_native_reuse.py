@@ -1,4 +1,4 @@
-"""The drop-in decides by dynamic programming of its own, which agrees with the solver's."""
+"""The drop-in's own dynamic programming, in C++, agrees with that of the Python solver."""
 
 from __future__ import annotations
 

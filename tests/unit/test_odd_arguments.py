@@ -1,7 +1,7 @@
-"""Whatever the array functions are given, they compute what is meant or raise a MucudnnError.
+"""The array functions compute the right result for any arguments, or raise a MucudnnError.
 
-A call ends in the same way whether or not its kernel has been decided. TEST_LONG is the number of examples to
-try, each of which makes four calls.
+A call ends in the same way whether or not its kernel has been decided before. TEST_LONG is the
+number of examples to try; each example makes four calls.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ READ = {"forward": ("x", "w"), "backward_data": ("y", "w"), "backward_filter": (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def whole_kernels_alone(one_cache: None) -> Iterator[None]:
+def undivided_kernels_only(one_cache: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUCUDNN_BATCH_POLICY", "undivided")
-        patch.setattr(Engine, "bytes_beyond_caches", 0)  # little memory will do: the times do not matter
+        patch.setattr(Engine, "bytes_beyond_caches", 0)  # small buffers do: times do not matter here
         patch.setattr(dispatch, "_older", {})
         yield
 
@@ -60,7 +60,7 @@ def dims_of(problem: Problem) -> int:
 
 
 def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
-    """Channels first, with two spatial dimensions."""
+    """Return the three tensors with random values, channels first, with two spatial dimensions."""
     numbers = np.random.default_rng(1)
     shapes = {
         "x": (problem.mini_batch, problem.in_channels, *problem.input),
@@ -71,7 +71,7 @@ def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def in_layout(problem: Problem, tensor: np.ndarray) -> np.ndarray:
-    """The tensor as the functions take it."""
+    """Return the tensor with the layout and the number of axes that the array functions take."""
     if dims_of(problem) == 1:
         tensor = tensor[:, :, 0]
     return tensor if problem.layout == "nchw" else np.ascontiguousarray(np.moveaxis(tensor, 1, -1))
@@ -114,7 +114,7 @@ def calls(draw: st.DrawFn) -> tuple[Problem, str, float, float, dict[str, Odd]]:
 
 
 def outcome(pass_: str, arguments: dict[str, Any]) -> tuple[str, str] | np.ndarray:
-    """The type and text of a MucudnnError, or else the result."""
+    """Return the result of a call, or the type and text of the MucudnnError that it raises."""
     given = dict(arguments)
     positional = [given.pop(name) for name in (*READ[pass_], "shape") if name in given]
     try:
@@ -133,12 +133,13 @@ def test_a_call_with_odd_arguments_is_right_or_refused_whether_or_not_it_is_deci
     problem, pass_, alpha, beta, odd = call
 
     def arguments(values: dict[str, Odd]) -> dict[str, Any]:
-        """Made anew: some values can be used once, and `out` is written."""
+        """Return new arguments: some odd values can be used only once, and a call overwrites `out`."""
         plain = plain_arguments(problem, pass_, alpha, beta)
         return plain | {name: value.make(plain[name]) for name, value in values.items()}
 
     meant = {name: value for name, value in odd.items() if value.is_taken}
-    # Numbers and tuples of numbers are different keys of decisions; odd values equal the one or the other.
+    # The memo of decisions has different keys for 1 and (1, 1), and an odd value may equal either. So both
+    # forms are decided before the odd call is made again.
     tuples = {name: (arguments({})[name],) * dims_of(problem) for name in ("stride", "padding", "dilation")}
     dispatch._prepared.clear()
     cold = outcome(pass_, arguments(odd))
@@ -147,7 +148,7 @@ def test_a_call_with_odd_arguments_is_right_or_refused_whether_or_not_it_is_deci
     if len(meant) == len(odd):
         results += [cold, warm]
     else:
-        assert isinstance(cold, tuple), "taken"
+        assert isinstance(cold, tuple), "the function took a value that it has to refuse"
         assert warm == cold
         assert "\n" not in cold[1]
         assert len(cold[1]) < 400

@@ -53,7 +53,7 @@ def run(path: Path, engine: FakeEngine, listener: Listener | None = None, **opti
 def test_everything_is_measured_once_and_then_kept(path: Path) -> None:
     engine = FakeEngine()
     first = run(path, engine)
-    # Two kernels, four sizes, two algorithms that run; and two comparisons.
+    # Two kernels at four sizes with two algorithms that run, and one comparison for each kernel.
     assert first.new_measurements == 2 * 4 * 2 + 2
     measured = engine.calls["measure"]
     second = run(path, engine)
@@ -63,7 +63,7 @@ def test_everything_is_measured_once_and_then_kept(path: Path) -> None:
 
 
 def test_what_can_run_is_asked_for_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeMemory, "fill_random", lambda *_: None)  # of gigabytes
+    monkeypatch.setattr(FakeMemory, "fill_random", lambda *_: None)  # it would fill gigabytes
     kernels = read_kernels("resnet50", Flags(batch=256), PASSES)
     engine = FakeEngine()
     run(path, engine, kernels=kernels, limits=Limits(workspace=512 * MiB), run=False)
@@ -228,12 +228,12 @@ def test_what_another_process_compared_meanwhile_is_not_compared_again(path: Pat
         def compare(self, *arguments: Any, **options: Any) -> list[list[float]]:
             if self.calls["compare"] == 0:
                 self.calls["compare"] += 1
-                run(path, FakeEngine(), kernels=KERNELS[1:])  # as another process would
+                run(path, FakeEngine(), kernels=KERNELS[1:])  # this stands for another process
             return super().compare(*arguments, **options)
 
     late = Late()
     assert run(path, late).new_measurements == 2 * 4 * 2 + 1
-    assert late.calls["compare"] == 2  # one more in this count, for the process between
+    assert late.calls["compare"] == 2  # one of the two stands for the other process
 
 
 def test_a_replay_of_several_machines_asks_which(path: Path) -> None:
@@ -251,7 +251,7 @@ def test_an_interrupt_keeps_what_was_measured(path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(path, engine)
     engine.interrupt_after = None
-    assert run(path, engine).new_measurements == 2 * 4 * 2 + 2 - 6 + 1  # one went into the forecast
+    assert run(path, engine).new_measurements == 2 * 4 * 2 + 2 - 6 + 1  # one of the six was the forecast's
 
 
 def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: Path) -> None:
@@ -275,7 +275,7 @@ def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(pa
         dead = False
 
         @property
-        def available_memory(self) -> int:  # type: ignore[override]  # which is a constant elsewhere
+        def available_memory(self) -> int:  # type: ignore[override]  # the base class has a constant
             if self.dead:
                 raise EngineError("cudaMemGetInfo: an illegal memory access was encountered")
             return 2**34
@@ -328,7 +328,7 @@ def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_cache_of_each_version_is_still_read(version: int) -> None:
-    """Read files that earlier versions wrote. They stay as they are when the format goes on."""
+    """Replay the caches that earlier versions wrote. The files stay as they are when the format changes."""
     old = Path(__file__).parent.parent / "data" / f"cache-{version}.sqlite"
     whole = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
     gradient = Kernel(parse_descriptor("f16:mb16_ic4ih5_oc4_kh3")[0], "backward_filter")
@@ -341,6 +341,6 @@ def test_a_cache_of_each_version_is_still_read(version: int) -> None:
         {} if version == 1 else {size: ["LEAN", "HUNGRY"] for size in (1, 2, 4, 8)}
     )
     assert [(p.micro_batch, p.algorithm) for p in first.divided.parts] == [(2, "HUNGRY")] * 4
-    # The file has times of its slices, and a gradient in fp16 is not divided any more.
+    # The file has times of slices for this filter gradient in fp16, which mucudnn no longer divides.
     assert [(p.micro_batch, p.algorithm) for p in second.divided.parts] == [(16, "LEAN")]
     assert old.read_bytes() == before

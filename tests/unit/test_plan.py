@@ -30,7 +30,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 class OtherPath(os.PathLike[str]):
-    """A path of another library."""
+    """A path that is neither a str nor a pathlib.Path."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -127,7 +127,7 @@ def test_a_missing_plan_is_one_error(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_version_1_is_still_read() -> None:
-    """The file was written by mucudnn 0.1.0; it stays as it is when the format goes on."""
+    """Read a file that mucudnn 0.1.0 wrote. It never changes, also when the format does."""
     plan = read_plan(Path(__file__).parent.parent / "data" / "plan-1.plan")
     assert plan.header["device"] == "a device"
     assert plan.header["workspace_limit"] == "2097152"

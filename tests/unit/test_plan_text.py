@@ -1,4 +1,4 @@
-"""The text of plans, as the extension writes and reads it."""
+"""The extension writes and reads the text of plans and journals."""
 
 from __future__ import annotations
 

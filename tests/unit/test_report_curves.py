@@ -46,7 +46,7 @@ def test_an_even_split_gives_each_kernel_its_fastest_within_the_same_bytes(
     assert found is None if expected is None else abs(found - expected) < 1e-9 * expected
 
 
-@settings(max_examples=25)  # each is solved at forty totals
+@settings(max_examples=25)  # each example solves forty totals
 @given(networks)
 def test_a_division_by_need_is_never_slower_than_an_even_split(fronts: Fronts) -> None:
     even, divided = even_curve(fronts), divided_curve(fronts)
@@ -56,7 +56,7 @@ def test_a_division_by_need_is_never_slower_than_an_even_split(fronts: Fronts) -
         assert time_ms <= point.time_ms * (1 + 1e-9)
 
 
-@settings(max_examples=25)  # each is solved at forty totals
+@settings(max_examples=25)  # each example solves forty totals
 @given(networks)
 def test_the_division_reaches_from_the_leanest_to_the_fastest(fronts: Fronts) -> None:
     points = divided_curve(fronts).points

@@ -1,4 +1,4 @@
-"""The solvers of workspace division, each alone on plain numbers, against every choice there is."""
+"""Each solver of workspace division finds the optimum that trying every choice finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspace division, against every choice there is."""
+"""Workspace division is as good as the best of all choices, and fits the total to the byte."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_division_is_as_good_as_the_best_of_all_choices(
     assert list(choice) == list(kernels)
     assert all(choice[name] in kernels[name] for name in kernels)
     assert workspace_of(choice, counts) <= total
-    # HiGHS works within tolerances: with it, exact means no gap asked for.
+    # HiGHS has tolerances of its own, so `exact` only sets the gap that is asked of it to zero.
     gap = (1e-9 if solver == "highs" else 2 * TIE) if exact else division.GAP * 1.01
     assert time_of(choice, counts) <= best * (1 + gap)
 
@@ -173,18 +173,18 @@ def test_wrong_counts_are_refused(counts: dict[str, int], message: str) -> None:
 
 def test_an_unknown_solver_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no solver 'cbc': give auto, highs, exact"):
-        divide_workspace({"a": [configuration(1.0, 0)]}, 1, solver="cbc")  # type: ignore[arg-type]  # its name is the point
+        divide_workspace({"a": [configuration(1.0, 0)]}, 1, solver="cbc")  # type: ignore[arg-type]  # no such name
 
 
-def fails(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
+def finds_nothing(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
     return Answer(None, -math.inf)
 
 
-def overshoots(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
+def exceeds_the_capacity(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
     return Answer([len(kernel.time) - 1 for kernel in options], 0.0)
 
 
-@pytest.mark.parametrize("highs", [fails, overshoots])
+@pytest.mark.parametrize("highs", [finds_nothing, exceeds_the_capacity])
 def test_without_an_answer_of_highs_that_fits_dynamic_programming_decides(
     highs: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Workspace reuse and desirable sets, against every configuration there is."""
+"""Workspace reuse and desirable sets agree with a search through all configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, desira
 
 TIE = 1e-12
 
-# Multiples of 0.1 make ties that floating point blurs: 0.1 + 0.2 against 0.3.
+# Multiples of 0.1 make sums that are equal but for rounding, such as 0.1 + 0.2 and 0.3.
 times = st.one_of(
     st.integers(0, 12).map(lambda tenths: tenths * 0.1), st.floats(0.01, 100.0, allow_subnormal=False)
 )
@@ -45,7 +45,7 @@ def all_configurations(
 
 
 def brute_force(measured: list[MicroConfiguration], mini_batch: int) -> list[tuple[int, float, list[int]]]:
-    """Return workspace, time and sizes of the desirable set, by its definition."""
+    """Return workspace, time and sizes of each member of the desirable set, computed from its definition."""
     candidates = [Configuration(parts) for parts in all_configurations(measured, mini_batch)]
     expected: list[tuple[int, float, list[int]]] = []
     for workspace in sorted({c.workspace for c in candidates}):

@@ -22,7 +22,7 @@ MiB = 2**20
 
 
 def points(*per_sample: float | None) -> list[SweepPoint]:
-    """At mini-batch 1, 2, ..."""
+    """Return points at mini-batch 1, 2, ... with these times for each sample."""
     made = []
     for size, time_ms in enumerate(per_sample, 1):
         whole = None if time_ms is None else MicroConfiguration(size, "A", size * time_ms, 0)
@@ -30,7 +30,7 @@ def points(*per_sample: float | None) -> list[SweepPoint]:
     return made
 
 
-def cliffs(*per_sample: float | None) -> list[int]:
+def cliff_sizes(*per_sample: float | None) -> list[int]:
     return [cliff.point.mini_batch for cliff in find_cliffs(points(*per_sample))]
 
 
@@ -42,7 +42,7 @@ def run(
     return found, new
 
 
-def steep(n: int) -> float:
+def three_times_slower_from_6_on(n: int) -> float:
     return n * (1.0 if n < 6 else 3.0)
 
 
@@ -66,19 +66,19 @@ def test_what_is_no_list_of_sizes_is_refused_by_name(text: str) -> None:
 
 
 def test_a_jump_of_the_time_per_sample_is_a_cliff() -> None:
-    assert cliffs(1.0, 1.0, 1.0, 2.0) == [4]
+    assert cliff_sizes(1.0, 1.0, 1.0, 2.0) == [4]
 
 
 def test_what_follows_a_cliff_is_none() -> None:
-    assert cliffs(1.0, 1.0, 1.0, 2.0, 2.0, 2.0) == [4]
+    assert cliff_sizes(1.0, 1.0, 1.0, 2.0, 2.0, 2.0) == [4]
 
 
 def test_after_a_single_fast_size_the_usual_time_is_no_cliff() -> None:
-    assert cliffs(1.0, 1.0, 1.0, 0.5, 1.0) == []
+    assert cliff_sizes(1.0, 1.0, 1.0, 0.5, 1.0) == []
 
 
 def test_the_first_size_that_nothing_undivided_fits_is_a_cliff() -> None:
-    assert cliffs(1.0, 1.0, None, None) == [3]
+    assert cliff_sizes(1.0, 1.0, None, None) == [3]
 
 
 def test_a_jump_that_the_spread_of_the_runs_explains_is_no_cliff() -> None:
@@ -88,17 +88,17 @@ def test_a_jump_that_the_spread_of_the_runs_explains_is_no_cliff() -> None:
 
 
 def test_a_size_that_fits_again_is_no_cliff() -> None:
-    assert cliffs(1.0, None, 5.0) == [2]
+    assert cliff_sizes(1.0, None, 5.0) == [2]
 
 
 @given(st.lists(st.floats(1.0, JUMP), max_size=20))
 def test_times_within_the_jump_make_no_cliff(times: list[float]) -> None:
-    assert cliffs(*times) == []
+    assert cliff_sizes(*times) == []
 
 
 def test_a_division_avoids_the_cliff() -> None:
     with Cache.in_memory(Path("none")) as cache:
-        found, _ = run(cache, FakeEngine({"A": FakeAlgorithm(steep)}), (4, 5, 6, 7))
+        found, _ = run(cache, FakeEngine({"A": FakeAlgorithm(three_times_slower_from_6_on)}), (4, 5, 6, 7))
     assert [cliff.point.mini_batch for cliff in found.cliffs] == [6]
     at_6 = found.cliffs[0].point
     assert at_6.per_sample == 3.0
@@ -123,12 +123,12 @@ def test_without_sizes_those_of_the_policy_are_swept() -> None:
 
 
 def test_a_sweep_is_measured_once_and_shares_its_measurements_with_the_rest() -> None:
-    engine = FakeEngine({"A": FakeAlgorithm(steep)})
+    engine = FakeEngine({"A": FakeAlgorithm(three_times_slower_from_6_on)})
     with Cache.in_memory(Path("none")) as cache:
         _, first = run(cache, engine, (5, 6))
         _, second = run(cache, engine, (4, 6))
         sizes = [m.micro_batch for m in cache.measurements(cache.machines()[0], KERNEL)]
-    assert (first, second) == (5, 0)  # 5 and 6, and 1, 2, 4 to divide them into
+    assert (first, second) == (5, 0)  # sizes 5 and 6, and their parts of 1, 2 and 4
     assert sizes == [1, 2, 4, 5, 6]
 
 

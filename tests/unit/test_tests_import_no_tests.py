@@ -1,4 +1,4 @@
-"""Test modules share code through helper modules beside them, so that each can be moved or split alone."""
+"""No test module imports another: helper modules hold the shared code, so that each test can move alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 MODULES = {path.stem for path in TESTS.rglob("test_*.py")}
-# Programs in a test's strings import too, so the text is searched and not the syntax tree.
+# Tests hold programs in strings, and these import too. So the check searches the text, not the syntax tree.
 IMPORT = re.compile(r"^\s*(?:from|import)\s+(?:[\w.]*\.)?(test_\w+)", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""When tiles are chosen: where an algorithm does not fit one sample, and they are faster run whole."""
+"""Tiles are chosen where an algorithm does not fit the limit for one sample, and where they run faster."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def bench(engine: Engine, cache: Cache) -> Bench:
     return Bench(engine, cache, Listener())
 
 
-def fastest(engine: Engine, limit: str, pass_: str = "forward") -> Tiling | None:
+def fastest_tiles(engine: Engine, limit: str, pass_: str = "forward") -> Tiling | None:
     with Cache.in_memory(Path("none")) as cache:
         size = parse_limit(limit)
         assert size is not None
         return tiles.fastest_tiles(bench(engine, cache), Kernel(PROBLEM, pass_), "power_of_two", size)
 
 
-def compared(cache: Cache) -> int:
+def tile_comparisons(cache: Cache) -> int:
     ((rows,),) = cache.query("SELECT count(*) FROM tile_comparisons")
     return int(rows)
 
@@ -54,7 +54,7 @@ def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_fastest_tiles_add_up_and_stay_within_the_limit(engine: Engine, pass_: str) -> None:
-    found = fastest(engine, "512KiB", pass_)
+    found = fastest_tiles(engine, "512KiB", pass_)
     assert found is not None
     assert found.steps == tile_steps(Kernel(PROBLEM, pass_))
     assert found.workspace <= 512 * 1024
@@ -63,27 +63,27 @@ def test_the_fastest_tiles_add_up_and_stay_within_the_limit(engine: Engine, pass
 
 def test_no_tiles_fit_less_than_the_copies_of_the_smallest(engine: Engine) -> None:
     least = tile_copies(KERNEL, 1)
-    assert fastest(engine, str(least - 1)) is None
-    assert fastest(engine, str(least)) is not None
+    assert fastest_tiles(engine, str(least - 1)) is None
+    assert fastest_tiles(engine, str(least)) is not None
 
 
 def test_the_comparison_with_a_division_is_kept(engine: Engine, cache_path: Path) -> None:
-    found = fastest(engine, "512KiB")
+    found = fastest_tiles(engine, "512KiB")
     assert found is not None
     slow = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e9, 0),))
     with Cache.open(cache_path) as cache:
         first = tiles.are_faster(bench(engine, cache), KERNEL, found, slow)
         assert tiles.are_faster(bench(engine, cache), KERNEL, found, slow) is first
-        assert compared(cache) == 1
+        assert tile_comparisons(cache) == 1
 
 
 def test_tiles_that_are_predicted_to_be_slower_are_not_run(engine: Engine, cache_path: Path) -> None:
-    found = fastest(engine, "512KiB")
+    found = fastest_tiles(engine, "512KiB")
     assert found is not None
     fast = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e-9, 0),))
     with Cache.open(cache_path) as cache:
         assert not tiles.are_faster(bench(engine, cache), KERNEL, found, fast)
-        assert compared(cache) == 0
+        assert tile_comparisons(cache) == 0
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -123,8 +123,8 @@ def test_tiles_are_the_rescue_where_no_division_fits(monkeypatch: pytest.MonkeyP
         mucudnn.convolution_forward(x, w, padding=1, workspace=0)
 
 
-def planned(pass_: str) -> Plan:
-    """Whole, and in three tiles of different algorithms."""
+def plan_with_tiles(pass_: str) -> Plan:
+    """Return a plan with an undivided choice and three tiles of different algorithms."""
     names = ("IMPLICIT_GEMM", "WINOGRAD_NONFUSED") if pass_ == "forward" else ("ALGO_1", "WINOGRAD_NONFUSED")
     whole = Configuration((MicroConfiguration(2, names[0], 1.0, 0),))
     cut = [Tile(steps, names[steps % 2], 1.0, 2**20) for steps in (19, 19, 10)]
@@ -136,10 +136,10 @@ def test_tiles_of_a_plan_are_run_and_nothing_is_measured(
     pass_: str, tmp_path: Path, cache_path: Path
 ) -> None:
     path = tmp_path / "a.plan"
-    write_plan(planned(pass_), path)
+    write_plan(plan_with_tiles(pass_), path)
     call = Call(pass_, "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, None)
     ready = dispatch.prepared(call, path)
-    assert ready.configuration == planned(pass_).kernels[0].tiles
+    assert ready.configuration == plan_with_tiles(pass_).kernels[0].tiles
     assert not cache_path.exists()
     generator = np.random.default_rng(1)
     x = generator.random((2, 16, 48, 48), np.float32)
@@ -155,7 +155,7 @@ def test_tiles_of_a_plan_are_run_and_nothing_is_measured(
 
 def test_tiles_of_a_plan_that_do_not_fit_the_workspace_give_way_to_its_choice() -> None:
     call = Call("forward", "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, 2**20 - 1)
-    (kernel,) = planned("forward").kernels
-    assert dispatch.prepared(call, planned("forward")).configuration == kernel.chosen
+    (kernel,) = plan_with_tiles("forward").kernels
+    assert dispatch.prepared(call, plan_with_tiles("forward")).configuration == kernel.chosen
     roomy = call._replace(workspace=2**20)
-    assert dispatch.prepared(roomy, planned("forward")).configuration == kernel.tiles
+    assert dispatch.prepared(roomy, plan_with_tiles("forward")).configuration == kernel.tiles

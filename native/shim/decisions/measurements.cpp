@@ -52,11 +52,11 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   }
   learn();
   if (!is_enough(found, problem)) {
-    const Survey survey = measure(engine.handle(), kernel, found.missing);
-    for (const MicroConfiguration& one : survey.measured)
+    const Outcome outcome = measure(engine.handle(), kernel, found.missing);
+    for (const MicroConfiguration& one : outcome.measured)
       learned[one.micro_batch].measured[one.algorithm] = one;
     // The library lists these algorithms, but they failed: never try them again.
-    for (const Task& task : survey.failed) {
+    for (const Task& task : outcome.failed) {
       auto& lists = learned[task.micro_batch].candidates;
       auto& all = lists.try_emplace(name_of(api), candidates_of(entry, task.micro_batch, api)).first->second;
       all.erase(std::remove_if(all.begin(), all.end(),
@@ -115,7 +115,7 @@ Measurements::Found Measurements::find(Journal::Entry& entry, const std::vector<
 bool Measurements::is_enough(const Found& found, const Problem& problem) const {
   if (!found.unlisted.empty()) return false;
   return found.missing.empty() ||
-         (!found.measured.empty() && !any_fits_memory(device_, problem, found.missing));
+         (!found.measured.empty() && !any_fits(device_, problem, found.missing, memory_cap()));
 }
 
 bool Measurements::is_allowed(const Listed& candidate) const {
@@ -123,23 +123,35 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
 }
 
-Survey Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, const std::vector<Task>& tasks) {
+Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel,
+                                            const std::vector<Task>& tasks) {
   const std::string text = to_text(kernel);
   const std::lock_guard<std::mutex> lock(timing_mutex_);
   cudaStream_t stream = nullptr;
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
-  Survey survey;
+  Outcome outcome;
   device_.without_disturbing_captures([&] {
     if (engine_ == nullptr)
       engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+    const std::size_t cap = memory_cap();
+    const Needs needs = needs_of(device_, kernel.problem, tasks, cap);
     log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + text + ", in about " +
-                            std::to_string((memory_to_measure(device_, kernel.problem, tasks) >> 20) + 1) +
-                            " MiB of memory");
+                            std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
     device_.wait(stream);  // the program's own work must not run while we time
-    survey = measure_all(*engine_, device_, kernel, tasks);
+    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap);
+    for (const Task& task : tasks) {
+      if (task.workspace > needs.workspace) continue;
+      try {
+        outcome.measured.push_back({task.micro_batch, task.algorithm, timer.measure(task).median_ms,
+                                    static_cast<std::int64_t>(task.workspace)});
+      } catch (const EngineError&) {
+        // The library listed the algorithm as able to run, but it failed.
+        outcome.failed.push_back(task);
+      }
+    }
   });
-  log(LogLevel::debug, "measured " + std::to_string(survey.measured.size()) + " times for " + text);
-  return survey;
+  log(LogLevel::debug, "measured " + std::to_string(outcome.measured.size()) + " times for " + text);
+  return outcome;
 }
 
 }  // namespace mucudnn::shim

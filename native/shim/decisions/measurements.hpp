@@ -12,8 +12,8 @@
 #include "core/options.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
+#include "cudnn/kernel_timer.hpp"
 #include "cudnn/library.hpp"
-#include "cudnn/survey.hpp"
 #include "shim/decisions/journal.hpp"
 #include "shim/decisions/measured_kernel.hpp"
 
@@ -48,11 +48,18 @@ class Measurements {
     std::vector<Task> missing;
   };
 
+  // The results of measuring. A task in neither list does not fit the memory.
+  struct Outcome {
+    std::vector<MicroConfiguration> measured;
+    std::vector<Task> failed;
+  };
+
   Found find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
   std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
   bool is_enough(const Found& found, const Problem& problem) const;
   bool is_allowed(const Listed& candidate) const;
-  Survey measure(cudnnHandle_t handle, const Kernel& kernel, const std::vector<Task>& tasks);
+  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, const std::vector<Task>& tasks);
+  std::size_t memory_cap() const { return device_.available() / 2; }
 
   const Options& options_;
   std::shared_ptr<const Library> library_;

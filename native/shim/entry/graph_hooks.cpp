@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "shim/entry/hooks.hpp"
-#include "shim/graph/plan.hpp"
+#include "shim/graph/execution_plan.hpp"
 
 namespace mucudnn::shim {
 namespace {
@@ -18,7 +18,7 @@ State* state_if_active(cudnnStatus_t status) noexcept {
   return status == CUDNN_STATUS_SUCCESS ? state_if_active() : nullptr;
 }
 
-std::shared_ptr<const GraphPlan> plan_of(State* state, cudnnBackendDescriptor_t plan) noexcept {
+std::shared_ptr<const ExecutionPlan> plan_of(State* state, cudnnBackendDescriptor_t plan) noexcept {
   return state == nullptr ? nullptr : state->shadows().plan(plan);
 }
 
@@ -110,7 +110,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const cudnnStatus_t status = mucudnn_real_cudnnBackendFinalize(descriptor);
   if (State* const state = state_if_active(status))
-    state->shadows().finalize(descriptor, make_graph_plan(*state, descriptor));
+    state->shadows().finalize(descriptor, make_execution_plan(*state, descriptor));
   return status;
 }
 

@@ -190,7 +190,8 @@ void Shadows::copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t 
   }
 }
 
-void Shadows::finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept {
+void Shadows::finalize(cudnnBackendDescriptor_t descriptor,
+                       std::shared_ptr<const ExecutionPlan> plan) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(descriptor);
   if (found == entries_.end()) return;
@@ -210,13 +211,13 @@ std::shared_ptr<const Shadow> Shadows::find_finalized(cudnnBackendDescriptor_t d
   return found == entries_.end() || !found->second.is_finalized ? nullptr : found->second.shadow;
 }
 
-std::shared_ptr<const GraphPlan> Shadows::plan(cudnnBackendDescriptor_t descriptor) const noexcept {
+std::shared_ptr<const ExecutionPlan> Shadows::plan(cudnnBackendDescriptor_t descriptor) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(descriptor);
   return found == entries_.end() ? nullptr : found->second.plan;
 }
 
-void Shadows::set_text(std::string text, std::shared_ptr<const GraphPlan> plan) noexcept {
+void Shadows::set_text(std::string text, std::shared_ptr<const ExecutionPlan> plan) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
     texts_.try_emplace(std::move(text), std::move(plan));
@@ -225,7 +226,7 @@ void Shadows::set_text(std::string text, std::shared_ptr<const GraphPlan> plan) 
   }
 }
 
-std::shared_ptr<const GraphPlan> Shadows::plan_of_text(const std::string& text) const noexcept {
+std::shared_ptr<const ExecutionPlan> Shadows::plan_of_text(const std::string& text) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = texts_.find(text);
   return found == texts_.end() ? nullptr : found->second;

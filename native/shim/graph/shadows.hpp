@@ -14,7 +14,7 @@
 
 namespace mucudnn::shim {
 
-struct GraphPlan;
+struct ExecutionPlan;
 class Shadow;
 
 using Referred = std::vector<std::shared_ptr<const Shadow>>;  // null for a descriptor without a shadow
@@ -87,17 +87,17 @@ class Shadows {
   // attribute `name` of `source`.
   void copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t name, std::int64_t count,
             const cudnnBackendDescriptor_t* targets) noexcept;
-  void finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const GraphPlan> plan) noexcept;
+  void finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const ExecutionPlan> plan) noexcept;
 
   // These return null if there is none.
   std::shared_ptr<const Shadow> find(cudnnBackendDescriptor_t descriptor) const noexcept;
   std::shared_ptr<const Shadow> find_finalized(cudnnBackendDescriptor_t descriptor) const noexcept;
-  std::shared_ptr<const GraphPlan> plan(cudnnBackendDescriptor_t descriptor) const noexcept;
+  std::shared_ptr<const ExecutionPlan> plan(cudnnBackendDescriptor_t descriptor) const noexcept;
 
   // Keeps the plan of a text that the program has read. plan_of_text() finds it when the program makes
   // another plan from that text.
-  void set_text(std::string text, std::shared_ptr<const GraphPlan> plan) noexcept;
-  std::shared_ptr<const GraphPlan> plan_of_text(const std::string& text) const noexcept;
+  void set_text(std::string text, std::shared_ptr<const ExecutionPlan> plan) noexcept;
+  std::shared_ptr<const ExecutionPlan> plan_of_text(const std::string& text) const noexcept;
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -105,13 +105,13 @@ class Shadows {
  private:
   struct Entry {
     std::shared_ptr<Shadow> shadow;
-    std::shared_ptr<const GraphPlan> plan;  // set only for a finalized execution plan
+    std::shared_ptr<const ExecutionPlan> plan;  // set only for a finalized execution plan
     bool is_finalized = false;
   };
 
   mutable std::mutex mutex_;
   std::unordered_map<cudnnBackendDescriptor_t, Entry> entries_;
-  std::unordered_map<std::string, std::shared_ptr<const GraphPlan>> texts_;
+  std::unordered_map<std::string, std::shared_ptr<const ExecutionPlan>> texts_;
 };
 
 }  // namespace mucudnn::shim

@@ -1,11 +1,11 @@
 """`python tests/gpu/stand_in/build.py FOLDER`: PyTorch's CUDA build finds stand-ins in place of CUDA.
 
-FOLDER is what `pip install --no-deps --target FOLDER torch==2.11.0` has filled with PyTorch alone. Beside it
-come, where NVIDIA's packages would be, our host engine as libcudnn.so.9 and one library under all the other
-names: a CUDA runtime whose device's memory is the host's, and functions that answer that they are not
-supported. With FOLDER in PYTHONPATH, and FOLDER/nvidia/cu13/lib in LD_LIBRARY_PATH for what does not import
-PyTorch, there is a CUDA device. PyTorch's convolutions go through its own code into cuDNN's functions,
-unmodified; its other operators are computed on the CPU (operators.py).
+`pip install --no-deps --target FOLDER torch==2.11.0` fills FOLDER with PyTorch alone. This program adds
+stand-ins in the places of NVIDIA's packages: our host engine as libcudnn.so.9, and one library under all the
+other names. The latter is a CUDA runtime with the host's memory as device memory, and functions that return
+"not supported". With FOLDER in PYTHONPATH a program has a CUDA device. A program that does not import PyTorch
+also needs FOLDER/nvidia/cu13/lib in LD_LIBRARY_PATH. PyTorch's unmodified code makes its convolutions by
+cuDNN's functions. Its other operators are computed on the CPU (operators.py).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mucudnn._native import host_library
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
 CUDART, CUDNN = "libcudart.so.13", "libcudnn.so.9"
-# By which the drop-in tells the host engine from a cuDNN that computes on a device.
+# The function by which the drop-in recognizes the host engine. The stand-in hides it to pass for cuDNN.
 DESCRIBE = b"mucudnnHostDescribe"
 OF_CUDA = re.compile(r"(nccl|nvshmem|cu[A-Z]|cu(File|rand|sparse|fft|blas))\w+$")
-# Whatever the arguments: CUDA_ERROR_NOT_SUPPORTED, and an error of every other library.
+# A function with any arguments. 801 is CUDA_ERROR_NOT_SUPPORTED, and an error in every other library.
 REFUSAL = "int {0}(void); int {0}(void) {{ return 801; }}\n"
-# What PyTorch asks the driver for.
+# The functions of the driver that PyTorch calls.
 DRIVER = """
 int cuInit(unsigned flags) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) { return *is_active = 1, 0; }
 """
 
-Functions = dict[str, set[str]]  # by the version that they have, or ''
+Functions = dict[str, set[str]]  # names by symbol version, or ''
 
 
 def build(folder: Path) -> None:
@@ -54,11 +54,11 @@ def build(folder: Path) -> None:
     cudnn = folder / "nvidia" / "cudnn" / "lib" / CUDNN
     cudnn.parent.mkdir(parents=True, exist_ok=True)
     cudnn.write_bytes(Path(host_library()).read_bytes().replace(DESCRIBE, DESCRIBE[::-1]))
-    openblas = cudnn.parents[1] / "scipy_openblas32"  # where the host engine looks for it
+    openblas = cudnn.parents[1] / "scipy_openblas32"  # the host engine looks for it here
     openblas.mkdir(exist_ok=True)
     _link(openblas / "lib", Path(scipy_openblas32.get_lib_dir()))
 
-    (folder / "nvidia" / "__init__.py").touch()  # nothing of another folder's package of this name
+    (folder / "nvidia" / "__init__.py").touch()  # hides packages of this name in other folders
 
     others = folder / "nvidia" / "cu13" / "lib"
     others.mkdir(parents=True, exist_ok=True)
@@ -67,10 +67,10 @@ def build(folder: Path) -> None:
     _compile(functions, others / CUDART)
     for name in absent - {CUDART, CUDNN}:
         _link(others / name, others / CUDART)
-    _link(folder / "torch" / "lib" / "libcuda.so.1", others / CUDART)  # which it opens by name
+    _link(folder / "torch" / "lib" / "libcuda.so.1", others / CUDART)  # PyTorch opens it by name
 
     shutil.copy(HERE / "operators.py", folder / "stand_in_operators.py")
-    package = folder / "stand_in-0.dist-info"  # PyTorch calls such an entry point when it is imported
+    package = folder / "stand_in-0.dist-info"  # importing PyTorch calls this entry point
     package.mkdir(exist_ok=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 0\n")
     (package / "entry_points.txt").write_text("[torch.backends]\nstand_in = stand_in_operators:install\n")
@@ -82,7 +82,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _called(libraries: list[Path]) -> Functions:
-    """Those of CUDA's libraries that PyTorch's call."""
+    """Return the functions of CUDA's libraries that PyTorch's libraries call."""
     found: Functions = defaultdict(set)
     for library in libraries:
         for symbol in re.findall(r" [Uw] (\S+)", _ask("nm", "-D", "--undefined-only", library)):
@@ -93,7 +93,7 @@ def _called(libraries: list[Path]) -> Functions:
 
 
 def _compile(functions: Functions, output: Path) -> None:
-    """Our CUDA runtime, what cudart.cpp adds to it, and refusals for the rest, in one library."""
+    """Compile one library of our CUDA runtime, the additions of cudart.cpp, and refusals of all the rest."""
     with tempfile.TemporaryDirectory() as scratch:
         base, own, rest, source, script = (
             Path(scratch) / name for name in ("base.o", "own.o", "rest.o", "rest.c", "versions.map")
@@ -111,7 +111,7 @@ def _compile(functions: Functions, output: Path) -> None:
 
 
 def _version(name: str, functions: set[str]) -> str:
-    """A line of a version script. What has no version is exported without one."""
+    """Return the line of a version script, or '' for functions without a version."""
     if not name:
         return ""
     listed = (

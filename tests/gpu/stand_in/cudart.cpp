@@ -1,6 +1,6 @@
-// What PyTorch calls of the CUDA runtime beyond native/cudart/runtime.cpp, with which this is linked: one
-// device whose memory is the host's. Kernels of PyTorch's own cannot run here: to launch one is an error,
-// which names it. What is in both files is this one's.
+// The functions of the CUDA runtime that PyTorch calls and native/cudart/runtime.cpp lacks. Both files are
+// linked into one runtime with one device, whose memory is the host's. If both define a function, this file's
+// is used. PyTorch's own kernels cannot run here: launching one is an error that names the kernel.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -18,7 +18,7 @@ struct Kernels {
 };
 
 Kernels& kernels() {
-  static Kernels* const all = new Kernels;  // not destroyed: libraries unregister theirs at the very end
+  static Kernels* const all = new Kernels;  // never destroyed, because libraries unregister kernels at exit
   return *all;
 }
 
@@ -32,7 +32,7 @@ cudaError_t refuse(const void* kernel) {
 
 extern "C" {
 
-// New enough for every data type: PyTorch asks before it calls cuDNN.
+// The device is new enough for every data type. PyTorch checks this before it calls cuDNN.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "mucudnn stand-in");
@@ -117,7 +117,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
-  *attributes = {};  // of memory that nobody registered
+  *attributes = {};  // like unregistered memory
   attributes->hostPointer = const_cast<void*>(pointer);
   return cudaSuccess;
 }

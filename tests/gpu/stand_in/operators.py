@@ -1,6 +1,6 @@
-"""PyTorch's operators for CUDA, but for cuDNN's convolutions, computed on the CPU in the device's memory.
+"""PyTorch's operators for CUDA, except cuDNN's convolutions, computed on the CPU in the device's memory.
 
-That memory is the host's (build.py), so that a CPU tensor can lie in it too.
+The device's memory is the host's (build.py), so a CPU tensor can use it too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-# Which give memory, or change what a tensor says of it: PyTorch's own can do these.
+# Operators that allocate memory or change a tensor's description. PyTorch's own versions work here.
 _OWN = ("empty", "resize", "set_", "record_stream", "cudnn_", "_cudnn")
 _library = torch.library.Library("aten", "IMPL")
 
 
 def install() -> None:
-    """For the rest of the process."""
+    """Replace the operators for the rest of the process."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of kernels that are replaced, which is meant
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of each replacement
         for name in torch._C._dispatch_get_all_op_names():
             namespace, _, operator = name.partition("::")
             if namespace == "aten" and _is_replaced(name, operator):
@@ -49,14 +49,14 @@ def _is_view(argument: Any) -> bool:
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same operator on CPU tensors in the same memory; what is new is copied to the device."""
+    """Return the operator on CPU tensors in the same memory. Its new tensors are copied to the device."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         pairs: list[tuple[Tensor, Tensor]] = []
 
         def in_place(value: Any) -> Any:
             if isinstance(value, Tensor) and value.is_cuda:
-                pairs.append((value, _alias(value)))
+                pairs.append((value, _cpu_alias(value)))
                 return pairs[-1][1]
             if isinstance(value, torch.device):
                 return torch.device("cpu")
@@ -68,19 +68,19 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
             for own, alias in pairs:
                 if alias is value:
                     return own
-            return _given(value)
+            return _to_device(value)
 
         arguments, options = tree_map(in_place, (arguments, options))
         result = function(*arguments, **options)
-        for own, alias in pairs:  # an output that was resized
+        for own, alias in pairs:  # the operator may have resized an output
             if alias.shape != own.shape or alias.data_ptr() != own.data_ptr():
-                _alias(own.resize_(alias.shape)).copy_(alias)
+                _cpu_alias(own.resize_(alias.shape)).copy_(alias)
         return tree_map(back, result)
 
     return call
 
 
-def _alias(tensor: Tensor) -> Tensor:
+def _cpu_alias(tensor: Tensor) -> Tensor:
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -91,14 +91,14 @@ def _alias(tensor: Tensor) -> Tensor:
     )
 
 
-def _given(tensor: Tensor) -> Tensor:
+def _to_device(tensor: Tensor) -> Tensor:
     given = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
-    _alias(given).copy_(tensor)
+    _cpu_alias(given).copy_(tensor)
     return given
 
 
 def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    there, here = (_alias(tensor) if tensor.is_cuda else tensor for tensor in (to, source))
+    there, here = (_cpu_alias(tensor) if tensor.is_cuda else tensor for tensor in (to, source))
     there.copy_(here)
     return to
 
@@ -106,20 +106,24 @@ def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 def _batch_norm(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *options: Any
 ) -> tuple[Tensor, ...]:
-    """Of 16 bits with parameters in fp32, as cuDNN has it and the CPU does not."""
-    tensors = [_alias(tensor) for tensor in (x, weight, bias, mean, variance)]
+    """Normalize in 16 bits with parameters in fp32. cuDNN has this operator, the CPU does not."""
+    tensors = [_cpu_alias(tensor) for tensor in (x, weight, bias, mean, variance)]
     tensors[0] = tensors[0].to(weight.dtype)
     y, *saved = torch.ops.aten.native_batch_norm(*tensors, *options)
-    return _given(y.to(x.dtype)), *map(_given, saved), torch.empty(0, dtype=torch.uint8, device="cuda")
+    return (
+        _to_device(y.to(x.dtype)),
+        *map(_to_device, saved),
+        torch.empty(0, dtype=torch.uint8, device="cuda"),
+    )
 
 
 def _batch_norm_backward(
     x: Tensor, dy: Tensor, weight: Tensor, mean: Tensor, variance: Tensor,
     saved_mean: Tensor, saved_factor: Tensor, epsilon: float, reserve: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    wide = [_alias(tensor).to(weight.dtype) for tensor in (dy, x)]
-    saved = [_alias(tensor) for tensor in (saved_mean, saved_factor)]
+    wide = [_cpu_alias(tensor).to(weight.dtype) for tensor in (dy, x)]
+    saved = [_cpu_alias(tensor) for tensor in (saved_mean, saved_factor)]
     dx, *others = torch.ops.aten.native_batch_norm_backward(
-        *wide, _alias(weight), None, None, *saved, True, epsilon, [True] * 3
+        *wide, _cpu_alias(weight), None, None, *saved, True, epsilon, [True] * 3
     )
-    return _given(dx.to(x.dtype)), *map(_given, others)
+    return _to_device(dx.to(x.dtype)), *map(_to_device, others)

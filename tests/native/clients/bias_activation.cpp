@@ -1,4 +1,5 @@
-// y = relu(alpha * convolution + beta * z + bias) in one call. Reads x, w, z and, after them, the bias.
+// Computes y = relu(alpha * convolution + beta * z + bias) in one call. Reads x, w, z and bias, in this
+// order.
 #include "caffe_habit.h"
 
 int main(int count, char** arguments) {

@@ -1,4 +1,4 @@
-// Asks as Caffe does, and convolves.
+// Asks for an algorithm like Caffe, and convolves.
 #include "caffe_habit.h"
 
 int main(int count, char** arguments) {

@@ -1,5 +1,5 @@
-// Caffe's habit: the expected best algorithm within a limit (Get*Algorithm_v7), then the workspace that it
-// needs (Get*WorkspaceSize).
+// Caffe asks for the algorithms in the expected order (Get*Algorithm_v7), takes the first within its limit,
+// and asks for the workspace of that one (Get*WorkspaceSize).
 #pragma once
 
 #include <vector>

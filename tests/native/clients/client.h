@@ -1,4 +1,4 @@
-/* What every client does around a convolution: descriptors, memory, values. */
+/* The code that all clients share: descriptors, memory, and the reading and writing of values. */
 #ifndef CLIENT_H
 #define CLIENT_H
 
@@ -26,14 +26,14 @@ static inline void set_tensor(cudnnTensorDescriptor_t descriptor, const Options*
   }
 }
 
-/* Bytes, of so many dimensions of the options' type. */
+/* Returns the bytes of a tensor with these dimensions in the type of the options. */
 static inline size_t bytes_of(const Options* o, const int* dims) {
   size_t size = o->type == CUDNN_DATA_DOUBLE ? 8 : o->type == CUDNN_DATA_FLOAT ? 4 : 2;
   for (int i = 0; i < o->axes + 2; ++i) size *= (size_t)dims[i];
   return size;
 }
 
-/* Everything but the values; with a stream of its own. */
+/* Creates a handle with a stream of its own, descriptors and memory. The memory has no values yet. */
 static inline Client open_client(const Options* o) {
   Client client;
   memset(&client, 0, sizeof client);
@@ -92,7 +92,7 @@ static inline void close_client(const Client* client) {
   CUDA(cudaStreamDestroy(client->stream));
 }
 
-/* x, w and y one after another, and what more there is. */
+/* Reads x, w and y and `more` bytes from stdin into one block. The caller frees it. */
 static inline char* read_values(const Client* client, size_t more) {
   const size_t size = client->x_size + client->w_size + client->y_size + more;
   char* values = (char*)malloc(size);
@@ -109,7 +109,7 @@ static inline void upload(const Client* client, const char* values) {
   CUDA(cudaStreamSynchronize(client->stream));
 }
 
-/* Appends the pass's output to a file. */
+/* Appends the output of the pass to a file. */
 static inline void download(const Client* client, FILE* file) {
   void* const from[] = {client->y, client->x, client->w};
   const size_t sizes[] = {client->y_size, client->x_size, client->w_size};
@@ -128,7 +128,7 @@ static inline void write_output(const Client* client, const char* path) {
   if (fclose(file) != 0) fail(path, "cannot be written");
 }
 
-/* The pass's convolution. */
+/* Runs the convolution of the pass. */
 static inline void convolve(const Client* c, int algorithm, void* workspace, size_t size) {
   const void* alpha = c->is_double ? (const void*)&c->alpha : &c->alpha_float;
   const void* beta = c->is_double ? (const void*)&c->beta : &c->beta_float;
@@ -151,7 +151,7 @@ static inline void convolve(const Client* c, int algorithm, void* workspace, siz
   }
 }
 
-/* convolve with a workspace of that size, which is given back. */
+/* Allocates a workspace of `size` bytes, convolves with it, and frees it. */
 static inline void convolve_within(const Client* client, int algorithm, size_t size) {
   void* workspace = NULL;
   if (size > 0) CUDA(cudaMalloc(&workspace, size));

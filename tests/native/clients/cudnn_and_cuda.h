@@ -1,5 +1,5 @@
-/* The headers of cuDNN and of the CUDA runtime. Where they are not installed, what these clients call is
- * declared here, with the values and layouts that NVIDIA documents. */
+/* Includes the headers of cuDNN and of the CUDA runtime. On a machine without them it declares the functions
+ * that these clients call, with the values and layouts that NVIDIA documents. */
 #ifndef CUDNN_AND_CUDA_H
 #define CUDNN_AND_CUDA_H
 
@@ -89,7 +89,7 @@ cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t);
 cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t, cudnnActivationMode_t,
                                            cudnnNanPropagation_t, double);
 
-/* What each pass has: how many algorithms, the expected best, the measured best, the workspace. */
+/* The functions of each pass: number of algorithms, algorithms in expected order, workspace. */
 #define PASS(Name, Algorithm, Perf, First, Second, Third)                                   \
   cudnnStatus_t cudnnGetConvolution##Name##AlgorithmMaxCount(cudnnHandle_t, int*);          \
   cudnnStatus_t cudnnGetConvolution##Name##Algorithm_v7(                                    \

@@ -1,4 +1,4 @@
-/* A fixed algorithm with a workspace that the caller chose: no question is asked before the convolution. */
+/* Runs a fixed algorithm with a workspace that the caller chose. It asks cuDNN nothing before. */
 #include "client.h"
 
 int main(int count, char** arguments) {

@@ -1,5 +1,5 @@
-// Convolves, forks, and convolves again on both sides: the child with a handle of its own, the parent with
-// the one that it has. The child's output is beside the parent's, in FILE.child.
+// Convolves, forks, and convolves again in both processes: the child with a new handle, the parent with its
+// old one. The child writes FILE.child, beside the output of the parent.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// Two thousand handles, one after another: each is created by one thread, convolves on a second, and is
-// destroyed by the first. The last output is written; stdout says by how many bytes of memory the process
-// has grown since the first handles were gone.
+// Uses two thousand handles, one after another: one thread creates each handle, a second convolves with it,
+// and the first destroys it. Writes the last output, and prints by how many bytes the process has grown since
+// the first handles were destroyed.
 #include <unistd.h>
 
 #include <thread>

@@ -1,10 +1,10 @@
-/* The arguments of every client, and its end where something fails.
+/* The arguments of every client, and the function that ends it after a failure.
  *
  *   CLIENT pass=forward type=f32 layout=nchw n=7 c=4 k=6 groups=1 input=9x8 kernel=3x3 pad=1x1 stride=1x1
  *          dilation=1x1 alpha=1 beta=0 limit=65536 algorithm=0 output=FILE  <x, w and y as bytes
  *
- * writes the bytes of the pass's output to FILE, and says on stdout which algorithm it took with how much
- * workspace. An argument that is left out has the value above, `output` is required. */
+ * writes the bytes of the output to FILE, and prints the algorithm and the workspace that it used. An
+ * argument that is left out has the value above. `output` is required. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
@@ -21,12 +21,12 @@ typedef struct {
   Pass pass;
   cudnnDataType_t type;
   cudnnTensorFormat_t layout;
-  int axes; /* 2 or 3 spatial ones */
+  int axes; /* spatial dimensions: 2 or 3 */
   int n, c, k, groups;
   int input[kMostAxes], kernel[kMostAxes], pad[kMostAxes], stride[kMostAxes], dilation[kMostAxes];
   double alpha, beta;
   size_t limit;  /* bytes of workspace */
-  int algorithm; /* for those that do not ask which */
+  int algorithm; /* for clients that do not ask cuDNN for one */
   const char* output;
 } Options;
 
@@ -47,7 +47,7 @@ static inline void fail(const char* what, const char* why) {
     if (error_ != cudaSuccess) fail(#call, cudaGetErrorString(error_)); \
   } while (0)
 
-/* The position of `value` among the words. */
+/* Returns the index of `value` among the words. */
 static inline int word(const char* value, const char* const* words, int count) {
   for (int i = 0; i < count; ++i) {
     if (strcmp(value, words[i]) == 0) return i;
@@ -56,7 +56,7 @@ static inline int word(const char* value, const char* const* words, int count) {
   return 0;
 }
 
-/* Sizes joined by x. Returns how many. */
+/* Reads sizes joined by x, such as 3x3. Returns their number. */
 static inline int read_sizes(const char* text, int* sizes) {
   int count = 0;
   for (; count < kMostAxes; ++count) {

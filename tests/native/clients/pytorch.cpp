@@ -1,5 +1,5 @@
-// The habit of PyTorch's legacy path: algorithms are timed on the tensors themselves, within a workspace
-// (Find*AlgorithmEx); the fastest is run with its own math type and with as much workspace as it reported.
+// Like PyTorch's legacy path, lets cuDNN time the algorithms on the tensors themselves, within a workspace
+// (Find*AlgorithmEx). Then it runs the fastest one with the math type and the workspace that cuDNN reported.
 #include <vector>
 
 #include "client.h"
@@ -53,7 +53,7 @@ int main(int count, char** arguments) {
   if (options.limit > 0) CUDA(cudaMalloc(&workspace, options.limit));
   const Found found = find(client, workspace, options.limit);
   CUDA(cudaFree(workspace));
-  upload(&client, values);  // finding has written into the output
+  upload(&client, values);  // Find has overwritten the output
   CUDNN(cudnnSetConvolutionMathType(client.convolution, found.math));
   convolve_within(&client, found.algorithm, found.memory);
   report(found.algorithm, found.memory);

@@ -1,6 +1,6 @@
-// Eight threads, each with a handle, a stream and tensors of its own, ask as Caffe does and convolve again
-// and again. Thread i has (i + 1) times the alpha, so that mixed-up tensors would show. The output holds the
-// last result of each thread, one after another.
+// Eight threads, each with its own handle, stream and tensors, ask like Caffe and convolve repeatedly. Thread
+// i multiplies alpha by i + 1, so that mixed-up tensors change the result. The output holds the last result
+// of each thread, one after another.
 #include <thread>
 
 #include "caffe_habit.h"

@@ -13,7 +13,7 @@ namespace mucudnn::shim {
 
 // The decisions about one execution plan, made when the program finalized it. Only `is_asked` changes
 // afterwards.
-struct GraphPlan {
+struct ExecutionPlan {
   const char* obstacle = nullptr;  // why the plan passes through; null if it does not
   GraphConvolution convolution{};
   SeenKernel* seen = nullptr;
@@ -42,22 +42,23 @@ struct GraphPlan {
 };
 
 // Returns the workspace in bytes that we answer for this plan, and notes that the program has read it.
-std::int64_t report_workspace(State& state, const GraphPlan& plan) noexcept;
+std::int64_t report_workspace(State& state, const ExecutionPlan& plan) noexcept;
 
 // Notes that the program has read the plan's text (JSON). It may make another plan from this text.
-void note_text(State& state, const std::shared_ptr<const GraphPlan>& plan, const char* text,
+void note_text(State& state, const std::shared_ptr<const ExecutionPlan>& plan, const char* text,
                std::int64_t size) noexcept;
 
 // Notes that the program has read the workspace of a finalized engine configuration, in bytes.
 void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t bytes) noexcept;
 
-// Makes the GraphPlan for an execution plan that the program has just finalized. Returns null if the plan
+// Makes the ExecutionPlan for an execution plan that the program has just finalized. Returns null if the plan
 // holds no convolution.
-std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept;
+std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
+                                                         cudnnBackendDescriptor_t plan) noexcept;
 
 // Runs the plan on the tensors of the variant pack and sets `status`. Returns false if the caller must
 // execute the program's own plan instead.
-bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
+bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
              cudnnStatus_t& status) noexcept;
 
 }  // namespace mucudnn::shim

@@ -1,4 +1,4 @@
-#include "shim/graph/plan.hpp"
+#include "shim/graph/execution_plan.hpp"
 
 #include <algorithm>
 
@@ -48,7 +48,7 @@ std::string trimmed(const char* text, std::size_t size) {
 }
 
 // Returns which choices may replace the program's own execution plan.
-Permission permission_of(const State& state, const EngineNotes& notes, const GraphPlan& plan) {
+Permission permission_of(const State& state, const EngineNotes& notes, const ExecutionPlan& plan) {
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   permission.legacy_only = !are_planned(plan.convolution);
@@ -58,7 +58,7 @@ Permission permission_of(const State& state, const EngineNotes& notes, const Gra
 
 // Returns why the measured times cannot be compared with the program's own execution plan; null if they can.
 // Without this comparison a replacement might be slower.
-const char* obstacle_to_comparing(const GraphPlan& plan) {
+const char* obstacle_to_comparing(const ExecutionPlan& plan) {
   if (!plan.known->is_measured()) return nullptr;
   if (!plan.known->is_measured_against(plan.own.algorithm)) return "the caller's own engine is not measured";
   // For less aligned samples we measure slower engines. The program's plan assumes an alignment of 16 bytes.
@@ -69,7 +69,7 @@ const char* obstacle_to_comparing(const GraphPlan& plan) {
 // Returns the prepared choice that runs the plan within `workspace` bytes. It is prepared now because an
 // execution must not plan. A slice that cannot be prepared is not tried again in this process; the next best
 // choice takes its place.
-std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, GraphPlan& plan,
+std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, ExecutionPlan& plan,
                                      const Permission& permission, std::int64_t workspace) {
   SeenKernel& seen = *plan.seen;
   for (int refusals = 0; refusals < kMostRefusals && plan.known != nullptr; ++refusals) {
@@ -88,7 +88,7 @@ std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, GraphPl
   return std::nullopt;
 }
 
-void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, GraphPlan& made) {
+void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, ExecutionPlan& made) {
   made.own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made.reported_workspace = made.own.workspace;
   GraphConvolution& convolution = made.convolution;
@@ -147,7 +147,7 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
 // A program may make an execution plan from JSON text. If the text came from a plan of ours, the new plan
 // runs like that one: the program brings the workspace that it read there. Any other convolution from JSON
 // passes through and is counted.
-std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
+std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
     const SeenKernel& seen = *known->seen;
@@ -157,7 +157,7 @@ std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shad
     return nullptr;
   const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
-  auto made = std::make_shared<GraphPlan>();
+  auto made = std::make_shared<ExecutionPlan>();
   made->own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made->reported_workspace = made->own.workspace;
   made->obstacle = "a plan made from JSON";
@@ -166,7 +166,8 @@ std::shared_ptr<const GraphPlan> plan_from_json(State& state, const Shadow& shad
 
 }  // namespace
 
-std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescriptor_t plan) noexcept {
+std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
+                                                         cudnnBackendDescriptor_t plan) noexcept {
   const RecursionGuard guard;
   try {
     const auto shadow = state.shadows().find(plan);
@@ -176,7 +177,7 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
     if (config == nullptr) return plan_from_json(state, *shadow, finalized);
     const auto graph = graph_of(*config);
     if (graph == nullptr) return nullptr;
-    auto made = std::make_shared<GraphPlan>();
+    auto made = std::make_shared<ExecutionPlan>();
     made->convolution = recognise_graph(*graph);
     if (!made->convolution.is_convolution) return nullptr;
     fill(state, *shadow, *graph, finalized, *made);
@@ -187,7 +188,7 @@ std::shared_ptr<const GraphPlan> make_graph_plan(State& state, cudnnBackendDescr
   return nullptr;
 }
 
-std::int64_t GraphPlan::granted_workspace(const WorkspaceAnswers& answers) const {
+std::int64_t ExecutionPlan::granted_workspace(const WorkspaceAnswers& answers) const {
   // Programs may read the size of a configuration after that of its plan.
   if (const std::uint64_t revision = answers.revision();
       configured && revision != revision_.load(std::memory_order_acquire)) {
@@ -199,13 +200,13 @@ std::int64_t GraphPlan::granted_workspace(const WorkspaceAnswers& answers) const
   return std::min({least, own.workspace, least_answer, answers.least_shortfall()});
 }
 
-std::int64_t report_workspace(State& state, const GraphPlan& plan) noexcept {
+std::int64_t report_workspace(State& state, const ExecutionPlan& plan) noexcept {
   if (!plan.is_asked.exchange(true, std::memory_order_relaxed) && plan.configured)
     state.answers().note(*plan.configured, plan.reported_workspace, plan.own.workspace);
   return plan.reported_workspace;
 }
 
-void note_text(State& state, const std::shared_ptr<const GraphPlan>& plan, const char* text,
+void note_text(State& state, const std::shared_ptr<const ExecutionPlan>& plan, const char* text,
                std::int64_t size) noexcept {
   if (plan->reported_workspace >= plan->own.workspace)
     return;  // the library's plan fits the reported workspace
@@ -233,7 +234,7 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
   }
 }
 
-bool execute(State& state, const GraphPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
+bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
              cudnnStatus_t& status) noexcept {
   if (plan.seen != nullptr) plan.seen->executions.fetch_add(1, std::memory_order_relaxed);
   const auto pass = [&](const char* reason, cudnnStatus_t otherwise = CUDNN_STATUS_BAD_PARAM) {

@@ -1,0 +1,111 @@
+#include "cudnn/kernel_timer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+#include <stdexcept>
+
+#include "cudnn/values.hpp"
+
+namespace mucudnn {
+namespace {
+
+constexpr int kRuns = 7;
+constexpr double kBudgetMs = 50;
+constexpr double kHopeless = 2;  // times the fastest algorithm of the same micro-batch size
+
+Extent extent_to_time(const Problem& problem, std::size_t cap, std::size_t bytes_beyond_caches) {
+  return extent_of(problem.with_mini_batch(samples_to_time(problem, cap, bytes_beyond_caches)));
+}
+
+// Returns the value below which a share of the sorted times lies, interpolated between two of them.
+double quantile(const std::vector<double>& sorted, double share) {
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto before = static_cast<std::size_t>(place);
+  const std::size_t after = std::min(before + 1, sorted.size() - 1);
+  return sorted[before] + (place - std::floor(place)) * (sorted[after] - sorted[before]);
+}
+
+// A division sums the times of many small slices, and their errors with them. So small sizes get as many runs
+// as the division has slices.
+int runs_of(const Kernel& kernel, std::int64_t micro_batch) {
+  return static_cast<int>(std::clamp<std::int64_t>(kernel.problem.mini_batch / micro_batch, kRuns,
+                                                   std::numeric_limits<int>::max()));
+}
+
+}  // namespace
+
+std::int64_t samples_to_time(const Problem& problem, std::size_t cap, std::size_t bytes_beyond_caches) {
+  const Extent one = extent_of(problem.with_mini_batch(1));
+  const std::size_t sample = one.x + one.y;
+  const auto enough = static_cast<std::int64_t>((bytes_beyond_caches + sample - 1) / sample);
+  const std::int64_t wide = std::max(problem.mini_batch, enough);
+  return extent_of(problem.with_mini_batch(wide)).total() <= cap ? wide : problem.mini_batch;
+}
+
+double time_to_measure(const Kernel& kernel, std::int64_t micro_batch, double run_ms) {
+  const double fitting = std::max(kBudgetMs / run_ms, static_cast<double>(kLeastRuns));
+  return (1 + std::min(fitting, static_cast<double>(runs_of(kernel, micro_batch)))) * run_ms;
+}
+
+KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, std::size_t workspace,
+                         std::size_t cap)
+    : engine_(engine), device_(device), kernel_(kernel) {
+  const Extent extent = extent_to_time(kernel.problem, cap, device.bytes_beyond_caches());
+  if (extent.total() > cap || workspace > cap - extent.total()) throw std::bad_alloc();
+  region_ = {{allocate_random(extent.x), allocate_random(extent.w), allocate_random(extent.y)}, extent};
+  for (std::size_t i = 0; i < extent.operands.size(); ++i) {
+    if (extent.operands[i] > 0) region_.tensors.operands[i] = allocate_random(extent.operands[i]);
+  }
+  workspace_ = {memories_.emplace_back(device, workspace).data(), workspace};
+}
+
+Timing KernelTimer::measure(const Task& task) {
+  if (task.workspace > workspace_.size)
+    throw std::invalid_argument("a task needs " + std::to_string(task.workspace) +
+                                " bytes of workspace, the timer has " + std::to_string(workspace_.size));
+  double& fastest =
+      fastest_.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
+  std::vector<double> times = mucudnn::measure(
+      engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm, region_,
+      {workspace_.data, task.workspace}, runs_of(kernel_, task.micro_batch), kBudgetMs, kHopeless * fastest);
+  std::sort(times.begin(), times.end());
+  const double median = quantile(times, 0.5);
+  fastest = std::min(fastest, median);
+  return {median, quantile(times, 0.75) - quantile(times, 0.25)};
+}
+
+// Repeats one block of random values: the time does not depend on how many different values there are.
+char* KernelTimer::allocate_random(std::size_t size) {
+  char* const data = memories_.emplace_back(device_, size).data();
+  const DataType type = kernel_.problem.data_type;
+  std::vector<char> block(std::min(size, std::size_t{1} << 20));
+  fill_random(type, block.data(), block.size() / size_of(type), 1);
+  device_.copy_from_host(data, block.data(), block.size());
+  for (std::size_t done = block.size(); done < size;) {
+    const std::size_t width = std::min(block.size(), size - done);
+    const std::size_t count = std::min(done, size - done) / width;
+    device_.copy_pieces(data + done, width, data, width, width, count, device_.stream());
+    done += count * width;
+  }
+  return data;
+}
+
+Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks,
+               std::size_t cap) {
+  Needs needs{extent_to_time(problem, cap, device.bytes_beyond_caches()).total(), 0};
+  if (needs.tensors > cap) throw std::bad_alloc();
+  for (const Task& task : tasks) {
+    if (task.workspace <= cap - needs.tensors) needs.workspace = std::max(needs.workspace, task.workspace);
+  }
+  return needs;
+}
+
+bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap) {
+  const std::size_t tensors = extent_to_time(problem, cap, device.bytes_beyond_caches()).total();
+  return std::any_of(tasks.begin(), tasks.end(),
+                     [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
+}
+
+}  // namespace mucudnn

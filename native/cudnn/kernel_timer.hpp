@@ -1,0 +1,86 @@
+// Times the algorithms of one kernel: the one protocol of the package and of the drop-in.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/kernel.hpp"
+#include "cudnn/device.hpp"
+#include "cudnn/engine.hpp"
+#include "cudnn/measure.hpp"
+
+namespace mucudnn {
+
+// An algorithm to be timed at a micro-batch size.
+struct Task {
+  std::int64_t micro_batch = 0;
+  std::string algorithm;
+  std::size_t workspace = 0;
+};
+
+struct Timing {
+  double median_ms = 0;
+  double spread_ms = 0;  // the distance between the quartiles
+};
+
+// Returns the number of samples of the tensors that a problem's slices are timed on, within `cap` bytes. Runs
+// rotate through them. From `bytes_beyond_caches` on the caches cannot hold x and y, so that no run finds
+// data of an earlier run there. If `cap` has no room for that, the number is the mini-batch.
+std::int64_t samples_to_time(const Problem& problem, std::size_t cap, std::size_t bytes_beyond_caches);
+
+// Returns the ms that measuring an algorithm at a micro-batch size takes if one run takes `run_ms`.
+double time_to_measure(const Kernel& kernel, std::int64_t micro_batch, double run_ms);
+
+class KernelTimer {
+ public:
+  // Allocates the tensors, with samples_to_time() samples, and `workspace` bytes. `kernel` has the whole
+  // mini-batch. Throws std::bad_alloc if there is not enough memory, or if `cap` bytes are too few.
+  KernelTimer(Engine& engine, Device& device, const Kernel& kernel, std::size_t workspace, std::size_t cap);
+
+  // Takes as many runs as a division of the mini-batch has slices, but at least seven, within 50 ms, and
+  // three in any case. An algorithm that is far slower than the fastest one so far of its size gets three at
+  // most. Throws EngineError if the algorithm cannot run, std::invalid_argument if its workspace is too
+  // large.
+  Timing measure(const Task& task);
+
+ private:
+  // Bytes on the device, freed with the object.
+  class Memory {
+   public:
+    Memory(Device& device, std::size_t size) : device_(device), data_(device.allocate(size)) {}
+    ~Memory() { device_.release(data_); }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    char* data() const { return static_cast<char*>(data_); }
+
+   private:
+    Device& device_;
+    void* data_;
+  };
+
+  char* allocate_random(std::size_t size);
+
+  Engine& engine_;
+  Device& device_;
+  Kernel kernel_;
+  std::deque<Memory> memories_;
+  Region region_;
+  Scratch workspace_;
+  std::map<std::int64_t, double> fastest_;  // the least median at each micro-batch size
+};
+
+// The bytes that tasks take. A task whose workspace does not fit is not among them.
+struct Needs {
+  std::size_t tensors = 0;
+  std::size_t workspace = 0;
+};
+
+// Returns what the tasks that fit `cap` bytes need. Throws std::bad_alloc if the tensors alone do not fit.
+Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap);
+
+// Returns whether at least one task fits `cap` bytes.
+bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap);
+
+}  // namespace mucudnn
