@@ -2,19 +2,19 @@
 
 import logging
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
-from mucudnn.listener import Listener
+from mucudnn.listener import ProgressBar
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
@@ -35,6 +35,7 @@ from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import Configuration, Tiling
 
 PlanOrPath = Plan | AnyPath
+T = TypeVar("T")
 
 
 class Call(NamedTuple):
@@ -297,8 +298,12 @@ def _make_error(error: Exception) -> MucudnnError:
     return MucudnnError(f"this convolution failed: {error}")
 
 
-class LogListener(Listener):
-    """A listener that sends messages to the logger `mucudnn`."""
+class LogListener(ProgressBar):
+    """A listener that logs messages (logger `mucudnn`) and shows progress, unless MUCUDNN_LOG is `off`."""
+
+    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
+        """Return the items, with a progress bar on a terminal or in a notebook."""
+        return items if settings.LOG.read() == "off" else super().track(items, title, total)
 
     def message(self, text: str) -> None:
         """Log a message at level info, or a warning at level warning."""

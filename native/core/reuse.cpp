@@ -44,7 +44,7 @@ class Knapsack {
     Configuration parts;
     std::size_t size = 0;
     for (std::size_t left = best_.size() - 1; left > 0; left -= size) {
-      // What is left cannot have a larger part, so this one repeats as long as a fastest way has it.
+      // The rest cannot have a larger part, so this one repeats as long as a fastest way has it.
       if (size == 0 || !can_begin_with(size, left) || best_[left - size].parts + 1 > best_[left].parts)
         size = first_size(left);
       parts.push_back(*best_[size].part);
