@@ -264,6 +264,7 @@ assert plan.digest is plan.digest
 def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
     program = """
 from mucudnn._native import Engine, Problem, host_library
+from mucudnn.problems.kernels import Kernel
 engine = Engine(host_library())
 problem = Problem(mini_batch=1, in_channels=1024, out_channels=1024, input=(64, 64), kernel=(1, 1))
 x, w, y = problem.x_elements, problem.w_elements, problem.y_elements
