@@ -42,7 +42,7 @@ class Cancelling(CheckedKernel):
     """A checked kernel with values for which the gradients of both halves nearly cancel."""
 
     def __init__(self, engine: Engine, problem: Problem, seed: int = 1) -> None:
-        super().__init__(engine, problem, GRADIENT)
+        super().__init__(engine, Kernel(problem, GRADIENT))
         for name, values in cancelling_values(problem, LARGEST[problem.data_type], seed).items():
             in_memory = values if problem.layout == "nchw" else np.moveaxis(values, 1, -1)
             self.memory[name].write(problem.data_type, in_memory.reshape(-1))
