@@ -36,6 +36,7 @@ from mucudnn.solver import Configuration, Tiling
 
 PlanOrPath = Plan | AnyPath
 T = TypeVar("T")
+_logger = logging.getLogger("mucudnn")
 
 
 class Call(NamedTuple):
@@ -216,6 +217,9 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
             if plan
             else str(error)
         ) from None
+    if _logger.isEnabledFor(logging.INFO):
+        size, kind = format_size(division.workspace), "tiles of each sample " if tiles else ""
+        _logger.info("%s of %s: %s%s, %s of workspace", call.pass_, problem, kind, configuration, size)
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 
@@ -308,4 +312,4 @@ class LogListener(ProgressBar):
     def message(self, text: str) -> None:
         """Log a message at level info, or a warning at level warning."""
         level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
-        logging.getLogger("mucudnn").log(level, text)
+        _logger.log(level, text)
