@@ -68,8 +68,14 @@ class Bands {
   std::int64_t count() const { return mini_batch_ * result.size[0] * parts_; }
   Band operator[](std::int64_t index) const;
 
-  Range groups_of(std::int64_t block) const {
-    return {block * lanes, std::min(source.groups, (block + 1) * lanes)};
+  // Returns the groups of a task's blocks.
+  Range groups_of(Range of_blocks) const {
+    return {of_blocks.begin * lanes, std::min(source.groups, of_blocks.end * lanes)};
+  }
+  // Returns the blocks that a task computes together.
+  std::int64_t block_parts() const { return ceil_div(blocks, blocks_at_once); }
+  Range blocks_of(std::int64_t part) const {
+    return {part * blocks_at_once, std::min(blocks, (part + 1) * blocks_at_once)};
   }
   // Returns the rows of the source that these rows of the result read, with those between them.
   Range rows_read(Range of_result) const;
@@ -91,16 +97,17 @@ class Bands {
   }
 
   std::int64_t lanes, blocks;  // a block is up to `lanes` groups
+  std::int64_t blocks_at_once;
   Side source, result;
   std::int64_t multiplier;                   // output channels of a group
-  std::int64_t taps, line_taps;           // the sizes of the filter and of one of its lines
+  std::int64_t taps, line_taps;              // the sizes of the filter and of one of its lines
   std::vector<transforms::LineAxis> widths;  // one for each residue
 
   std::int64_t block_floats() const { return taps * lanes; }
   std::int64_t filter_floats() const { return blocks * multiplier * block_floats(); }
 
-  // The memory of one band: packed lines of the source with padding on both sides, then those of the result,
-  // then space to convert 16-bit types.
+  // The memory of one band: for each block packed lines of the source with padding on both sides; for each
+  // block those of the result; then space to convert 16-bit types.
   std::int64_t left, pitch;                // pixels
   std::int64_t slices, source_rows, rows;  // the most of any band
   std::int64_t source_floats() const { return source.per_group * slices * source_rows * pitch * lanes; }
@@ -108,7 +115,9 @@ class Bands {
   std::int64_t converted_floats() const;
 
  private:
-  std::int64_t floats() const { return source_floats() + result_floats() + converted_floats(); }
+  std::int64_t floats() const {
+    return blocks_at_once * (source_floats() + result_floats() + converted_floats());
+  }
   void set_rows(std::int64_t most);
 
   // Calls visit(tap, place in the source, place in the filter) for each tap that does not read padding.

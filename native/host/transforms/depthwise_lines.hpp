@@ -31,18 +31,58 @@ void pack_lines_transposed(Vector* packed, const Run& run, std::int64_t line, st
   }
 }
 
-void pack_lines(float* packed, const Run& run, std::int64_t line, std::int64_t pitch) {
-  if (run.channel_stride != 1) return pack_lines_transposed(vectors(packed), run, line, pitch);
+// Packs or unpacks one vector of channels after the other.
+template <typename Body>
+MUCUDNN_INLINE void for_each_vector(const Run& run, const Body& body) {
   Run part = run;
-  part.pixels = line;
-  for (std::int64_t first = 0; first < run.pixels; first += line, packed += pitch * lanes) {
-    part.data = run.data + first * run.pixel_stride;
-    pack(vectors(packed), part);
+  for (std::int64_t first = 0; first < run.channels; first += lanes) {
+    part.data = run.data + first * run.channel_stride;
+    part.channels = channels_from(run.channels, static_cast<int>(first));
+    body(part, first / lanes);
   }
 }
 
-void unpack_run(const float* packed, const Run& run, float alpha, float beta) {
-  unpack(vectors(packed), run, alpha, beta);
+void pack_lines(float* packed, const Run& run, std::int64_t plane, std::int64_t line, std::int64_t pitch) {
+  if (run.channel_stride != 1) {
+    for_each_vector(run, [&](const Run& part, std::int64_t v) {
+      pack_lines_transposed(vectors(packed + v * plane), part, line, pitch);
+    });
+    return;
+  }
+  Run row = run;
+  row.pixels = line;
+  for (std::int64_t first = 0; first < run.pixels; first += line, packed += pitch * lanes) {
+    row.data = run.data + first * run.pixel_stride;
+    if (run.channels % lanes == 0) {
+      for (std::int64_t p = 0; p < line; ++p) {
+        const float* pixel = row.data + p * run.pixel_stride;
+        float* to = packed + p * lanes;
+        for (std::int64_t c = 0; c < run.channels; c += lanes, to += plane) store(to, load(pixel + c));
+      }
+    } else {
+      for_each_vector(row, [&](const Run& part, std::int64_t v) { pack(vectors(packed + v * plane), part); });
+    }
+  }
+}
+
+template <bool accumulate>
+void unpack_pixels_whole(const float* packed, const Run& run, std::int64_t plane, float alpha, float beta) {
+  for (std::int64_t p = 0; p < run.pixels; ++p, packed += lanes) {
+    float* pixel = run.data + p * run.pixel_stride;
+    const float* from = packed;
+    for (std::int64_t c = 0; c < run.channels; c += lanes, from += plane) {
+      unpack_vector<accumulate>(pixel + c, load(from), alpha, beta);
+    }
+  }
+}
+
+void unpack_run(const float* packed, const Run& run, std::int64_t plane, float alpha, float beta) {
+  if (run.channel_stride == 1 && run.channels % lanes == 0) {
+    const auto unpack_whole = beta == 0 ? unpack_pixels_whole<false> : unpack_pixels_whole<true>;
+    return unpack_whole(packed, run, plane, alpha, beta);
+  }
+  for_each_vector(
+      run, [&](const Run& part, std::int64_t v) { unpack(vectors(packed + v * plane), part, alpha, beta); });
 }
 
 // Enough sums for the latency of additions, and few enough for the registers of every instruction set.

@@ -54,7 +54,7 @@ struct TileKernels {
   void (*synthesise_filter)(const FilterBlock&, float alpha, float beta);
 };
 
-// A sequence of pixels with up to `lanes` channels.
+// A sequence of pixels. Where nothing else is said, it has at most `lanes` channels.
 struct Run {
   float* data;
   std::int64_t pixels, channels;
@@ -87,10 +87,11 @@ struct TapGradient {
 struct DepthwiseKernels {
   std::int64_t lanes;
 
-  // Packs a run of lines of `line` pixels each. The packed lines are `pitch` pixels apart.
-  void (*pack)(float* packed, const Run& run, std::int64_t line, std::int64_t pitch);
-  // Writes a run back. The packed pixels have no gaps.
-  void (*unpack)(const float* packed, const Run& run, float alpha, float beta);
+  // Packs a run of any number of channels. Each vector of them goes to a plane of its own, `plane` floats
+  // apart. The run has lines of `line` pixels, and the packed lines are `pitch` pixels apart.
+  void (*pack)(float* packed, const Run& run, std::int64_t plane, std::int64_t line, std::int64_t pitch);
+  // Writes such a run back. The packed pixels of a plane have no gaps.
+  void (*unpack)(const float* packed, const Run& run, std::int64_t plane, float alpha, float beta);
 
   // Writes a line of the result: at each position the sum over all factors and all taps of the axis.
   void (*correlate)(const LineFactors* factors, std::int64_t count, const LineAxis& axis, float* result);
