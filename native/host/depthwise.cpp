@@ -89,7 +89,9 @@ class Task {
       : b_(bands),
         source_(static_cast<float*>(memory_of_this_thread())),
         result_(source_ + bands.blocks_at_once * bands.source_floats()),
-        converted_(result_ + bands.blocks_at_once * bands.result_floats()) {
+        converted_(result_ + bands.blocks_at_once * bands.result_floats()),
+        factors_(bands.source.per_group * bands.taps / bands.line_taps),
+        taps_(bands.taps) {
     const std::int64_t lines = b_.blocks_at_once * b_.source.per_group * b_.slices * b_.source_rows;
     const std::int64_t right = b_.left + b_.source.size[2];
     for (float* line = source_; line < source_ + lines * line_floats(); line += line_floats()) {
@@ -120,15 +122,16 @@ class Task {
   void correlate(const float* filter, std::int64_t stride) {
     for (std::int64_t block = 0; block < blocks_; ++block, filter += stride) {
       for (std::int64_t row = band_.rows.begin; row < band_.rows.end; ++row) {
-        factors_.clear();
+        std::int64_t count = 0;
         for (std::int64_t m = 0; m < b_.source.per_group; ++m) {
           b_.for_each_read(band_.depth, row, [&](const Read& read) {
-            factors_.push_back({line(block, m, read.depth_tap, read.row),
-                                filter + m * b_.block_floats() + read.filter_line * b_.line_taps * b_.lanes});
+            transforms::LineFactors& next = factors_[count++];
+            next.source = line(block, m, read.depth_tap, read.row);
+            next.filter = filter + m * b_.block_floats() + read.filter_line * b_.line_taps * b_.lanes;
           });
         }
         for (const transforms::LineAxis& axis : b_.widths) {
-          kernels().depthwise.correlate(factors_.data(), size_of(factors_), axis, result_line(block, row));
+          kernels().depthwise.correlate(factors_.data(), count, axis, result_line(block, row));
         }
       }
     }
@@ -147,25 +150,23 @@ class Task {
     const transforms::LineAxis& axis = b_.widths[0];
     for (std::int64_t block = 0; block < blocks_; ++block, sums += stride) {
       for (std::int64_t row = band_.rows.begin; row < band_.rows.end; ++row) {
-        taps_.clear();
+        std::int64_t count = 0;
         b_.for_each_read(band_.depth, row, [&](const Read& read) {
           const float* first = line(block, 0, read.depth_tap, read.row) + axis.first * b_.lanes;
           float* sum = sums + read.filter_line * b_.line_taps * b_.lanes;
           for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
-            taps_.push_back({first + tap * axis.tap_step * b_.lanes, sum + tap * b_.lanes});
+            transforms::TapGradient& next = taps_[count++];
+            next.source = first + tap * axis.tap_step * b_.lanes;
+            next.sum = sum + tap * b_.lanes;
           }
         });
-        kernels().depthwise.add_gradient(taps_.data(), size_of(taps_), result_line(block, row),
-                                         axis.positions, axis.step);
+        kernels().depthwise.add_gradient(taps_.data(), count, result_line(block, row), axis.positions,
+                                         axis.step);
       }
     }
   }
 
  private:
-  template <typename T>
-  static std::int64_t size_of(const std::vector<T>& values) {
-    return static_cast<std::int64_t>(values.size());
-  }
   std::int64_t line_floats() const { return b_.pitch * b_.lanes; }
   // Returns the first pixel of a packed line, behind its padding.
   float* line(std::int64_t block, std::int64_t m, std::int64_t tap, std::int64_t row) const {
@@ -184,6 +185,8 @@ class Task {
   Band band_{};
   std::int64_t blocks_ = 0;
   Range groups_{}, rows_read_{};
+  // Their members are written one by one. A whole object would be copied through memory, and its load would
+  // wait for all stores of the band before it.
   std::vector<transforms::LineFactors> factors_;
   std::vector<transforms::TapGradient> taps_;
 };

@@ -62,11 +62,6 @@ bool Bands::fit() const {
   return filter_floats() <= kSharedFloats && pitch * lanes <= kBandFloats && floats() <= kBandFloats;
 }
 
-Band Bands::operator[](std::int64_t index) const {
-  const std::int64_t first = index % parts_ * rows, line = index / parts_;
-  return {line / result.size[0], line % result.size[0], {first, std::min(result.size[1], first + rows)}};
-}
-
 Range Bands::rows_read(Range of_result) const {
   const auto residues = static_cast<std::int64_t>(axes_[1].size());
   Range read{source.size[1], 0};

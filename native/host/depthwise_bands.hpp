@@ -66,7 +66,10 @@ class Bands {
   bool fit() const;
 
   std::int64_t count() const { return mini_batch_ * result.size[0] * parts_; }
-  Band operator[](std::int64_t index) const;
+  Band operator[](std::int64_t index) const {
+    const std::int64_t first = index % parts_ * rows, line = index / parts_;
+    return {line / result.size[0], line % result.size[0], {first, std::min(result.size[1], first + rows)}};
+  }
 
   // Returns the groups of a task's blocks.
   Range groups_of(Range of_blocks) const {
