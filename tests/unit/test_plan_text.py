@@ -104,6 +104,45 @@ def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
         parse_plan(TEXT.replace("plan 1", "plan 4"))
 
 
+HUGE = Problem(mini_batch=65536, in_channels=1, out_channels=1, input=(1, 1), kernel=(1, 1))
+SINGLES = f"""\
+mucudnn plan 1
+kernel forward 1 {HUGE}
+choose 1*65536:A:1:0
+"""
+
+
+def test_a_plan_of_a_few_bytes_cannot_take_gigabytes() -> None:
+    text = SINGLES + "option 65536*1:A:1:0\n" * 300 + "end 1\n"
+    with pytest.raises(
+        ValueError,
+        match=r"^line 19: the plan has 1048577 parts up to here, repeats included: it may have 1048576$",
+    ):
+        parse_plan(text)
+
+
+def test_a_document_of_a_journal_cannot_either_and_the_others_are_read() -> None:
+    large = SINGLES + "option 65536*1:A:1:0\n" * 2 + "end 1\n"
+    assert [header for header, *_ in parse_journal(large + TEXT)] == [HEADER]
+
+
+def test_a_plan_that_could_not_be_read_again_is_not_written() -> None:
+    singles = [(1, "A", 1.0, 0)] * 65536
+    with pytest.raises(ValueError, match="the plan has 1114112 parts up to here"):
+        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [])])
+
+
+def test_the_largest_plans_of_real_networks_are_read() -> None:
+    # ResNet-50 has 69 kernels in training, and each a desirable set of 6000 parts at a mini-batch of 1024.
+    problems = [
+        Problem(mini_batch=1024, in_channels=count, out_channels=1, input=(1, 1), kernel=(1, 1))
+        for count in range(1, 70)
+    ]
+    option = [(1, "GEMM", 1.0, 0)] * 1024
+    kernels = [(problem, "forward", 1, option, [option] * 5, []) for problem in problems]
+    assert parse_plan(format_plan({}, kernels))[1][-1][4] == [option] * 5
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
