@@ -9,7 +9,9 @@ import platformdirs
 from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates
 from mucudnn.costs import file as cache_file
+from mucudnn.costs import salvage
 from mucudnn.costs.claims import Claims
+from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, TileComparison
 from mucudnn.costs.rows import CacheRows
@@ -49,8 +51,9 @@ class Cache(CacheRows):
         claims: Claims | None = None,
         system: SystemDatabase | None = None,
         listener: Listener | None = None,
+        needed: bool = True,
     ) -> None:
-        super().__init__(path, database, claims=claims, listener=listener)
+        super().__init__(path, database, claims=claims, listener=listener, needed=needed)
         self._system = system
 
     @classmethod
@@ -64,18 +67,22 @@ class Cache(CacheRows):
     ) -> "Cache":
         """Open the file, and make it if it is missing.
 
-        With a `listener`, a file that is not `needed` may fail later: the work goes on in memory. Raise
-        UnwritableError, NewerFileError, MucudnnError.
+        A file that is not `needed` may fail later: the work goes on in memory. Raise UnwritableError,
+        NewerFileError, MucudnnError.
         """
-        database, claims, aside = cache_file.open_file(path)
-        if aside is not None and listener is not None:
-            listener.message(f"The cache {path} was of a version not read any more: it is now {aside}")
-        return cls(path, database, claims=claims, system=system, listener=None if needed else listener)
+        database, claims, message = salvage.open_file(path)
+        if message is not None and listener is not None:
+            listener.message(message)
+        return cls(path, database, claims=claims, system=system, listener=listener, needed=needed)
 
     @classmethod
-    def read_only(cls, path: Path) -> "Cache":
-        """Open an existing cache to which nothing can be added. Raise NewerFileError, MucudnnError."""
-        return cls(path, cache_file.open_to_read(path))
+    def read_only(cls, path: Path, listener: Listener | None = None) -> "Cache":
+        """Open an existing cache to which nothing can be added.
+
+        With a `listener`, the rows that can be read are used if a row is damaged. Raise NewerFileError,
+        MucudnnError.
+        """
+        return cls(path, cache_file.open_to_read(path), listener=listener, needed=listener is None)
 
     @classmethod
     def recorded(cls, source: Path) -> "Cache":
@@ -98,7 +105,7 @@ class Cache(CacheRows):
         """Return a copy of the cache at `path`, or an empty one if it cannot be read. Nothing is kept."""
         try:
             with cls.read_only(path) as file:
-                return cls(path, cache_file.in_memory(file._database), system=system)
+                return cls(path, salvage.copy_in_memory(file._database), system=system)
         except NewerFileError:
             raise
         except MucudnnError:
@@ -121,14 +128,21 @@ class Cache(CacheRows):
 
     def machines(self) -> list[Machine]:
         """Return the machines that measurements were made on."""
+        return self.attempt(self._find_machines)
+
+    def _find_machines(self) -> list[Machine]:
         columns, found = ", ".join(column.name for column in MACHINE), list[Machine]()
 
         def first(where: str, *values: object) -> bool:
-            rows = self.query(
+            rows = self._rows_of(
                 f"SELECT {columns} FROM measurements {where} ORDER BY device, library, threads LIMIT 1",
                 values,
             )
-            found.extend(Machine(*row) for row in rows)
+            for row in rows:
+                machine = Machine(*map(checked_value, MACHINE, row))
+                if found and machine.identity <= found[-1].identity:
+                    raise ValueError("the index of the measurements is out of order")
+                found.append(machine)
             return bool(rows)
 
         # From each to the next in the index, past all the rows of one machine.
