@@ -15,7 +15,7 @@ from mucudnn.cli.terminal import Terminal, show, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
-from mucudnn.costs.journal import take_journal
+from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.output import write_lines
 from mucudnn.problems.descriptor import short_text
@@ -87,8 +87,14 @@ def parse_days(text: str) -> int:
 def run(arguments: argparse.Namespace) -> None:
     """Run the action on the cache, after taking in the journal that programs under the drop-in wrote."""
     path = default_path()
-    with suppress(UnwritableError):  # a cache that can only be read is shown without the journal
-        take_journal(path, forget=arguments.action is _prune)
+    journal = journal_of(path)
+    if arguments.action not in (_path, _prune) and journal.exists() and journal.stat().st_size:
+        # A cache that can only be read is shown without the journal.
+        with suppress(UnwritableError), Cache.open(path, listener=Terminal()) as cache:
+            try:
+                take_journal(cache)
+            except JournalError as error:
+                Terminal().message(f"Warning: {error}")
     arguments.action(path, arguments)
 
 
@@ -130,11 +136,13 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
     with Cache.open(path, listener=Terminal()) as cache:
         if arguments.older_than is not None:
             then = datetime.now(UTC) - timedelta(days=arguments.older_than)
+            take_journal(cache, lambda header: int(header["measured_at"]) < then.timestamp())
             removed = cache.remove("measured_at", "<", then.isoformat(timespec="seconds"))
-        elif arguments.library is not None:
-            removed = cache.remove("library", "=", arguments.library)
         else:
-            removed = cache.remove("device", "=", arguments.device)
+            column = "device" if arguments.library is None else "library"
+            name = getattr(arguments, column)
+            take_journal(cache, lambda header: header[column] == name)
+            removed = cache.remove(column, "=", name)
     show(f"{_format_count(removed)} deleted from {path}", "Next: mucudnn cache info")
 
 

@@ -13,6 +13,7 @@ from mucudnn.costs import salvage
 from mucudnn.costs.claims import Claims
 from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
+from mucudnn.costs.journal import JournalError, take_journal
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, TileComparison
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import (
@@ -113,18 +114,26 @@ class Cache(CacheRows):
 
     @classmethod
     def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
-        """Open the user's cache above the shipped rows.
+        """Open the user's cache above the shipped rows, with what programs under `mucudnn run` measured.
 
         If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """
         path = default_path()
         try:
-            return cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
+            cache = cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
         except UnwritableError as error:
             if needed:
                 raise
             listener.message(f"Warning: {error}; what is measured now is lost afterwards")
-            return cls.in_memory(path, system=SystemDatabase())
+            cache = cls.in_memory(path, system=SystemDatabase())
+        try:
+            take_journal(cache)
+        except JournalError as error:
+            listener.message(f"Warning: {error}")
+        except BaseException:
+            cache.__exit__()
+            raise
+        return cache
 
     def machines(self) -> list[Machine]:
         """Return the machines that measurements were made on."""
