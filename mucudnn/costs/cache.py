@@ -241,7 +241,18 @@ class Cache(CacheRows):
         return [*(row for of, row in shipped if of is table), *own]
 
     def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
-        self._upsert(table, table.row(machine, kernel, own), "")
+        row = table.row(machine, kernel, own)
+        # The plus signs keep sqlite on the index that `_kernel_rows` takes.
+        # A damaged index loses rows in silence.
+        same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
+        values = tuple(row[column] for column in table.key)
+
+        def work() -> None:
+            self._rows_of(*table.upsert(row))
+            if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
+                raise ValueError("the index does not lead to a row that was added")
+
+        self.attempt(work)
 
 
 def _texts(**configurations: Configuration | Tiling | None) -> dict[str, Any]:

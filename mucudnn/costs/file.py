@@ -84,13 +84,13 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             return Database(connection, partial(_connect_to_write, path)), claims, aside
-    except (OSError, sqlite3.DatabaseError, MucudnnError) as error:
+    except (OSError, sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
         for opened in (connection, claims):
             if opened is not None:
                 opened.close()
         if isinstance(error, MucudnnError):
             raise
-        if isinstance(error, sqlite3.DatabaseError) and tells_of_damage(error):
+        if not isinstance(error, OSError) and tells_of_damage(error):
             raise failure(path, error) from None
         raise UnwritableError(f"the cache {path} cannot be written: {_reason(error)}") from None
 
@@ -203,9 +203,9 @@ def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
         check_tables(connection)
         _add_missing_tables(connection, temporary=True)
         connection.execute("PRAGMA query_only = 1")
-    except (sqlite3.DatabaseError, MucudnnError) as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
         connection.close()
-        if isinstance(error, sqlite3.DatabaseError) and tells_of_damage(error):
+        if not isinstance(error, MucudnnError) and tells_of_damage(error):
             raise failure(path, error) from None
         raise
     return connection
@@ -243,7 +243,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         connection.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.OperationalError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise failure(path, error) from None
     if version > VERSION:
         raise NewerFileError(
@@ -253,14 +253,17 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def failure(path: Path, error: sqlite3.DatabaseError) -> UnwritableError:
-    """Return the error that a person reads for one of sqlite about an open file."""
+def failure(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> UnwritableError:
+    """Return the error that a person reads for one of sqlite about an open file.
+
+    sqlite's own message may have a part of a damaged file, which is then no text.
+    """
     if tells_of_damage(error):
         return DamagedError(f"the cache {path} is damaged: {error}; move it away to start anew")
     return UnwritableError(f"the cache {path} failed: {error}")
 
 
-def tells_of_damage(error: sqlite3.DatabaseError) -> bool:
+def tells_of_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
     """Return whether the file may be the cause of an error. A file of another schema is damaged, too."""
     if isinstance(error, sqlite3.OperationalError):
         code = getattr(error, "sqlite_errorcode", None)

@@ -95,13 +95,14 @@ def is_damaged(path: Path) -> bool:
 def copy_in_memory(source: Database) -> Database:
     """Return a database in memory with the rows of `source` that can be read."""
     copy = cache_file.in_memory()
-    with suppress(sqlite3.Error), source.in_use() as old, copy.in_use() as new:
+    with suppress(sqlite3.Error, UnicodeDecodeError), source.in_use() as old, copy.in_use() as new:
         _copy_rows(old, new)
     return copy
 
 
 def _copy_readable(path: Path, new: sqlite3.Connection) -> int:
-    with suppress(sqlite3.Error), closing(cache_file.connect(path, "?mode=rw")) as old:
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(cache_file.connect(path, "?mode=rw")) as old:
+        old.execute("PRAGMA writable_schema = ON")  # sqlite then reads a file that is cut short, too
         return _copy_rows(old, new)
     return 0
 
@@ -130,11 +131,11 @@ def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[An
                 following = max(following, row + 1)
                 yield tuple(values)
             return
-        except (sqlite3.Error, MemoryError):
+        except (sqlite3.Error, UnicodeDecodeError, MemoryError):
             pass  # Python reads one row ahead: the row before the one that cannot be read follows alone.
         try:
             found = connection.execute(sql, (following, 1)).fetchone()
-        except (sqlite3.Error, MemoryError):
+        except (sqlite3.Error, UnicodeDecodeError, MemoryError):
             failures += 1
             following += 2 ** max(0, failures - _SINGLE_STEPS)
         else:

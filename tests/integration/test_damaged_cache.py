@@ -117,6 +117,13 @@ def test_rows_of_a_page_that_cannot_be_read_are_lost_and_no_others(healthy: Path
     assert count_rows(cache_path) == count_rows(healthy) - cells
 
 
+def test_rows_before_the_end_of_a_file_that_was_cut_short_are_kept(healthy: Path, cache_path: Path) -> None:
+    content = healthy.read_bytes()
+    cache_path.write_bytes(content[: len(content) * 4 // 5])
+    assert replace_damaged(cache_path) is not None
+    assert count_rows(cache_path) > count_rows(healthy) // 3
+
+
 def test_merge_takes_the_readable_rows_of_a_damaged_cache_and_leaves_it_as_it_is(
     damaged: Path, healthy: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
