@@ -7,16 +7,16 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options
-from mucudnn.cli.terminal import show, table
+from mucudnn.cli.terminal import Terminal, show, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
-from mucudnn.costs.journal import take_journal
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.costs.journal import JournalError, journal_of, take_journal
+from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.output import write_lines
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
@@ -87,8 +87,14 @@ def parse_days(text: str) -> int:
 def run(arguments: argparse.Namespace) -> None:
     """Run the action on the cache, after taking in the journal that programs under the drop-in wrote."""
     path = default_path()
-    with suppress(UnwritableError):  # a cache that can only be read is shown without the journal
-        take_journal(path, forget=arguments.action is _prune)
+    journal = journal_of(path)
+    if arguments.action not in (_path, _prune) and journal.exists() and journal.stat().st_size:
+        # A cache that can only be read is shown without the journal.
+        with suppress(UnwritableError), Cache.open(path, listener=Terminal()) as cache:
+            try:
+                take_journal(cache)
+            except JournalError as error:
+                Terminal().message(f"Warning: {error}")
     arguments.action(path, arguments)
 
 
@@ -98,15 +104,16 @@ def _path(path: Path, _: argparse.Namespace) -> None:
 
 def _merge(path: Path, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
-        others = [stack.enter_context(Cache.read_only(file)) for file in arguments.files]
-        taken = stack.enter_context(Cache.open(path)).merge(chain.from_iterable(o.rows() for o in others))
+        others = [stack.enter_context(Cache.read_only(file, Terminal())) for file in arguments.files]
+        mine = stack.enter_context(Cache.open(path, listener=Terminal()))
+        taken = mine.merge(chain.from_iterable(other.rows() for other in others))
     show(f"{_format_count(taken)} taken into {path}", "Next: mucudnn cache info")
 
 
 def _import(path: Path, arguments: argparse.Namespace) -> None:
     file = arguments.file
     try:
-        with file.open(encoding="utf-8") as lines, Cache.open(path) as cache:
+        with file.open(encoding="utf-8") as lines, Cache.open(path, listener=Terminal()) as cache:
             taken = cache.merge(parse_rows(lines, str(file)))
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
@@ -116,7 +123,7 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
-    with Cache.read_only(path) as cache:
+    with Cache.read_only(path, Terminal()) as cache:
         lines = format_rows(cache.rows())
         if not arguments.output:
             sys.stdout.writelines(lines)
@@ -126,14 +133,16 @@ def _export(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _prune(path: Path, arguments: argparse.Namespace) -> None:
-    with Cache.open(path) as cache:
+    with Cache.open(path, listener=Terminal()) as cache:
         if arguments.older_than is not None:
             then = datetime.now(UTC) - timedelta(days=arguments.older_than)
+            take_journal(cache, lambda header: int(header["measured_at"]) < then.timestamp())
             removed = cache.remove("measured_at", "<", then.isoformat(timespec="seconds"))
-        elif arguments.library is not None:
-            removed = cache.remove("library", "=", arguments.library)
         else:
-            removed = cache.remove("device", "=", arguments.device)
+            column = "device" if arguments.library is None else "library"
+            name = getattr(arguments, column)
+            take_journal(cache, lambda header: header[column] == name)
+            removed = cache.remove(column, "=", name)
     show(f"{_format_count(removed)} deleted from {path}", "Next: mucudnn cache info")
 
 
@@ -197,6 +206,12 @@ def _list(path: Path, _: argparse.Namespace) -> None:
     with Cache.read_only(path) as cache:
         found = cache.query(_KERNELS)
     for key, *cells in found:
-        problem = parse_descriptor(key)[0]
-        rows.add_row(short_text(problem, mini_batch=False), *map(str, cells))
+        rows.add_row(_format_kernel(key), *map(str, cells))
     show(rows)
+
+
+def _format_kernel(key: Any) -> str:
+    try:
+        return short_text(parse_descriptor(key)[0], mini_batch=False)
+    except (TypeError, ValueError):
+        return f"damaged: {shown(key)}"

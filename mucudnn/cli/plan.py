@@ -1,10 +1,11 @@
 """`mucudnn plan`: show plan files, compare them, and check that they hold on this machine."""
 
 import argparse
+from pathlib import Path
 
 from mucudnn.cli import options
 from mucudnn.cli.terminal import Terminal, show, table
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
 from mucudnn.plans.text import micro_batches, milliseconds
@@ -20,6 +21,8 @@ DESCRIPTION = (
     "configurations of which no other is both faster and smaller in workspace."
 )
 
+_NAMED_ENGINES = ("host", "cudnn")
+
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -34,6 +37,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "the choices whole. The exit code is 1 if the plan does not hold any more.",
     )
     verifying.add_argument("--no-run", action="store_true", help="check the library only, run nothing")
+    verifying.add_argument(
+        "--engine",
+        metavar="auto|cudnn|host|PATH",
+        help="library to verify with (default: host or cudnn, whichever the plan names)",
+    )
     for action, parser_ in ((_show, showing), (_verify, verifying)):
         parser_.add_argument(
             "plan",
@@ -92,9 +100,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _verify(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
-    choice = plan.header.get("engine", "auto")
-    if choice != "cudnn":  # the search for cuDNN reads this setting itself
-        choice = LIBRARY.read() or choice
+    choice = arguments.engine or _engine_of(plan, arguments.plan)
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
     elsewhere = foreign(plan, engine)
     if elsewhere:
@@ -124,6 +130,22 @@ def _verify(arguments: argparse.Namespace) -> None:
         f"{len(checks)} of {len(checks)} kernels hold."
         + (f" {slower} took longer than planned." if slower else "")
     )
+
+
+def _engine_of(plan: Plan, path: Path) -> str:
+    """Return the engine that a plan names, or that of MUCUDNN_LIBRARY in the place of the host engine.
+
+    Opening a library runs its code, so a plan cannot name a path. Raise MucudnnError if it does.
+    """
+    named = plan.header.get("engine")
+    if named not in (None, *_NAMED_ENGINES):
+        raise MucudnnError(
+            f"{path} names the engine {shown(named)}: a plan can only name {' or '.join(_NAMED_ENGINES)}. To "
+            "verify with another library, which runs its code, give --engine PATH"
+        )
+    if named == "cudnn":  # the search for cuDNN reads MUCUDNN_LIBRARY itself
+        return named
+    return LIBRARY.read() or named or "auto"
 
 
 def _diff(arguments: argparse.Namespace) -> None:

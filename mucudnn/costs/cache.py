@@ -9,8 +9,11 @@ import platformdirs
 from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates
 from mucudnn.costs import file as cache_file
+from mucudnn.costs import salvage
 from mucudnn.costs.claims import Claims
+from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
+from mucudnn.costs.journal import JournalError, take_journal
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, TileComparison
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import (
@@ -49,8 +52,9 @@ class Cache(CacheRows):
         claims: Claims | None = None,
         system: SystemDatabase | None = None,
         listener: Listener | None = None,
+        needed: bool = True,
     ) -> None:
-        super().__init__(path, database, claims=claims, listener=listener)
+        super().__init__(path, database, claims=claims, listener=listener, needed=needed)
         self._system = system
 
     @classmethod
@@ -64,18 +68,22 @@ class Cache(CacheRows):
     ) -> "Cache":
         """Open the file, and make it if it is missing.
 
-        With a `listener`, a file that is not `needed` may fail later: the work goes on in memory. Raise
-        UnwritableError, NewerFileError, MucudnnError.
+        A file that is not `needed` may fail later: the work goes on in memory. Raise UnwritableError,
+        NewerFileError, MucudnnError.
         """
-        database, claims, aside = cache_file.open_file(path)
-        if aside is not None and listener is not None:
-            listener.message(f"The cache {path} was of a version not read any more: it is now {aside}")
-        return cls(path, database, claims=claims, system=system, listener=None if needed else listener)
+        database, claims, message = salvage.open_file(path)
+        if message is not None and listener is not None:
+            listener.message(message)
+        return cls(path, database, claims=claims, system=system, listener=listener, needed=needed)
 
     @classmethod
-    def read_only(cls, path: Path) -> "Cache":
-        """Open an existing cache to which nothing can be added. Raise NewerFileError, MucudnnError."""
-        return cls(path, cache_file.open_to_read(path))
+    def read_only(cls, path: Path, listener: Listener | None = None) -> "Cache":
+        """Open an existing cache to which nothing can be added.
+
+        With a `listener`, the rows that can be read are used if a row is damaged. Raise NewerFileError,
+        MucudnnError.
+        """
+        return cls(path, cache_file.open_to_read(path), listener=listener, needed=listener is None)
 
     @classmethod
     def recorded(cls, source: Path) -> "Cache":
@@ -98,7 +106,7 @@ class Cache(CacheRows):
         """Return a copy of the cache at `path`, or an empty one if it cannot be read. Nothing is kept."""
         try:
             with cls.read_only(path) as file:
-                return cls(path, cache_file.in_memory(file._database), system=system)
+                return cls(path, salvage.copy_in_memory(file._database), system=system)
         except NewerFileError:
             raise
         except MucudnnError:
@@ -106,29 +114,44 @@ class Cache(CacheRows):
 
     @classmethod
     def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
-        """Open the user's cache above the shipped rows.
+        """Open the user's cache above the shipped rows, with what programs under `mucudnn run` measured.
 
         If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """
         path = default_path()
         try:
-            return cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
+            cache = cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
         except UnwritableError as error:
             if needed:
                 raise
             listener.message(f"Warning: {error}; what is measured now is lost afterwards")
-            return cls.in_memory(path, system=SystemDatabase())
+            cache = cls.in_memory(path, system=SystemDatabase())
+        try:
+            take_journal(cache)
+        except JournalError as error:
+            listener.message(f"Warning: {error}")
+        except BaseException:
+            cache.__exit__()
+            raise
+        return cache
 
     def machines(self) -> list[Machine]:
         """Return the machines that measurements were made on."""
+        return self.attempt(self._find_machines)
+
+    def _find_machines(self) -> list[Machine]:
         columns, found = ", ".join(column.name for column in MACHINE), list[Machine]()
 
         def first(where: str, *values: object) -> bool:
-            rows = self.query(
+            rows = self._rows_of(
                 f"SELECT {columns} FROM measurements {where} ORDER BY device, library, threads LIMIT 1",
                 values,
             )
-            found.extend(Machine(*row) for row in rows)
+            for row in rows:
+                machine = Machine(*map(checked_value, MACHINE, row))
+                if found and machine.identity <= found[-1].identity:
+                    raise ValueError("the index of the measurements is out of order")
+                found.append(machine)
             return bool(rows)
 
         # From each to the next in the index, past all the rows of one machine.
@@ -218,7 +241,18 @@ class Cache(CacheRows):
         return [*(row for of, row in shipped if of is table), *own]
 
     def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
-        self._upsert(table, table.row(machine, kernel, own), "")
+        row = table.row(machine, kernel, own)
+        # The plus signs keep sqlite on the index that `_kernel_rows` takes.
+        # A damaged index loses rows in silence.
+        same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
+        values = tuple(row[column] for column in table.key)
+
+        def work() -> None:
+            self._rows_of(*table.upsert(row))
+            if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
+                raise ValueError("the index does not lead to a row that was added")
+
+        self.attempt(work)
 
 
 def _texts(**configurations: Configuration | Tiling | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ can be put after one another. Schema 1 had no enumerations, schema 2 no tile com
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -71,14 +71,20 @@ def _row(kind: Any, values: dict[str, Any]) -> Row:
     if values.keys() != columns.keys():
         missing, extra = columns.keys() - values.keys(), values.keys() - columns.keys()
         raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)} is no column")
-    row = {name: _value(columns[name], value) for name, value in values.items()}
+    return table, checked_row(table, values)
+
+
+def checked_row(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its texts in their usual form. Raise ValueError if it is no row of the table."""
+    columns = table.columns
+    row = {name: checked_value(columns[name], value) for name, value in values.items()}
     if row["pass"] not in PASSES:
         raise ValueError(f"pass is {row['pass']!r}, not one of {', '.join(PASSES)}")
     if table is ENUMERATION:
         parse_candidates(row["candidates"])
     row["problem"] = _problem_text(table, row["problem"])
     row["measured_at"] = _time(row["measured_at"])
-    return table, row
+    return row
 
 
 @lru_cache(maxsize=4096)
@@ -87,7 +93,8 @@ def _problem_text(table: Table, problem: str) -> str:
     return table.problem_text(parsed)
 
 
-def _value(column: Column, given: Any) -> Any:
+def checked_value(column: Column, given: Any) -> Any:
+    """Return a value in the type of its column. Raise ValueError if the column cannot hold it."""
     if given is None and column.nullable:
         return None
     value = float(given) if column.type is float and type(given) is int else given
@@ -109,4 +116,7 @@ def _time(text: str) -> str:
         raise ValueError(f"measured_at is {text!r}, not a time in ISO 8601") from None
     if time.tzinfo is None:
         raise ValueError(f"measured_at is {text!r}, without a time zone")
-    return time.astimezone(UTC).isoformat(timespec="seconds")
+    try:
+        return time.astimezone(UTC).isoformat(timespec="seconds")
+    except OverflowError:
+        raise ValueError(f"measured_at is {text!r}, a time that UTC cannot give") from None

@@ -24,6 +24,10 @@ class UnwritableError(MucudnnError):
     """The cache can only be read, or not even that."""
 
 
+class DamagedError(UnwritableError):
+    """The cache is damaged, or another process has replaced the file."""
+
+
 class Database:
     """A connection to sqlite that no fork interrupts or finds open.
 
@@ -60,7 +64,8 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
     """Open a cache for reading and writing, and make it if it is missing.
 
     The returned path is the new name of a file of an older version, which was set aside. Raise
-    UnwritableError; NewerFileError; MucudnnError if the file is no cache, which is never touched then.
+    UnwritableError; DamagedError; NewerFileError; MucudnnError if the file is no cache, which is never
+    touched then.
     """
     claims, connection = None, None
     try:
@@ -70,25 +75,28 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
         claims = Claims(path)
         aside = _set_aside(path, claims)
         with no_fork:
-            connection = _connect(path, seconds=_WRITING_SECONDS)
+            connection = connect(path)
             connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-            _bring_up_to_date(connection)
+            check_tables(connection)
+            bring_up_to_date(connection)
             connection.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             return Database(connection, partial(_connect_to_write, path)), claims, aside
-    except (OSError, sqlite3.OperationalError, MucudnnError) as error:
+    except (OSError, sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
         for opened in (connection, claims):
             if opened is not None:
                 opened.close()
         if isinstance(error, MucudnnError):
             raise
+        if not isinstance(error, OSError) and tells_of_damage(error):
+            raise failure(path, error) from None
         raise UnwritableError(f"the cache {path} cannot be written: {_reason(error)}") from None
 
 
 def open_to_read(path: Path) -> Database:
-    """Open an existing cache as it is, without a copy. Raise MucudnnError, NewerFileError."""
+    """Open an existing cache as it is, without a copy. Raise MucudnnError, DamagedError, NewerFileError."""
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
@@ -111,27 +119,34 @@ def open_to_read(path: Path) -> Database:
         raise MucudnnError(f"the cache {path} cannot be read: {_reason(error)}") from None
 
 
-def in_memory(source: Database | None = None) -> Database:
-    """Return a cache in memory: a copy of `source` if that can be read, else an empty one."""
+def in_memory() -> Database:
+    """Return an empty cache in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    if source is not None:
-        with suppress(sqlite3.Error):  # an unreadable source gives an empty cache
-            with source.in_use() as file:
-                file.backup(connection)
-            connection.execute("SELECT count(*) FROM measurements").fetchone()
-            _bring_up_to_date(connection)
-            return Database(connection)
-        connection.close()
-        return in_memory()
-    _bring_up_to_date(connection)
+    bring_up_to_date(connection)
     return Database(connection)
 
 
-def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
     """Make the tables of a new file, or those that an older version lacks: versions only add tables."""
     if _add_missing_tables(connection):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError if a file has tables of ours with other columns, or views or triggers.
+
+    A view can compute without end, and a trigger can change other rows.
+    """
+    entries = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    tables = {table.name: table for table in TABLES}
+    for kind, name, sql in entries:
+        if kind not in ("table", "index") or (kind == "table" and str(sql)[:12] != "CREATE TABLE"):
+            raise sqlite3.DatabaseError(f"{name!r} is no table of a cache")
+        if name in tables:
+            there = {column for _, column, *_ in connection.execute(f"PRAGMA table_info({name})")}
+            if missing := tables[name].columns.keys() - there:
+                raise sqlite3.DatabaseError(f"the table {name} has no column {min(missing)}")
 
 
 def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
@@ -157,28 +172,41 @@ def _is_cache(path: Path) -> bool:
     return bool(header)
 
 
-def _connect(path: Path, options: str = "", *, seconds: float) -> sqlite3.Connection:
+def connect(path: Path, options: str = "", *, seconds: float = _WRITING_SECONDS) -> sqlite3.Connection:
+    """Connect to a file as it is. Raise sqlite3.DatabaseError."""
     uri = path.absolute().as_uri() + options
     # Any thread may close the connection, when it forks.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=seconds, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, timeout=seconds, check_same_thread=False
+    )
+    # A damaged text must not raise an error here, where it would hide which row has it.
+    connection.text_factory = _decode
+    return connection
+
+
+def _decode(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
 
 
 def _connect_to_write(path: Path) -> sqlite3.Connection:
     """Open again a file that was opened before. Raise sqlite3.OperationalError."""
-    connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
+    connection = connect(path, "?mode=rw")
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
 
 
 def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
     """Open a file to read. Raise sqlite3.OperationalError, MucudnnError, NewerFileError."""
-    connection = _connect(path, options, seconds=_READING_SECONDS)
+    connection = connect(path, options, seconds=_READING_SECONDS)
     try:
         _version(connection, path)
+        check_tables(connection)
         _add_missing_tables(connection, temporary=True)
         connection.execute("PRAGMA query_only = 1")
-    except (sqlite3.OperationalError, MucudnnError):
+    except (sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
         connection.close()
+        if not isinstance(error, MucudnnError) and tells_of_damage(error):
+            raise failure(path, error) from None
         raise
     return connection
 
@@ -189,7 +217,7 @@ def _set_aside(path: Path, claims: Claims) -> Path | None:
     with claims.claim("the file itself", wait=True), no_fork:
         if not _is_cache(path):
             return None
-        connection = _connect(path, "?mode=rw", seconds=_WRITING_SECONDS)
+        connection = connect(path, "?mode=rw")
         try:
             version = _version(connection, path)
             if version >= OLDEST:
@@ -197,11 +225,16 @@ def _set_aside(path: Path, claims: Claims) -> Path | None:
             connection.execute("PRAGMA journal_mode = DELETE")  # all of it in the one file
         finally:
             connection.close()
-        number, aside = 1, path.with_name(f"{path.name}.version-{version}")
-        while aside.exists():
-            number += 1
-            aside = path.with_name(f"{path.name}.version-{version}.{number}")
-        return path.rename(aside)
+        return path.rename(free_name(path, f"version-{version}"))
+
+
+def free_name(path: Path, end: str) -> Path:
+    """Return the path with an end, and with a number if there is such a file already."""
+    number, free = 1, path.with_name(f"{path.name}.{end}")
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}.{end}.{number}")
+    return free
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
@@ -210,7 +243,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         connection.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.OperationalError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise failure(path, error) from None
     if version > VERSION:
         raise NewerFileError(
@@ -220,11 +253,22 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def failure(path: Path, error: sqlite3.DatabaseError) -> UnwritableError:
-    """Return the error that a person reads for one of sqlite about an open file."""
-    if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT and SQLITE_NOTADB are of no subclass
-        return UnwritableError(f"the cache {path} is damaged: {error}; move it away to start anew")
+def failure(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> UnwritableError:
+    """Return the error that a person reads for one of sqlite about an open file.
+
+    sqlite's own message may have a part of a damaged file, which is then no text.
+    """
+    if tells_of_damage(error):
+        return DamagedError(f"the cache {path} is damaged: {error}; move it away to start anew")
     return UnwritableError(f"the cache {path} failed: {error}")
+
+
+def tells_of_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
+    """Return whether the file may be the cause of an error. A file of another schema is damaged, too."""
+    if isinstance(error, sqlite3.OperationalError):
+        code = getattr(error, "sqlite_errorcode", None)
+        return code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY_DBMOVED)
+    return not isinstance(error, sqlite3.ProgrammingError)
 
 
 def _reason(error: Exception) -> str:

@@ -4,17 +4,30 @@ The drop-in appends to it, and later drop-ins read it, so it stays when it was t
 """
 
 import fcntl
-from collections.abc import Iterator
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Problem, accumulator_size, parse_journal
-from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import checked_row
 from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
+from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
+
+WAITING_SECONDS = 2.0  # for a program that appends to the journal
+
+Pruned: TypeAlias = Callable[[Mapping[str, str]], bool]  # asked with a document's header
+
+
+class JournalError(MucudnnError):
+    """The journal cannot be read or changed."""
 
 
 def journal_of(cache: Path) -> Path:
@@ -22,51 +35,95 @@ def journal_of(cache: Path) -> Path:
     return cache.with_name(cache.name + ".journal")
 
 
-def take_journal(cache: Path, *, forget: bool = False) -> None:
-    """Take the journal of a cache into it; taking it again changes nothing.
+def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
+    """Take the journal of a cache into it. Nothing is read if the journal is as it was the last time.
 
-    With `forget` the journal is emptied, so that programs measure anew what is deleted from the cache.
-    Raises MucudnnError.
+    With `forget`, the documents of which it is true leave the journal, so that programs measure anew what is
+    deleted from the cache. Raise JournalError, and what the cache raises.
     """
-    path = journal_of(cache)
+    path = journal_of(cache.path)
     try:
-        with path.open("r+" if forget else "r", encoding="utf-8", errors="replace") as file:
-            fcntl.flock(file, fcntl.LOCK_EX if forget else fcntl.LOCK_SH)
-            rows = list(rows_of(file.read()))
-            if rows:
-                with Cache.open(cache) as opened:
-                    opened.merge(rows)
-            if forget:
-                file.truncate(0)
-    except FileNotFoundError:
-        return
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise JournalError(f"the journal {path} cannot be read: it is no regular file")
+        with path.open("rb" if forget is None else "r+b") as file:
+            _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
+            cache.query("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
+            if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
+                return
+            content = file.read()
+            cache.merge(rows_of(_decode(content)))
+            if forget is not None:
+                _rewrite(file, content, forget)
+            cache.query("DELETE FROM taken_journal")
+            cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
     except OSError as error:
-        raise MucudnnError(f"the journal {path} cannot be read: {error.strerror}") from None
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from None
+
+
+def _state(file: BinaryIO) -> str:
+    """Return a text that differs after each change to the file."""
+    now = os.fstat(file.fileno())
+    return f"{now.st_ino} {now.st_size} {now.st_mtime_ns}"
+
+
+def _lock(file: BinaryIO, kind: int, path: Path) -> None:
+    """Lock a journal. Raise JournalError if another process keeps it locked."""
+    end = time.monotonic() + WAITING_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                message = f"the journal {path} cannot be read: another process keeps it locked"
+                raise JournalError(message) from None
+            time.sleep(0.01)
+
+
+def _rewrite(file: BinaryIO, content: bytes, forget: Pruned) -> None:
+    """Leave the documents in the file that are not to be forgotten."""
+    documents = re.split(rb"^(?=mucudnn plan )", content, flags=re.MULTILINE)
+    left = b"".join(one for one in documents if not _is_forgotten(one, forget))
+    if left != content:
+        file.seek(0)
+        file.write(left)
+        file.truncate()
+        file.flush()
+
+
+def _is_forgotten(document: bytes, forget: Pruned) -> bool:
+    try:
+        return any(forget(header) for header, *_ in parse_journal(_decode(document)))
+    except (KeyError, ValueError):  # a header that is not of a journal
+        return False
+
+
+def _decode(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 def rows_of(text: str) -> Iterator[Row]:
     """Yield the rows of all documents that can be read."""
     for header, measured, candidates in parse_journal(text):
-        with suppress(ValueError, KeyError):  # a header that is not of a journal
+        with suppress(ValueError, KeyError, OverflowError, OSError):  # a header that is not of a journal
             is_host = header["engine"] == "host"
             machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
-            time = _time(header["measured_at"])
+            at = _time(header["measured_at"])
             for problem, pass_, algorithm, time_ms, workspace, notes in measured:
-                accumulator = _accumulator(problem, pass_, sums=is_host)
+                kernel = Kernel(problem, pass_)
+                accumulator = _accumulator(kernel, sums=is_host)
                 one = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
                 )
-                yield (
-                    MEASUREMENT,
-                    MEASUREMENT.row(machine, Kernel(problem, pass_), vars(one), measured_at=time),
-                )
+                row = MEASUREMENT.row(machine, kernel, vars(one), measured_at=at)
+                yield MEASUREMENT, checked_row(MEASUREMENT, row)
             for problem, pass_, api, text in candidates:
                 if api == _api_of_engine(problem, is_host=is_host):
                     listed = {"micro_batch": problem.mini_batch, "candidates": text}
-                    yield (
-                        ENUMERATION,
-                        ENUMERATION.row(machine, Kernel(problem, pass_), listed, measured_at=time),
-                    )
+                    row = ENUMERATION.row(machine, Kernel(problem, pass_), listed, measured_at=at)
+                    yield ENUMERATION, checked_row(ENUMERATION, row)
 
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
@@ -74,9 +131,9 @@ def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
     return "legacy" if is_host and not problem.epilogue else "graph"
 
 
-def _accumulator(problem: Problem, pass_: str, *, sums: bool) -> int:
+def _accumulator(kernel: Kernel, *, sums: bool) -> int:
     """Return the bytes for more slices than are summed in place; `sums`: the device sums them in fp32."""
-    size = accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
+    size = accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     return CANNOT_ACCUMULATE if size is None or (size and not sums) else size
 
 

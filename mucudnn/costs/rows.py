@@ -2,14 +2,15 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims
-from mucudnn.costs.file import Database, UnwritableError
+from mucudnn.costs.exchange import checked_row
+from mucudnn.costs.file import DamagedError, Database, UnwritableError
+from mucudnn.costs.salvage import copy_in_memory, replace_damaged
 from mucudnn.costs.schema import TABLES, Row, Table
 from mucudnn.listener import Listener
 
@@ -19,8 +20,8 @@ T = TypeVar("T")
 class CacheRows:
     """An open file, or a database in memory. Closed by `with`.
 
-    Where a `listener` is given and the file fails, such as on a full disk, the listener is told once and the
-    work goes on in memory.
+    A damaged file is set aside, and the work goes on with the rows of it that can be read. If a file that is
+    not `needed` fails otherwise, such as on a full disk, the work goes on in memory. The listener is told.
     """
 
     def __init__(
@@ -30,11 +31,14 @@ class CacheRows:
         *,
         claims: Claims | None = None,
         listener: Listener | None = None,
+        needed: bool = True,
     ) -> None:
         self.path = path
         self._database = database
         self._claims = claims
-        self._listener = listener
+        self._listener = listener or Listener()
+        self._needed = needed
+        self._in_transaction = False
 
     def __enter__(self) -> Self:
         return self
@@ -71,83 +75,116 @@ class CacheRows:
         for table in TABLES:
             yield from ((table, row) for row in self.select(table, f"ORDER BY {', '.join(table.key)}"))
 
-    def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> Iterator[dict[str, Any]]:
+    def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> list[dict[str, Any]]:
         """Return the exported rows of a table that the clauses of a SELECT leave. Raise UnwritableError."""
-        names = ", ".join(f'"{name}"' for name in table.columns)
-        for row in self.query(f"SELECT {names} FROM {table.name} {clauses}", values):
-            yield dict(zip(table.columns, row, strict=True))
+        names, bound = ", ".join(f'"{name}"' for name in table.columns), tuple(values)
+
+        def checked() -> list[dict[str, Any]]:
+            found = self._rows_of(f"SELECT {names} FROM {table.name} {clauses}", bound)
+            return [checked_row(table, dict(zip(table.columns, row, strict=True))) for row in found]
+
+        return self.attempt(checked)
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or, where one is an error, none. Returns how many.
 
         Of two rows about the same the one measured later wins; of equally old ones that which is here.
         """
-        with self._counted() as changes:
-            for table, row in rows:
+        taken = list(rows)
+
+        def work() -> None:
+            for table, row in taken:
                 self._upsert(table, row, f"WHERE excluded.measured_at > {table.name}.measured_at")
-        return changes[0]
+
+        return self.attempt(lambda: self._count_changes(work))
 
     def remove(self, column: str, operator: str, value: str) -> int:
         """Delete the rows of all tables of which it is true. Returns how many."""
-        with self._counted() as changes:
+
+        def work() -> None:
             for table in TABLES:
                 self.query(f"DELETE FROM {table.name} WHERE {column} {operator} ?", (value,))
-        return changes[0]
+
+        return self.attempt(lambda: self._count_changes(work))
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """Return all rows of a statement. Raise UnwritableError."""
         bound = tuple(values)
+        return self.attempt(lambda: self._rows_of(sql, bound))
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which raises sqlite3.DatabaseError, or ValueError for a damaged row.
+
+        If the file fails, repeat the work with a file that can be used, else in memory. Raise
+        UnwritableError.
+        """
         try:
-            return self._rows_of(sql, bound)
-        except sqlite3.DatabaseError as error:
-            failure = cache_file.failure(self.path, error)
-            if self._listener is None or isinstance(error, sqlite3.ProgrammingError):
-                raise failure from None
-        self._go_on_in_memory(failure, self._listener)
-        return self._rows_of(sql, bound)
+            return work()
+        except (sqlite3.DatabaseError, ValueError, UnwritableError) as error:
+            failure = self._explain(error)
+        if self._in_transaction:
+            raise failure
+        if isinstance(failure, DamagedError) and self._replace_file():
+            try:
+                return work()
+            except (sqlite3.DatabaseError, ValueError, UnwritableError) as error:
+                failure = self._explain(error)
+        if self._needed:
+            raise failure
+        self._go_on_in_memory(failure)
+        return work()
+
+    def _explain(self, error: Exception) -> UnwritableError:
+        if isinstance(error, UnwritableError):
+            return error
+        if isinstance(error, sqlite3.DatabaseError):
+            return cache_file.failure(self.path, error)
+        return DamagedError(f"the cache {self.path} is damaged: a row is wrong: {error}")
+
+    def _replace_file(self) -> bool:
+        """Return whether the path has a usable file now. The connection is opened again."""
+        if self._claims is None:
+            return False
+        self._database.close()
+        try:
+            warning = replace_damaged(self.path)
+        except (OSError, sqlite3.Error):  # such as a folder that cannot be written
+            return False
+        if warning is not None:
+            self._listener.message(warning)
+        return True
 
     def _rows_of(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
         with self._database.in_use() as connection:
             return connection.execute(sql, values).fetchall()
 
-    @contextmanager
-    def _counted(self) -> Iterator[list[int]]:
-        """Open a transaction. The list holds the number of changed rows afterwards."""
-        changes: list[int] = []
+    def _count_changes(self, work: Callable[[], None]) -> int:
+        """Do the work in one transaction. Return the number of changed rows."""
         with self._database.in_use() as connection:
-            self.query("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
+            self._in_transaction = True
             try:
                 before = connection.total_changes
-                yield changes
-                self.query("COMMIT")
-                changes.append(connection.total_changes - before)
-            except BaseException:
+                work()
+                connection.execute("COMMIT")
+                return connection.total_changes - before
+            finally:
+                self._in_transaction = False
                 if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
 
     def _claim(self, name: str, *, wait: bool) -> AbstractContextManager[bool]:
         return nullcontext(True) if self._claims is None else self._claims.claim(name, wait=wait)
 
-    def _go_on_in_memory(self, failure: UnwritableError, listener: Listener) -> None:
-        listener.message(f"Warning: {failure}; what is measured from now on is lost afterwards")
-        file, self._database = self._database, cache_file.in_memory(self._database)
+    def _go_on_in_memory(self, failure: UnwritableError) -> None:
+        lost = "what is measured from now on is lost afterwards" if self.kept else "what can be read is used"
+        self._listener.message(f"Warning: {failure}; {lost}")
+        file, self._database = self._database, copy_in_memory(self._database)
         file.close()
         if self._claims is not None:
             self._claims.close()
-        self._claims = self._listener = None
+        self._claims, self._needed = None, True
 
     def _upsert(self, table: Table, values: dict[str, Any], condition: str) -> None:
-        row = {**values, **_told_by(table, values["problem"])}
-        names = [f'"{name}"' for name in row]
-        self.query(
-            f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(row))}) "
-            f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET "
-            f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
-            row.values(),
-        )
-
-
-@lru_cache(maxsize=4096)
-def _told_by(table: Table, problem: str) -> dict[str, Any]:
-    return table.told_by(problem)
+        self.query(*table.upsert(values, condition))

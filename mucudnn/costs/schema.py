@@ -8,6 +8,7 @@ from here.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 from mucudnn import __version__
@@ -101,6 +102,21 @@ class Table:
         told = {column.name: values.get(column.name) for column in self.told_by_problem}
         return {"problem": self.problem_text(parsed), **told}
 
+    def upsert(self, row: Mapping[str, Any], condition: str = "") -> tuple[str, tuple[Any, ...]]:
+        """Return the statement that adds an exported row, and its values.
+
+        A row about the same is replaced if the `condition` holds. Raise ValueError if the row has no
+        problem that can be read.
+        """
+        values = {**row, **_told_by(self, row["problem"])}
+        names = [f'"{name}"' for name in values]
+        return (
+            f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+            f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET "
+            f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
+            tuple(values.values()),
+        )
+
     def row(
         self,
         machine: Machine,
@@ -118,6 +134,11 @@ class Table:
             "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
             "version": __version__,
         }
+
+
+@lru_cache(maxsize=4096)
+def _told_by(table: Table, problem: str) -> dict[str, Any]:
+    return table.told_by(problem)
 
 
 def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:

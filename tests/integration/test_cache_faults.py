@@ -174,23 +174,25 @@ def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
     assert kept > 0  # the rows from before the fault
 
 
-def test_a_truncated_cache_is_one_line(tmp_path: Path) -> None:
+def test_a_truncated_cache_is_set_aside_after_one_line(tmp_path: Path) -> None:
     path = fill_cache(tmp_path / "cache.sqlite")
     os.truncate(path, path.stat().st_size // 2)
     before = path.read_bytes()
-    assert "damaged" in warning_of_optimize(path)
-    assert "damaged" in only_line(command(path, "benchmark", GOOD))
     assert "damaged" in only_line(command(path, "optimize", GOOD, "--replay", str(path)))
     assert path.read_bytes() == before
+    assert "was damaged: it is now" in warning_of_optimize(path)
+    assert path.with_name("cache.sqlite.damaged").read_bytes() == before
+    assert command(path, "benchmark", GOOD).returncode == 0
 
 
-def test_garbage_in_the_middle_is_one_line(tmp_path: Path) -> None:
+def test_garbage_in_the_middle_is_set_aside_after_one_line(tmp_path: Path) -> None:
     path = fill_cache(tmp_path / "cache.sqlite")
     content = path.read_bytes()
     path.write_bytes(content[:8192] + os.urandom(len(content) - 8192))
-    assert "malformed; move it away to start anew" in warning_of_optimize(path)
     replayed = only_line(command(path, "optimize", GOOD, "--replay", str(path)))
     assert "malformed; move it away to start anew" in replayed
+    assert "was damaged: it is now" in warning_of_optimize(path)
+    assert "Warning" not in command(path, "optimize", GOOD).stderr
 
 
 def test_a_directory_in_the_place_of_the_file_is_one_line(tmp_path: Path) -> None:

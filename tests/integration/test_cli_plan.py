@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import compile_c
 
+from mucudnn._native import host_library
 from mucudnn.cli import main
 from mucudnn.plans.plan import Plan, read_plan, write_plan
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -41,6 +43,35 @@ def test_a_plan_of_another_machine_does_not_hold(plan_path: Path, capsys: Captur
     assert main(["plan", "verify", str(plan_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "the plan's device is 'an abacus', this one is '" in line
+
+
+def library_that_leaves_a_trace(folder: Path) -> tuple[Path, Path]:
+    """Compile a library whose constructor writes a file. Return the paths of both."""
+    source, library, trace = folder / "evil.c", folder / "evil.so", folder / "trace"
+    source.write_text(
+        "#include <stdio.h>\n"
+        f'__attribute__((constructor)) static void start(void) {{ fclose(fopen("{trace}", "w")); }}\n'
+    )
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    return library, trace
+
+
+def test_a_plan_cannot_name_a_library_to_open(plan_path: Path, tmp_path: Path, capsys: Capture) -> None:
+    library, trace = library_that_leaves_a_trace(tmp_path)
+    plan = read_plan(plan_path)
+    write_plan(replace(plan, header={**plan.header, "engine": str(library)}), plan_path)
+    assert main(["plan", "verify", str(plan_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"names the engine '{library}': a plan can only name host or cudnn" in line
+    assert "give --engine PATH" in line
+    assert not trace.exists()
+
+
+def test_the_command_line_can_name_the_library_that_verifies(plan_path: Path, capsys: Capture) -> None:
+    plan = read_plan(plan_path)
+    write_plan(replace(plan, header={**plan.header, "engine": "./absent.so"}), plan_path)
+    assert main(["plan", "verify", "--no-run", "--engine", host_library(), str(plan_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 kernels hold."
 
 
 @pytest.mark.parametrize(

@@ -288,11 +288,25 @@ def test_rows_are_removed_by_age_or_machine(path: Path, problem: Problem) -> Non
         assert list(cache.rows()) == []
 
 
-def test_a_damaged_cache_is_one_error(path: Path) -> None:
+def test_a_damaged_cache_is_set_aside_whole_after_one_message(path: Path) -> None:
+    listener = Recorder()
+    for aside in ("cache.sqlite.damaged", "cache.sqlite.damaged.2"):
+        Cache.open(path).__exit__()
+        content = path.read_bytes()[:100] + b"\xff" * 4000
+        path.write_bytes(content)
+        with Cache.open(path, listener=listener) as cache:
+            assert cache.kept
+            assert cache.machines() == []
+        assert path.with_name(aside).read_bytes() == content
+        assert f"was damaged: it is now {path.with_name(aside)}, and 0 rows" in listener.messages[-1]
+    assert len(listener.messages) == 2
+
+
+def test_a_damaged_cache_that_is_only_read_is_one_error(path: Path) -> None:
     Cache.open(path).__exit__()
     path.write_bytes(path.read_bytes()[:100] + b"\xff" * 4000)
     with pytest.raises(MucudnnError, match="damaged"):
-        Cache.open(path)
+        Cache.read_only(path)
 
 
 def test_an_empty_file_becomes_a_cache(tmp_path: Path) -> None:

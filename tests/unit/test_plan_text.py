@@ -18,6 +18,7 @@ from mucudnn._native import (
     parse_plan,
     tile_steps,
 )
+from mucudnn.problems.kernels import Kernel
 
 PROBLEM = Problem(mini_batch=64, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
 WHOLE = [(64, "IMPLICIT_GEMM", 25.5, 0)]
@@ -55,7 +56,7 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         )
         option = [(total, "GEMM", draw(st.floats(0, 1e9)), draw(st.integers(0, 2**62)))]
         pass_ = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
-        tiles = draw(st.sampled_from([[], [(tile_steps(problem, pass_), "GEMM", 1.5, 64)]]))
+        tiles = draw(st.sampled_from([[], [(tile_steps(Kernel(problem, pass_)), "GEMM", 1.5, 64)]]))
         kernels.append((problem, pass_, draw(st.integers(1, 9)), chosen, [option], tiles))
     return draw(
         st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))

@@ -1,0 +1,145 @@
+"""The rescue of a damaged cache: the rows that can be read move into a new file, and the old file is kept."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from mucudnn.costs import file as cache_file
+from mucudnn.costs.claims import Claims
+from mucudnn.costs.exchange import checked_row
+from mucudnn.costs.file import DamagedError, Database
+from mucudnn.costs.schema import TABLES, Table
+from mucudnn.forks import no_fork
+
+_SINGLE_STEPS = 1000  # so many unreadable rows are passed one by one; then the steps double
+
+
+def open_file(path: Path) -> tuple[Database, Claims, str | None]:
+    """Open a cache for reading and writing as `file.open_file` does; replace it if it is damaged.
+
+    The third value is a message about a file that was set aside. Raise what `file.open_file` raises.
+    """
+    warning = None
+    try:
+        database, claims, aside = cache_file.open_file(path)
+    except DamagedError as error:
+        try:
+            warning = replace_damaged(path)
+        except (OSError, sqlite3.Error):  # such as a folder that cannot be written
+            raise error from None
+        database, claims, aside = cache_file.open_file(path)
+    if aside is not None:
+        warning = f"The cache {path} was of a version not read any more: it is now {aside}"
+    return database, claims, warning
+
+
+def replace_damaged(path: Path) -> str | None:
+    """Set a damaged cache aside, and make a new one of the rows that can be read.
+
+    Return the warning about it; None if the file is not damaged, because another process has replaced it.
+    Raise OSError, sqlite3.Error.
+    """
+    claims = Claims(path)
+    try:
+        with claims.claim("the file itself", wait=True), no_fork:
+            if not is_damaged(path):
+                return None
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                aside, kept = _replace(path, fresh)
+            finally:
+                fresh.unlink(missing_ok=True)
+    finally:
+        claims.close()
+    rows = f"{kept} row{'s' * (kept != 1)} of it could be read and {'were' if kept != 1 else 'was'} kept"
+    return f"Warning: the cache {path} was damaged: it is now {aside}, and {rows}"
+
+
+def _replace(path: Path, fresh: Path) -> tuple[Path, int]:
+    """Return the damaged file's new path, and the number of rows in the new file."""
+    fresh.unlink(missing_ok=True)
+    with closing(cache_file.connect(fresh)) as new:
+        cache_file.bring_up_to_date(new)
+        kept = _copy_readable(path, new)
+    aside = cache_file.free_name(path, "damaged")
+    # The log moves first: sqlite would delete it beside a missing file.
+    for suffix in ("-wal", ""):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    Path(f"{path}-shm").unlink(missing_ok=True)
+    fresh.rename(path)
+    return aside, kept
+
+
+def is_damaged(path: Path) -> bool:
+    """Return whether sqlite or a row of a cache tells of damage. Raise sqlite3.OperationalError."""
+    try:
+        with closing(cache_file.connect(path, "?mode=rw")) as connection:
+            cache_file.check_tables(connection)
+            if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+                return True
+            for table in TABLES:
+                names = ", ".join(f'"{name}"' for name in table.columns)
+                for values in connection.execute(f"SELECT {names} FROM {table.name}"):
+                    checked_row(table, dict(zip(table.columns, values, strict=True)))
+    except (sqlite3.DatabaseError, ValueError) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not cache_file.tells_of_damage(error):
+            raise
+        return True
+    return False
+
+
+def copy_in_memory(source: Database) -> Database:
+    """Return a database in memory with the rows of `source` that can be read."""
+    copy = cache_file.in_memory()
+    with suppress(sqlite3.Error, UnicodeDecodeError), source.in_use() as old, copy.in_use() as new:
+        _copy_rows(old, new)
+    return copy
+
+
+def _copy_readable(path: Path, new: sqlite3.Connection) -> int:
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(cache_file.connect(path, "?mode=rw")) as old:
+        old.execute("PRAGMA writable_schema = ON")  # sqlite then reads a file that is cut short, too
+        return _copy_rows(old, new)
+    return 0
+
+
+def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
+    """Copy the rows that can be read and are rows of a cache. Return how many."""
+    before = new.total_changes
+    new.execute("BEGIN")
+    for table in TABLES:
+        for values in _readable(old, table):
+            with suppress(ValueError):
+                row = checked_row(table, dict(zip(table.columns, values, strict=True)))
+                new.execute(*table.upsert(row))
+    new.execute("COMMIT")
+    return new.total_changes - before
+
+
+def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a table in the order of the file, past those that sqlite cannot read."""
+    names = ", ".join(f'"{name}"' for name in table.columns)
+    sql = f"SELECT rowid, {names} FROM {table.name} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT ?"
+    following, failures, no_limit = 1, 0, -1
+    while following < 2**63:
+        try:
+            for row, *values in connection.execute(sql, (following, no_limit)):
+                following = max(following, row + 1)
+                yield tuple(values)
+            return
+        except (sqlite3.Error, UnicodeDecodeError, MemoryError):
+            pass  # Python reads one row ahead: the row before the one that cannot be read follows alone.
+        try:
+            found = connection.execute(sql, (following, 1)).fetchone()
+        except (sqlite3.Error, UnicodeDecodeError, MemoryError):
+            failures += 1
+            following += 2 ** max(0, failures - _SINGLE_STEPS)
+        else:
+            if found is None:
+                return
+            following = max(following, found[0] + 1)
+            yield tuple(found[1:])

@@ -1,0 +1,130 @@
+"""Every command reads what programs under `mucudnn run` measured, and only pruned rows leave the journal."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shim_cases import identity
+
+import mucudnn
+from mucudnn import _native
+from mucudnn._native import Engine, format_plan, parse_descriptor
+from mucudnn.cli import main
+from mucudnn.costs import journal
+from mucudnn.costs.cache import Cache
+
+PROBLEM = parse_descriptor("mb4_ic8ih14_oc8_kh3_ph1")[0]
+Capture = pytest.CaptureFixture[str]
+
+
+def document(engine: Engine, **header: str) -> str:
+    """Return a document of a journal that has each algorithm of PROBLEM at each power of two."""
+    rows = []
+    for size in (1, 2, 4):
+        at = PROBLEM.replace(mini_batch=size)
+        ran = [c for c in engine.enumerate(at, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
+        options = [[(size, c.algorithm, float(size), c.workspace)] for c in ran]
+        rows.append((at, "forward", 1, options[0], options, []))
+    names = {"threads": "1", "measured_at": str(int(time.time()))}
+    return format_plan({**identity(engine), **names, **header}, rows)
+
+
+@pytest.fixture
+def journal_path(engine: Engine, cache_path: Path) -> Path:
+    path = journal.journal_of(cache_path)
+    path.write_text(document(engine))
+    return path
+
+
+def new_measurements(capsys: Capture) -> int:
+    capsys.readouterr()
+    assert main(["optimize", str(PROBLEM), "--no-run", "--json"]) == 0
+    found: int = json.loads(capsys.readouterr().out)["new_measurements"]
+    return found
+
+
+def test_optimize_measures_nothing_that_a_program_has_measured(journal_path: Path, capsys: Capture) -> None:
+    assert journal_path.exists()
+    assert new_measurements(capsys) == 0
+
+
+def test_the_python_functions_measure_nothing_that_a_program_has_measured(
+    journal_path: Path, cache_path: Path
+) -> None:
+    mucudnn.convolution_forward(
+        np.ones((4, 8, 14, 14), np.float32), np.ones((8, 8, 3, 3), np.float32), padding=1
+    )
+    with Cache.read_only(cache_path) as cache:
+        ((times,),) = cache.query("SELECT count(*) FROM measurements WHERE spread_ms NOTNULL")
+    assert times == 0  # a row of a journal has no spread
+    assert journal_path.exists()
+
+
+def test_a_journal_is_read_again_only_after_it_has_changed(
+    journal_path: Path, engine: Engine, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    parse = _native.parse_journal
+    monkeypatch.setattr(journal, "parse_journal", lambda text: read.append(text) or parse(text))
+    for _ in range(3):
+        assert new_measurements(capsys) == 0
+    assert len(read) == 1
+    journal_path.write_text(journal_path.read_text() + document(engine, device="another device"))
+    for _ in range(3):
+        assert new_measurements(capsys) == 0
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (("--library", "nosuch"), ["a device", "this", "old"]),
+        (("--device", "a device"), ["this", "old"]),
+        (("--older-than", "30"), ["a device", "this"]),
+    ],
+)
+def test_the_journal_loses_what_is_pruned_and_nothing_else(
+    arguments: tuple[str, str], left: list[str], engine: Engine, cache_path: Path, capsys: Capture
+) -> None:
+    path = journal.journal_of(cache_path)
+    documents = {
+        "a device": document(engine, device="a device"),
+        "this": document(engine),
+        "old": document(engine, device="an old device", measured_at="1000000000"),
+    }
+    path.write_text("".join(documents.values()))
+    assert main(["cache", "prune", *arguments]) == 0
+    assert path.read_text() == "".join(documents[name] for name in left)
+    assert new_measurements(capsys) == 0
+
+
+def test_a_journal_that_another_process_keeps_locked_stops_no_command(
+    journal_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "WAITING_SECONDS", 0.05)
+    with journal_path.open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(["optimize", str(PROBLEM), "--no-run"]) == 0
+        warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+        assert warnings == [
+            f"Warning: the journal {journal_path} cannot be read: another process keeps it locked"
+        ]
+        assert main(["cache", "info"]) == 0
+        assert capsys.readouterr().err.splitlines() == warnings
+        assert main(["cache", "prune", "--device", "a device"]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line == f"mucudnn: the journal {journal_path} cannot be read: another process keeps it locked"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_journal_that_is_no_file_stops_no_command(
+    make: Callable[[Path], None], cache_path: Path, capsys: Capture
+) -> None:
+    make(journal.journal_of(cache_path))
+    assert main(["optimize", str(PROBLEM), "--no-run"]) == 0
+    assert "is no regular file" in capsys.readouterr().err

@@ -1,0 +1,280 @@
+"""A damaged cache stops no command and no program: it is set aside, and its readable rows are kept."""
+
+import os
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+import mucudnn
+from mucudnn._native import parse_descriptor
+from mucudnn.arrays import dispatch
+from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
+from mucudnn.costs.salvage import replace_damaged
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration
+
+CASES = int(os.environ.get("TEST_CASES", "200"))
+GOOD = "mb2_ic4ih8_oc4_kh3"
+HERE = Machine("host", "a device", "a library 1.0", 7)
+KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
+PAGE = 4096
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache of many pages, with what `optimize` measures of GOOD and rows of another machine."""
+    path = tmp_path_factory.mktemp("healthy") / "cache.sqlite"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUCUDNN_CACHE", str(path))
+        assert main(["optimize", GOOD]) == 0
+    with Cache.open(path) as cache:
+        cache.query("BEGIN")
+        for size in range(1, 301):
+            cache.add(HERE, KERNEL, Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0))
+            cache.add_enumeration(HERE, KERNEL, size, [Listed("ALGORITHM", 0, "deterministic")])
+        whole = Configuration((MicroConfiguration(8, "ALGORITHM", 1.0, 0),))
+        cache.add_comparison(HERE, KERNEL, None, whole, Comparison(*[1.0] * 7))
+        cache.query("COMMIT")
+    return path
+
+
+@pytest.fixture
+def damaged(healthy: Path, cache_path: Path) -> Path:
+    """Return the user's cache, with 64 bytes overwritten of the page that every look-up reads."""
+    connection = sqlite3.connect(healthy)
+    sql = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_measurements_1'"
+    ((number,),) = connection.execute(sql)
+    connection.close()
+    content = bytearray(healthy.read_bytes())
+    content[(number - 1) * PAGE : (number - 1) * PAGE + 64] = b"\xa5" * 64
+    cache_path.write_bytes(content)
+    return cache_path
+
+
+def count_rows(path: Path) -> int:
+    with Cache.read_only(path) as cache:
+        return len(list(cache.rows()))
+
+
+def test_optimize_sets_a_damaged_cache_aside_and_keeps_the_rows_that_can_be_read(
+    damaged: Path, healthy: Path, capsys: Capture
+) -> None:
+    before = damaged.read_bytes()
+    assert main(["optimize", GOOD, "--no-run"]) == 0
+    aside = damaged.with_name("cache.sqlite.damaged")
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+    assert len(warnings) == 1
+    assert f"the cache {damaged} was damaged: it is now {aside}, and " in warnings[0]
+    assert aside.read_bytes() == before
+    assert count_rows(damaged) == count_rows(healthy)  # the damaged page was part of an index
+    assert main(["optimize", GOOD, "--no-run"]) == 0
+    assert "Warning" not in capsys.readouterr().err
+
+
+def test_a_convolution_goes_on_with_a_damaged_cache(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
+    y = mucudnn.convolution_forward(x, w)
+    assert np.all(y == 36)
+    assert [record.message for record in caplog.records if "was damaged" in record.message]
+    assert damaged.with_name("cache.sqlite.damaged").exists()
+
+
+def test_a_damaged_cache_that_cannot_be_set_aside_is_used_in_memory(
+    damaged: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self), None, str(target))
+
+    before = damaged.read_bytes()
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert main(["optimize", GOOD, "--no-run"]) == 0
+    [warning] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+    assert "is damaged" in warning
+    assert damaged.read_bytes() == before
+    assert {file.name for file in damaged.parent.iterdir()} <= {
+        "cache.sqlite", "cache.sqlite.lock", "cache.sqlite-wal", "cache.sqlite-shm"
+    }  # fmt: skip
+
+
+def test_rows_of_a_page_that_cannot_be_read_are_lost_and_no_others(healthy: Path, cache_path: Path) -> None:
+    content = bytearray(healthy.read_bytes())
+    pages = [n for n in range(1, len(content) // PAGE) if content[n * PAGE] == 13]  # leaves of tables
+    number = pages[len(pages) // 2]
+    (cells,) = struct.unpack_from(">H", content, number * PAGE + 3)
+    content[number * PAGE : (number + 1) * PAGE] = bytes(PAGE)
+    cache_path.write_bytes(content)
+    assert replace_damaged(cache_path) is not None
+    assert count_rows(cache_path) == count_rows(healthy) - cells
+
+
+def test_rows_before_the_end_of_a_file_that_was_cut_short_are_kept(healthy: Path, cache_path: Path) -> None:
+    content = healthy.read_bytes()
+    cache_path.write_bytes(content[: len(content) * 4 // 5])
+    assert replace_damaged(cache_path) is not None
+    assert count_rows(cache_path) > count_rows(healthy) // 3
+
+
+def test_merge_takes_the_readable_rows_of_a_damaged_cache_and_leaves_it_as_it_is(
+    damaged: Path, healthy: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = damaged.read_bytes()
+    mine = tmp_path / "mine.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(mine))
+    assert main(["cache", "merge", str(damaged)]) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"Warning: the cache {damaged} is damaged")
+    assert count_rows(mine) == count_rows(healthy)
+    assert damaged.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE measurements SET problem = x'ff00'",
+        "UPDATE measurements SET problem = 'nonsense'",
+        "UPDATE measurements SET median_ms = 'long'",
+        "UPDATE measurements SET micro_batch = x'00'",
+        "UPDATE measurements SET device = CAST(x'ff' AS TEXT)",
+        "UPDATE measurements SET threads = 'many'",
+        "UPDATE measurements SET pass = 'sideways'",
+        "UPDATE measurements SET measured_at = '9999-12-31T23:59:59-12:00'",
+        "UPDATE enumerations SET candidates = 'nonsense'",
+        "UPDATE comparisons SET divided_ms = 'long'",
+    ],
+)
+def test_damaged_cells_stop_no_command(
+    change: str, healthy: Path, cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil() -> None:
+        shutil.copy(healthy, cache_path)
+        connection = sqlite3.connect(cache_path)
+        connection.execute(change.replace("UPDATE", "UPDATE OR IGNORE"))
+        connection.commit()
+        connection.close()
+
+    spoil()
+    replay = ["optimize", GOOD, "--no-run", "--replay", str(cache_path), "--threads", "1"]
+    for arguments in (["cache", "info"], ["cache", "list"], ["cache", "export"], replay):
+        check_command(arguments, capsys)
+    assert main(["optimize", GOOD]) == 0
+    assert main(["optimize", GOOD]) == 0
+    spoil()
+    monkeypatch.setenv("MUCUDNN_CACHE", f"{cache_path}.other")
+    check_command(["cache", "merge", str(cache_path)], capsys)
+
+
+def test_a_table_that_is_a_view_without_end_is_not_asked(cache_path: Path, capsys: Capture) -> None:
+    Cache.open(cache_path).__exit__()
+    connection = sqlite3.connect(cache_path)
+    connection.execute("DROP TABLE measurements")
+    connection.execute(
+        "CREATE VIEW measurements AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) "
+        "SELECT * FROM n"
+    )
+    connection.commit()
+    connection.close()
+    assert main(["cache", "list"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'measurements' is no table of a cache" in line
+    assert main(["optimize", GOOD, "--no-run"]) == 0
+    assert cache_path.with_name("cache.sqlite.damaged").exists()
+
+
+def check_command(arguments: list[str], capsys: Capture) -> int:
+    """Run a command. Check that it ends well, or with one sentence; a traceback would be an exception."""
+    try:
+        code = main(arguments)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    lines = capsys.readouterr().err.splitlines()
+    errors = [line for line in lines if line.startswith("mucudnn: ")]
+    # A damaged version or machine looks like a newer version, or like one machine more.
+    others = {5: "upgrade mucudnn", 2: "measurements of several machines"}
+    assert code in (0, 1) or others[code] in errors[0], (arguments, code, lines)
+    assert len(errors) == (code != 0), (arguments, lines)
+    assert not any("Traceback" in line for line in lines)
+    return code
+
+
+def overwrite(random: Random, content: bytearray) -> None:
+    at = random.randrange(len(content))
+    content[at : at + 64] = random.randbytes(len(content[at : at + 64]))
+
+
+def flip(random: Random, content: bytearray) -> None:
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+
+
+def clear_page(random: Random, content: bytearray) -> None:
+    at = PAGE * random.randrange(len(content) // PAGE)
+    content[at : at + PAGE] = bytes(PAGE)
+
+
+def exchange_pages(random: Random, content: bytearray) -> None:
+    one, other = (PAGE * random.randrange(1, len(content) // PAGE) for _ in "ab")
+    first, second = content[one : one + PAGE], content[other : other + PAGE]
+    content[one : one + PAGE], content[other : other + PAGE] = second, first
+
+
+def cut(random: Random, content: bytearray) -> None:
+    del content[random.randrange(len(content)) :]
+
+
+def leave(_: Random, content: bytearray) -> None:
+    """Damage nothing."""
+
+
+DAMAGES: tuple[Callable[[Random, bytearray], None], ...] = (
+    overwrite, overwrite, flip, flip, clear_page, exchange_pages, cut, leave
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_no_damage_stops_a_command_with_a_traceback(
+    block: int, healthy: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
+    rows, original = count_rows(healthy), healthy.read_bytes()
+    for case in range(block, CASES, 10):
+        random = Random(case)
+        folder = tmp_path / str(case)
+        folder.mkdir()
+        mine, theirs = folder / "cache.sqlite", folder / "theirs.sqlite"
+        content = bytearray(original)
+        harm = random.choice(DAMAGES)
+        for _ in range(random.randint(1, 3)):
+            if content:
+                harm(random, content)
+        mine.write_bytes(content)
+        shutil.copy(healthy, theirs)
+        monkeypatch.setenv("MUCUDNN_CACHE", str(mine))
+        commands = [
+            ["cache", "list"],
+            ["cache", "info"],
+            ["cache", "export"],
+            ["cache", "merge", str(theirs)],
+            ["cache", "prune", "--device", "nosuch"],
+            ["optimize", GOOD, "--no-run"],
+            ["optimize", GOOD, "--no-run", "--replay", str(mine), "--threads", "1"],
+            ["benchmark", GOOD],
+        ]
+        for arguments in random.sample(commands, 3):
+            check_command(arguments, capsys)
+        dispatch._prepared.clear()
+        if mine.read_bytes()[68:72] == original[68:72]:  # the file still says that it is a cache
+            assert np.all(mucudnn.convolution_forward(x, w) == 36)
+        assert theirs.read_bytes() == original
+        if content == original:
+            assert [file.name for file in folder.iterdir() if "damaged" in file.name] == []
+            assert count_rows(mine) >= rows
