@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, OUTPUT, PASSES, Bench, assert_each_algorithm_is_right, divisions
+from reference import EPSILON, PASSES, Bench, assert_each_algorithm_is_right, divisions
 
 from mucudnn._native import Engine, Problem, host_library
-from tests.drop_in.guarded_memory import GuardedBuffer
 
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
@@ -107,18 +107,7 @@ def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
 def test_no_byte_beside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, pass_: str, beta: float
 ) -> None:
-    counts = {"x": problem.x_elements, "w": problem.w_elements, "y": problem.y_elements}
-    buffers = {
-        name: GuardedBuffer(count * problem.element_size, at_end=at_end) for name, count in counts.items()
-    }
-    memory = {name: engine.borrow(buffer.address, buffer.size) for name, buffer in buffers.items()}
-    for seed, (name, count) in enumerate(counts.items()):
-        memory[name].fill_random(problem.data_type, count, seed)
-    engine.execute(problem, pass_, [(problem.mini_batch, DIRECT[pass_])], *memory.values(), None, beta=beta)
-    assert np.isfinite(memory[OUTPUT[pass_]].read(problem.data_type, counts[OUTPUT[pass_]])).all()
-    for buffer in buffers.values():
-        assert not buffer.is_damaged()
-        buffer.release()
+    assert_keeps_to_its_tensors(engine, problem, pass_, DIRECT[pass_], beta=beta, at_end=at_end)
 
 
 @pytest.mark.parametrize(
