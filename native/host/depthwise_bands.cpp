@@ -26,14 +26,14 @@ std::vector<Axis> axes_of(const Kernel& kernel, int i) {
 
 Bands::Bands(const Kernel& kernel) {
   const Problem& p = kernel.problem;
-  const bool backward = kernel.pass == Pass::backward_data;
   lanes = transforms::kernels().depthwise.lanes;
   blocks = ceil_div(p.groups, lanes);
   blocks_at_once = p.layout == Layout::nhwc ? std::min(blocks, kChannelsTogether / lanes) : 1;
   multiplier = p.out_channels / p.groups;
   source = {p.layout, p.groups, 1, p.input};
   result = {p.layout, p.groups, multiplier, p.output};
-  if (backward) std::swap(source, result);
+  backward_ = kernel.pass == Pass::backward_data;
+  if (backward_) std::swap(source, result);
   taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
   line_taps = p.kernel[2];
   mini_batch_ = p.mini_batch;
@@ -50,10 +50,13 @@ Bands::Bands(const Kernel& kernel) {
     left = std::max(left, -(a.first + std::min<std::int64_t>(0, last_tap)));
     end = std::max(end, a.first + last + std::max<std::int64_t>(0, last_tap) + 1);
   }
-  pitch = left + end;
+  pitch = std::min(left + end, kBandFloats);  // a longer one does not fit, and products of it could overflow
   slices = 0;
   for (const Axis& a : axes_[0]) slices = std::max(slices, a.taps);
 
+  stride_ = p.stride[1];
+  padding_ = p.padding[1];
+  reach_ = (p.kernel[1] - 1) * p.dilation[1];
   set_rows(result.size[1]);
   while (rows > 1 && floats() > kCachedFloats) set_rows(ceil_div(rows, 2));
 }
@@ -63,31 +66,24 @@ bool Bands::fit() const {
 }
 
 Range Bands::rows_read(Range of_result) const {
-  const auto residues = static_cast<std::int64_t>(axes_[1].size());
-  Range read{source.size[1], 0};
-  for (std::int64_t row = of_result.begin; row < std::min(of_result.end, of_result.begin + residues); ++row) {
-    const Axis& a = axes_[1][row % residues];
-    if (a.taps == 0) continue;
-    const std::int64_t first = row / residues, last = first + (of_result.end - 1 - row) / residues;
-    const std::int64_t last_tap = (a.taps - 1) * a.tap_step;
-    read.begin = std::min(read.begin, a.source_at(first, 0) + std::min<std::int64_t>(0, last_tap));
-    read.end = std::max(read.end, a.source_at(last, 0) + std::max<std::int64_t>(0, last_tap) + 1);
+  Range read{of_result.begin * stride_ - padding_, (of_result.end - 1) * stride_ - padding_ + reach_ + 1};
+  if (backward_) {
+    const std::int64_t first = of_result.begin + padding_ - reach_;
+    read = {first <= 0 ? 0 : ceil_div(first, stride_), (of_result.end - 1 + padding_) / stride_ + 1};
   }
   read = {std::max<std::int64_t>(0, read.begin), std::min(source.size[1], read.end)};
   return {read.begin, std::max(read.begin, read.end)};
 }
 
 std::int64_t Bands::converted_floats() const {
-  return converts_ ? std::max({source_rows * source.size[2], rows * result.size[2], taps}) * lanes : 0;
+  return converts_ ? std::max(source_rows * source.size[2], rows * result.size[2]) * lanes : 0;
 }
 
 void Bands::set_rows(std::int64_t most) {
   parts_ = ceil_div(result.size[1], most);
   rows = ceil_div(result.size[1], parts_);
-  source_rows = 0;
-  for (std::int64_t part = 0; part < parts_; ++part) {
-    source_rows = std::max(source_rows, rows_read((*this)[part].rows).size());
-  }
+  source_rows = backward_ ? (rows - 1 + reach_) / stride_ + 1 : (rows - 1) * stride_ + reach_ + 1;
+  source_rows = std::min(source.size[1], source_rows);
 }
 
 }  // namespace mucudnn::host::depthwise

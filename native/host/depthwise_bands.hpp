@@ -80,7 +80,7 @@ class Bands {
   Range blocks_of(std::int64_t part) const {
     return {part * blocks_at_once, std::min(blocks, (part + 1) * blocks_at_once)};
   }
-  // Returns the rows of the source that these rows of the result read, with those between them.
+  // Returns the rows of the source from the first to the last that these rows of the result may read.
   Range rows_read(Range of_result) const;
 
   // Calls visit(tap, depth) for each slice of the source that one depth of the result reads.
@@ -137,7 +137,8 @@ class Bands {
   // The lowerings of each axis, one for each residue of the result's position.
   std::array<std::vector<Axis>, 3> axes_;
   std::int64_t mini_batch_, parts_;
-  bool converts_;
+  std::int64_t stride_, padding_, reach_;  // along the height; reach_: from the first tap to the last
+  bool backward_, converts_;
 };
 
 }  // namespace mucudnn::host::depthwise

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/half.hpp"
+#include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host {
 namespace {
@@ -35,6 +36,9 @@ void copy(const S* from, std::int64_t count, std::int64_t step, A* to) {
       std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
       return;
     }
+  }
+  if constexpr (std::is_same_v<S, float>) {
+    if (step == 2) return transforms::kernels().copy_alternate(from, count, to);
   }
   if (step == 1) {
     for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i]);

@@ -102,6 +102,18 @@ def test_strided_convolutions_of_more_threads_too(pass_: str) -> None:
         check(Call(engine, problem, pass_, algorithm))
 
 
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_depthwise_convolutions_of_more_threads_too(layout: str, pass_: str) -> None:
+    engine = Engine(host_library(), threads=THREADS)
+    problem = Problem(
+        mini_batch=5, in_channels=40, out_channels=40, groups=40, input=(61, 53), kernel=(5, 3), padding=1,
+        layout=layout,
+    )  # fmt: skip
+    assert problem.flops > 8e6
+    check(Call(engine, problem, pass_, "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"))
+
+
 def test_threads_of_python_that_share_more_threads_get_the_same_array(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

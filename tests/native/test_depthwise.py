@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Bench, assert_each_algorithm_is_right
+from reference import EPSILON, PASSES, Bench, assert_each_algorithm_is_right, divisions
 
-from mucudnn._native import Engine, Problem
+from mucudnn._native import Engine, Problem, host_library
 
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
 betas = st.sampled_from([0.0, 1.0, 0.5])
+DIRECT = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
+each_layout = pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+each_pass = pytest.mark.parametrize("pass_", PASSES)
 
 
 @st.composite
-def depthwise_problems(draw: st.DrawFn, *, largest_size: int = 21) -> Problem:
+def depthwise_problems(
+    draw: st.DrawFn, *, largest_size: int = 21, types: tuple[str, ...] = ("f32", "f32", "f16", "bf16")
+) -> Problem:
     """Draw images and volumes of odd sizes, with more and fewer channels than a vector has lanes."""
     rank = draw(st.sampled_from((2, 2, 3)))
     most = largest_size if rank == 2 else 6
@@ -34,7 +42,7 @@ def depthwise_problems(draw: st.DrawFn, *, largest_size: int = 21) -> Problem:
         padding=tuple(draw(st.integers(p, p + 3)) for p in least),
         dilation=dilation,
         groups=groups,
-        data_type=draw(st.sampled_from(("f32", "f32", "f16", "bf16"))),
+        data_type=draw(st.sampled_from(types)),
         layout=draw(st.sampled_from(("nchw", "nhwc"))),
     )
 
@@ -45,3 +53,80 @@ def test_every_depthwise_convolution_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
     assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), problem=depthwise_problems(), pass_=st.sampled_from(PASSES[:2]), beta=betas)
+def test_a_division_of_a_depthwise_convolution_gives_the_same_bits(
+    engine: Engine, data: st.DataObject, problem: Problem, pass_: str, beta: float
+) -> None:
+    bench = Bench(engine, problem, pass_)
+    parts = [(size, DIRECT[pass_]) for size in data.draw(divisions(problem.mini_batch))]
+    whole = bench.run([(problem.mini_batch, DIRECT[pass_])], beta=beta)
+    np.testing.assert_array_equal(bench.run(parts, beta=beta), whole)
+
+
+def large(layout: str, data_type: str = "f32", **sizes: int) -> Problem:
+    """Return a problem that is large enough for several threads, and whose images are several bands."""
+    return Problem(
+        mini_batch=2, in_channels=70, out_channels=70, groups=70, input=(101, 43), kernel=(5, 3), padding=2,
+        data_type=data_type, layout=layout, **sizes,
+    )  # fmt: skip
+
+
+@each_layout
+@each_pass
+@pytest.mark.parametrize("stride", [1, 2])
+def test_any_number_of_threads_gives_a_depthwise_convolution_the_same_bits(
+    layout: str, pass_: str, stride: int
+) -> None:
+    problem = large(layout, stride=stride)
+    assert problem.flops > 8e6 / stride**2  # smaller ones stay on one thread
+    results = [
+        Bench(Engine(host_library(), threads=threads), problem, pass_).run([(2, DIRECT[pass_])], beta=0.5)
+        for threads in (1, 2, 3, 5)
+    ]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@each_layout
+@each_pass
+@pytest.mark.parametrize("data_type", ["f32", "bf16"])
+def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
+    engine: Engine, layout: str, pass_: str, data_type: str
+) -> None:
+    bench = Bench(engine, large(layout, data_type), pass_)
+    result = bench.run([(2, DIRECT[pass_])], over=float("nan"))
+    assert np.linalg.norm(result - bench.exact()) <= 2 * EPSILON[data_type] * bench.magnitude()
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@settings(max_examples=60)
+@given(problem=depthwise_problems(types=("f32", "bf16")), pass_=passes, beta=betas)
+def test_no_byte_beside_the_tensors_is_read_or_written(
+    engine: Engine, at_end: bool, problem: Problem, pass_: str, beta: float
+) -> None:
+    assert_keeps_to_its_tensors(engine, problem, pass_, DIRECT[pass_], beta=beta, at_end=at_end)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"padding": (1, 40000)},
+        {"padding": (40000, 1)},
+        {"stride": 2**20},
+        {"stride": 1, "input": (3, 20000)},
+        {"stride": 1, "input": (20000, 3)},
+        {"dilation": (1, 2**16), "padding": (1, 2**16)},
+        {"kernel": (1, 300), "padding": (0, 150)},
+    ],
+    ids=str,
+)
+@each_pass
+def test_extreme_sizes_agree_with_the_definition(
+    engine: Engine, pass_: str, odd: dict[str, int | tuple[int, int]]
+) -> None:
+    sizes = {"input": (3, 2), "kernel": (3, 3), "stride": 2**16, "padding": 1, "groups": 5} | odd
+    problem = Problem(mini_batch=1, in_channels=5, out_channels=5, **sizes)
+    assert_each_algorithm_is_right(Bench(engine, problem, pass_), 1.0, 0.5)

@@ -31,6 +31,9 @@ void pack_lines_transposed(Vector* packed, const Run& run, std::int64_t line, st
   }
 }
 
+// How many pixels ahead the tensor in NHWC is fetched: hardware prefetchers do not follow its stride.
+constexpr std::int64_t pixels_ahead = 8;
+
 // Packs or unpacks one vector of channels after the other.
 template <typename Body>
 MUCUDNN_INLINE void for_each_vector(const Run& run, const Body& body) {
@@ -57,7 +60,10 @@ void pack_lines(float* packed, const Run& run, std::int64_t plane, std::int64_t 
       for (std::int64_t p = 0; p < line; ++p) {
         const float* pixel = row.data + p * run.pixel_stride;
         float* to = packed + p * lanes;
-        for (std::int64_t c = 0; c < run.channels; c += lanes, to += plane) store(to, load(pixel + c));
+        for (std::int64_t c = 0; c < run.channels; c += lanes, to += plane) {
+          __builtin_prefetch(pixel + c + pixels_ahead * run.pixel_stride);
+          store(to, load(pixel + c));
+        }
       }
     } else {
       for_each_vector(row, [&](const Run& part, std::int64_t v) { pack(vectors(packed + v * plane), part); });
@@ -71,6 +77,7 @@ void unpack_pixels_whole(const float* packed, const Run& run, std::int64_t plane
     float* pixel = run.data + p * run.pixel_stride;
     const float* from = packed;
     for (std::int64_t c = 0; c < run.channels; c += lanes, from += plane) {
+      __builtin_prefetch(pixel + c + pixels_ahead * run.pixel_stride, 1);
       unpack_vector<accumulate>(pixel + c, load(from), alpha, beta);
     }
   }

@@ -16,6 +16,7 @@ const Kernels table = {
     {winograd_analyse<SignalTransform>, winograd_analyse<GradientTransform>, winograd_synthesise_image,
      winograd_analyse_filter, winograd_synthesise_filter},
     {fft_analyse, fft_analyse, fft_synthesise_image, fft_analyse_filter, fft_synthesise_filter},
-    {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient}};
+    {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient},
+    copy_alternate};
 
 }  // namespace mucudnn::host::transforms::MUCUDNN_ISA

@@ -105,6 +105,7 @@ struct Kernels {
   TileKernels winograd;  // F(4x4, 3x3): 36 real planes
   TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
+  void (*copy_alternate)(const float* from, std::int64_t count, float* to);  // every second float
 };
 
 const Kernels& kernels();  // those of the instruction set in use

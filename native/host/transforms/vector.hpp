@@ -33,12 +33,15 @@ MUCUDNN_INLINE T larger(T a, T b) {
 #if MUCUDNN_LANES == 4
 #define MUCUDNN_LOW_HALVES 0, 4, 1, 5
 #define MUCUDNN_HIGH_HALVES 2, 6, 3, 7
+#define MUCUDNN_ALTERNATES 0, 2, 5, 7
 #elif MUCUDNN_LANES == 8
 #define MUCUDNN_LOW_HALVES 0, 8, 1, 9, 2, 10, 3, 11
 #define MUCUDNN_HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#define MUCUDNN_ALTERNATES 0, 2, 4, 6, 9, 11, 13, 15
 #else
 #define MUCUDNN_LOW_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define MUCUDNN_HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define MUCUDNN_ALTERNATES 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31
 #endif
 
 #if defined(__clang__) || __GNUC__ >= 12
@@ -48,6 +51,9 @@ MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
 MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, MUCUDNN_HIGH_HALVES);
 }
+MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, MUCUDNN_ALTERNATES);
+}
 #else
 typedef std::int32_t Indices __attribute__((vector_size(4 * MUCUDNN_LANES)));
 MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
@@ -56,7 +62,22 @@ MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
 MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
   return __builtin_shuffle(a, b, Indices{MUCUDNN_HIGH_HALVES});
 }
+MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
+  return __builtin_shuffle(a, b, Indices{MUCUDNN_ALTERNATES});
+}
 #endif
+
+// Copies every second float. The second load begins one float early, so that it ends with the last one.
+void copy_alternate(const float* from, std::int64_t count, float* to) {
+  if (count < lanes) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[2 * i];
+    return;
+  }
+  for (std::int64_t i = 0; i < count; i += lanes) {
+    const std::int64_t at = smaller(i, count - lanes);  // the last block overlaps the one before
+    store(to + at, alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)));
+  }
+}
 
 // Each interleaving of the two halves rotates the bits of an element's (row, column) by one place. After half
 // of the rotations, row and column have changed places.
