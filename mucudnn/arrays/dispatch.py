@@ -32,7 +32,7 @@ from mucudnn.problems.shapes import (
     shapes_of,
     whole_number,
 )
-from mucudnn.sizes import format_size, parse_limit
+from mucudnn.sizes import doubt_limit, format_size, parse_limit
 from mucudnn.solver import Configuration, Tiling
 
 PlanOrPath = Plan | AnyPath
@@ -196,6 +196,8 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
     device = device_named(call.device, call.threads)
+    if doubt := doubt_limit(call.workspace):
+        LogListener().message(f"Warning: {doubt}")
     known = Plan() if plan is None else known_plan(plan)
     planned = known.find(kernel)
     if planned is not None:
