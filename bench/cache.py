@@ -122,14 +122,14 @@ def _fill_network(path: Path) -> int:
     rows: list[Row] = []
     for kernel in read_kernels("resnet50", Flags(), PASSES):
         for size in micro_batch_sizes("all", kernel.mini_batch):
-            problem = kernel.at(size).problem
-            enumeration = list(engine.enumerate(problem, kernel.pass_))
+            micro_batch = kernel.at(size)
+            enumeration = list(engine.enumerate(micro_batch))
             runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
             candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
             rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, candidates)))
             for found in enumeration:
                 runs = found.status == SUCCESS
-                milliseconds = 0.05 + problem.flops / 1e8 * random_times.uniform(0.5, 2)
+                milliseconds = 0.05 + micro_batch.problem.flops / 1e8 * random_times.uniform(0.5, 2)
                 measured = Measurement(
                     size, found.algorithm, found.status, found.workspace, found.notes,
                     milliseconds if runs else None, 0.01 if runs else None,

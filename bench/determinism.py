@@ -59,21 +59,21 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = open_engine(arguments.engine, 1)
     (kernel,) = read_kernels(arguments.descriptor, Flags(), (arguments.pass_,))
-    problem, pass_ = kernel.problem, kernel.pass_
+    problem = kernel.problem
     with Cache.read_only(arguments.cache) as cache:
         costs = CostTable.read(cache, machine_of(engine), [kernel])
     (decision,) = decide(costs, "power_of_two", Limits(workspace=LIMIT))
     chosen = decision.divided
     tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = allocate_workspace(engine, engine.prepare(problem, pass_, chosen.slices).workspace)
+    workspace = allocate_workspace(engine, engine.prepare(kernel, chosen.slices).workspace)
     digests = []
     for _ in range(RUNS):
-        engine.execute(problem, pass_, chosen.slices, tensors.x, tensors.w, tensors.y, workspace)
+        engine.execute(kernel, chosen.slices, tensors.x, tensors.w, tensors.y, workspace)
         output, count = {
             "forward": (tensors.y, problem.y_elements),
             "backward_data": (tensors.x, problem.x_elements),
             "backward_filter": (tensors.w, problem.w_elements),
-        }[pass_]
+        }[kernel.pass_]
         digests.append(hashlib.sha256(output.read(problem.data_type, count).tobytes()).hexdigest())
     used = {(part.micro_batch, part.algorithm) for part in chosen.parts}
     notes = sorted(

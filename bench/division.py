@@ -135,7 +135,7 @@ def _in_turns_with_torch(engine: Engine, kernel: Kernel, divided: Configuration)
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(divided.workspace)
-    divisions = [engine.prepare(problem, kernel.pass_, divided.slices)]
+    divisions = [engine.prepare(kernel, divided.slices)]
     x = torch.rand(problem.mini_batch, problem.in_channels, *problem.input)
     w = torch.rand(problem.out_channels, problem.in_channels, *problem.kernel)
     ours, theirs = [], []

@@ -12,6 +12,7 @@ from bench.openblas import OpenBlas
 from bench.record import Record
 from mucudnn._native import Engine, Problem
 from mucudnn.measuring.buffers import Tensors, extent
+from mucudnn.problems.kernels import Kernel
 
 # Implicit GEMM's name in each pass.
 ALGORITHM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
@@ -21,13 +22,14 @@ ROUNDS = 3
 def run(engine: Engine) -> list[Record]:
     """Return the median ratio of sgemm's time to implicit GEMM's for each kernel; both run in turns."""
     blas = OpenBlas()
-    return [_compare(engine, blas, k.problem, k.pass_, k.name) for pass_ in ALGORITHM for k in kernels(pass_)]
+    return [_compare(engine, blas, kernel) for pass_ in ALGORITHM for kernel in kernels(pass_)]
 
 
-def _compare(engine: Engine, blas: OpenBlas, problem: Problem, pass_: str, name: str) -> Record:
+def _compare(engine: Engine, blas: OpenBlas, kernel: Kernel) -> Record:
+    problem, case = kernel.problem, f"{kernel.name} {kernel.pass_}"
     tensors = Tensors.random(engine, problem, extent(problem))
-    whole = engine.prepare(problem, pass_, [(problem.mini_batch, ALGORITHM[pass_])])
-    a, b, c, transpose_a, transpose_b = _operands(problem, pass_)
+    whole = engine.prepare(kernel, [(problem.mini_batch, ALGORITHM[kernel.pass_])])
+    a, b, c, transpose_a, transpose_b = _operands(problem, kernel.pass_)
     sgemm, implicit = [], []
     for _ in range(ROUNDS + 1):
         sgemm.append(blas.sgemm_ms(a, b, c, transpose_a=transpose_a, transpose_b=transpose_b))
@@ -38,7 +40,7 @@ def _compare(engine: Engine, blas: OpenBlas, problem: Problem, pass_: str, name:
         "sgemm_gflops": round(problem.flops / statistics.median(sgemm[1:]) / 1e6, 1),
         "implicit_gflops": round(problem.flops / statistics.median(implicit[1:]) / 1e6, 1),
     }
-    return Record("efficiency", f"{name} {pass_}", "implicit GEMM of raw sgemm", ratio, "ratio", details)
+    return Record("efficiency", case, "implicit GEMM of raw sgemm", ratio, "ratio", details)
 
 
 Matrix = npt.NDArray[np.float32]

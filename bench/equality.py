@@ -31,9 +31,9 @@ def run(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
     batch = kernel.mini_batch
     for slices in SLICES:
         metric = f"error in {slices} slices over that undivided"
-        accumulator = bench.engine.accumulator_size(kernel.problem, kernel.pass_, slices)
+        accumulator = bench.engine.accumulator_size(kernel, slices)
         if accumulator is None:
-            may_overflow = slices > most_slices(kernel.problem, kernel.pass_)
+            may_overflow = slices > most_slices(kernel)
             why = "a slice may overflow" if may_overflow else "the slices cannot be summed in fp32"
             yield Record("equality", case, metric, None, "ratio", {"why": why})
             continue

@@ -23,6 +23,7 @@ from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn.arrays.devices import device_named
 from mucudnn.arrays.dispatch import Call, prepared
+from mucudnn.problems.kernels import Kernel
 
 THEMES = ("overhead", "resnet18", "unet3d", "volume", "threads")
 LIMITS = ("8MiB", "64MiB")  # the theme `volume` has no limit too, for comparison with its tiles
@@ -35,7 +36,7 @@ def overhead() -> list[Record]:
     arrays, parameter = (x.numpy(), w.numpy()), w.clone().requires_grad_()
     ready = prepared(Call("forward", "cpu", "f32", "nchw", x.shape, w.shape, None, 1, 0, 1, 1, None))
     engine, y = device_named("cpu").engine, np.empty(ready.shapes["y"], np.float32)
-    division = engine.prepare(ready.problem, "forward", ready.configuration.slices)
+    division = engine.prepare(Kernel(ready.problem, "forward"), ready.configuration.slices)
     workspace = engine.allocate(max(division.workspace, 1))
     addresses = x.data_ptr(), w.data_ptr(), y.ctypes.data
     direct = _microseconds(lambda: division.run(*addresses, workspace))

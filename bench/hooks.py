@@ -15,6 +15,7 @@ from bench.record import Record, show
 from bench.shim import compare, compile_c
 from mucudnn._native import Engine, Problem, format_plan, host_library
 from mucudnn.drop_in.libraries import shim_path
+from mucudnn.problems.kernels import Kernel
 
 ROUNDS = 101
 SLICES = 64
@@ -58,7 +59,7 @@ def _journal() -> str:
     engine, problem = _engine(), PROBLEM.replace(mini_batch=1)
     options = [
         [(1, found.algorithm, 1.0 if found.algorithm == "IMPLICIT_GEMM" else 2.0, found.workspace)]
-        for found in engine.enumerate(problem, "forward")
+        for found in engine.enumerate(Kernel(problem, "forward"))
         if found.status == "CUDNN_STATUS_SUCCESS"
     ]
     header = {**_identity(engine), "threads": "1"}

@@ -67,8 +67,8 @@ def _run_whole(engine: Engine, kernel: Kernel, tiles: Tiling, *whole: MicroConfi
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     divisions = [
-        engine.prepare(problem, kernel.pass_, tiles.slices, tiles=True),
-        *(engine.prepare(problem, kernel.pass_, [(1, part.algorithm)]) for part in whole),
+        engine.prepare(kernel, tiles.slices, tiles=True),
+        *(engine.prepare(kernel, [(1, part.algorithm)]) for part in whole),
     ]
     workspace = engine.allocate(max(1, *(division.workspace for division in divisions)))
     times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)

@@ -16,7 +16,7 @@ def run_whole(
     """Return the time of each configuration in each round, in ms; one round before is not counted."""
     problem, different = kernel.problem, list(dict.fromkeys(configurations))
     tensors = Tensors.random(engine, problem, extent(problem))
-    divisions = [engine.prepare(problem, kernel.pass_, c.slices) for c in different]
+    divisions = [engine.prepare(kernel, c.slices) for c in different]
     workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
     times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     return dict(zip(different, times, strict=True))

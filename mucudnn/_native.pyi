@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mucudnn.problems.kernels import Kernel
+
 class Problem:
     """One convolution's geometry (immutable, hashable); `str()` is its descriptor without name and count.
 
@@ -215,9 +217,9 @@ class Engine:
         """Allocate `size` bytes of the device's memory, aligned to 256. Raises MemoryError."""
     def borrow(self, address: int, size: int) -> Memory:
         """Return a view of device memory that somebody else has allocated, and keeps."""
-    def enumerate(self, problem: Problem, pass_: str) -> Enumeration:
-        """Return the algorithms of the pass at the problem's mini-batch."""
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
+    def enumerate(self, kernel: Kernel) -> Enumeration:
+        """Return the algorithms of a kernel at its mini-batch."""
+    def accumulator_size(self, kernel: Kernel, parts: int) -> int | None:
         """Return the bytes that a division into `parts` slices needs beyond the algorithms' own workspace.
 
         Only backward_filter in bf16 in more than MOST_SLICES_IN_PLACE slices needs any: its slices are summed
@@ -226,8 +228,7 @@ class Engine:
         """
     def measure(
         self,
-        problem: Problem,
-        pass_: str,
+        kernel: Kernel,
         algorithm: str,
         x: Memory,
         w: Memory,
@@ -247,15 +248,14 @@ class Engine:
         counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer once
         they are above the budget.
         """
-    def timer(self, problem: Problem, pass_: str, *, workspace: int, memory_cap: int) -> KernelTimer:
+    def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> KernelTimer:
         """Return a timer of a kernel's algorithms that need at most `workspace` bytes each.
 
         Raises MemoryError if the tensors and the workspace do not fit `memory_cap` bytes.
         """
     def execute(
         self,
-        problem: Problem,
-        pass_: str,
+        kernel: Kernel,
         parts: Sequence[tuple[int, str]],
         x: Memory,
         w: Memory,
@@ -271,9 +271,7 @@ class Engine:
 
         With `tiles` it is given as (steps, algorithm) along the first spatial axis of every sample.
         """
-    def prepare(
-        self, problem: Problem, pass_: str, parts: Sequence[tuple[int, str]], *, tiles: bool = False
-    ) -> Division:
+    def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]], *, tiles: bool = False) -> Division:
         """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
     def compare(
         self,
@@ -296,9 +294,9 @@ class Planner:
     @property
     def library(self) -> str:
         """Name and version."""
-    def enumerate(self, problem: Problem, pass_: str) -> Enumeration:
-        """Return every engine of the library for the problem and the device, with its configurations."""
-    def workspace(self, problem: Problem, pass_: str, algorithm: str) -> int:
+    def enumerate(self, kernel: Kernel) -> Enumeration:
+        """Return every engine of the library for the kernel and the device, with its configurations."""
+    def workspace(self, kernel: Kernel, algorithm: str) -> int:
         """Return the bytes that an engine needs, planned anew from its name. Raises EngineError."""
 
 class KernelTimer:
@@ -344,34 +342,34 @@ class Memory:
         """Return `count` values from the `first` on. Raises ValueError where there are fewer."""
     def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
 
-def accumulator_size(problem: Problem, pass_: str, parts: int) -> int | None:
+def accumulator_size(kernel: Kernel, parts: int) -> int | None:
     """Return what `Engine.accumulator_size` does for a device that can sum slices in fp32."""
 
-def most_slices(problem: Problem, pass_: str) -> int:
+def most_slices(kernel: Kernel) -> int:
     """Return the most slices of a division: 1 for backward_filter in f16, where a slice's sum may overflow.
 
     Else any number, which is more than a mini-batch can have.
     """
 
-def most_slices_in_place(problem: Problem, pass_: str) -> int:
+def most_slices_in_place(kernel: Kernel) -> int:
     """Return the most slices that are summed in the output itself."""
 
-def refusal_of_slices(problem: Problem, pass_: str, slices: int) -> str:
+def refusal_of_slices(kernel: Kernel, slices: int) -> str:
     """Return why there is no division into so many slices; empty where there is one."""
 
-def tile_steps(problem: Problem, pass_: str) -> int:
+def tile_steps(kernel: Kernel) -> int:
     """Return the steps that tiles add to: rows of y; in backward_data groups of `stride` rows of x."""
 
-def tile_copies(problem: Problem, pass_: str, steps: int) -> int:
+def tile_copies(kernel: Kernel, steps: int) -> int:
     """Return the bytes that a tile needs beyond its algorithm's workspace: copies of its x and y."""
 
-def tile_problem(problem: Problem, pass_: str, steps: int) -> Problem:
-    """Return the problem of a tile: one sample, without padding along the first spatial axis."""
+def tile_kernel(kernel: Kernel, steps: int) -> Kernel:
+    """Return the kernel of a tile: one sample, without padding along the first spatial axis."""
 
 def samples_to_time(problem: Problem, memory_cap: int, bytes_beyond_caches: int) -> int:
     """Return the number of samples of the tensors that a KernelTimer rotates through."""
 
-def time_to_measure(problem: Problem, pass_: str, micro_batch: int, run_ms: float) -> float:
+def time_to_measure(kernel: Kernel, micro_batch: int, run_ms: float) -> float:
     """Return the ms that a KernelTimer takes for an algorithm of which one run takes `run_ms`."""
 
 def host_library() -> str:

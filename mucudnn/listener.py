@@ -1,6 +1,7 @@
-"""The receiver of messages and progress while mucudnn measures. The command line prints them on stderr."""
+"""The receivers of messages and progress while mucudnn measures."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,3 +19,25 @@ class Listener:
         `total` is the number of items if `items` has no length.
         """
         return items
+
+
+class ProgressBar(Listener):
+    """A listener that shows progress on stderr if that is a terminal, and in notebooks."""
+
+    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
+        """Yield the items, with a progress bar that disappears at the end."""
+        # rich takes a tenth of a second to import, which calls that measure nothing need not wait for.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+        if total == 0 or not items or not can_show:
+            yield from items
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        # The streams are the program's own: no redirection.
+        with Progress(
+            *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+        ) as progress:
+            yield from progress.track(items, total=total, description=title)

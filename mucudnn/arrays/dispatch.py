@@ -2,19 +2,19 @@
 
 import logging
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
-from mucudnn.listener import Listener
+from mucudnn.listener import ProgressBar
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
@@ -36,6 +36,8 @@ from mucudnn.sizes import doubt_limit, format_size, parse_limit
 from mucudnn.solver import Configuration, Tiling
 
 PlanOrPath = Plan | AnyPath
+T = TypeVar("T")
+_logger = logging.getLogger("mucudnn")
 
 
 class Call(NamedTuple):
@@ -212,10 +214,10 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         configuration = _decide(device.engine, kernel, limit_of(call.workspace))
     tiles = isinstance(configuration, Tiling)
     count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
-    if refusal := refusal_of_slices(problem, call.pass_, count):
+    if refusal := refusal_of_slices(kernel, count):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     try:
-        division = device.engine.prepare(problem, call.pass_, configuration.slices, tiles=tiles)
+        division = device.engine.prepare(kernel, configuration.slices, tiles=tiles)
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, because it was made for another engine: {error}"
@@ -224,6 +226,9 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         ) from None
     if planned is not None:
         _check_workspace(division.workspace, configuration.workspace, limit, known)
+    if _logger.isEnabledFor(logging.INFO):
+        size, kind = format_size(division.workspace), "tiles of each sample " if tiles else ""
+        _logger.info("%s of %s: %s%s, %s of workspace", call.pass_, problem, kind, configuration, size)
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 
@@ -323,10 +328,14 @@ def _make_error(error: Exception) -> MucudnnError:
     return MucudnnError(f"this convolution failed: {error}")
 
 
-class LogListener(Listener):
-    """A listener that sends messages to the logger `mucudnn`."""
+class LogListener(ProgressBar):
+    """A listener that logs messages (logger `mucudnn`) and shows progress, unless MUCUDNN_LOG is `off`."""
+
+    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
+        """Return the items, with a progress bar on a terminal or in a notebook."""
+        return items if settings.LOG.read() == "off" else super().track(items, title, total)
 
     def message(self, text: str) -> None:
         """Log a message at level info, or a warning at level warning."""
         level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
-        logging.getLogger("mucudnn").log(level, text)
+        _logger.log(level, text)

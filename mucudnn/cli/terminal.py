@@ -1,41 +1,29 @@
 """The output to the user: results on stdout, messages and progress on stderr."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
-from mucudnn.listener import Listener
+from mucudnn.listener import Listener, ProgressBar
 from mucudnn.output import printable
 
-T = TypeVar("T")
 WIDTH = 100  # columns of the widest table, and of output that goes to no terminal
 
 
-class Terminal(Listener):
-    """A listener that prints messages on stderr, and progress if that is a terminal."""
+class Terminal(ProgressBar):
+    """A listener that prints messages on stderr, and shows progress there if that is a terminal."""
 
     def message(self, text: str) -> None:
         """Print one line on stderr."""
         print(printable(text), file=sys.stderr, flush=True)
-
-    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
-        """Yield the items, with a progress bar that disappears at the end."""
-        console = Console(stderr=True)
-        if total == 0 or not items or not console.is_terminal:
-            yield from items
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
-            yield from progress.track(items, total=total, description=title)
 
 
 @contextmanager

@@ -112,11 +112,12 @@ def rows_of(text: str) -> Iterator[Row]:
             machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
             at = _time(header["measured_at"])
             for problem, pass_, algorithm, time_ms, workspace, notes in measured:
-                accumulator = _accumulator(problem, pass_, sums=is_host)
+                kernel = Kernel(problem, pass_)
+                accumulator = _accumulator(kernel, sums=is_host)
                 one = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
                 )
-                row = MEASUREMENT.row(machine, Kernel(problem, pass_), vars(one), measured_at=at)
+                row = MEASUREMENT.row(machine, kernel, vars(one), measured_at=at)
                 yield MEASUREMENT, checked_row(MEASUREMENT, row)
             for problem, pass_, api, text in candidates:
                 if api == _api_of_engine(problem, is_host=is_host):
@@ -130,9 +131,9 @@ def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
     return "legacy" if is_host and not problem.epilogue else "graph"
 
 
-def _accumulator(problem: Problem, pass_: str, *, sums: bool) -> int:
+def _accumulator(kernel: Kernel, *, sums: bool) -> int:
     """Return the bytes for more slices than are summed in place; `sums`: the device sums them in fp32."""
-    size = accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
+    size = accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     return CANNOT_ACCUMULATE if size is None or (size and not sums) else size
 
 

@@ -26,7 +26,7 @@ def candidates(
 
 
 def _ask(source: Engine | Planner, machine: Machine, cache: Cache, kernel: Kernel, size: int) -> list[Listed]:
-    enumeration = source.enumerate(kernel.at(size).problem, kernel.pass_)
+    enumeration = source.enumerate(kernel.at(size))
     measured = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel)}
     runnable = []
     for c in enumeration:

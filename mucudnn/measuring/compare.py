@@ -25,15 +25,15 @@ def compare(
 
     Raises MucudnnError if the tensors do not fit the bench's memory.
     """
-    engine, problem, pass_ = bench.engine, kernel.problem, kernel.pass_
+    engine = bench.engine
     bench.extent(kernel)
-    tensors = Tensors.random(engine, problem, extent(problem))
+    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     configurations = [divided] if undivided in (None, divided) else [divided, undivided]
     assert None not in configurations
     workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
-    divisions = [engine.prepare(problem, pass_, c.slices) for c in configurations]
+    divisions = [engine.prepare(kernel, c.slices) for c in configurations]
     times = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
     )
@@ -56,7 +56,7 @@ def comparison_memory(kernel: Kernel, cap: int) -> int:
     These are the tensors and, if `cap` has room for it, the fp64 reference.
     """
     tensors = extent(kernel.problem).total
-    piece = piece_of(kernel.problem, kernel.pass_, cap - tensors)
+    piece = piece_of(kernel, cap - tensors)
     return tensors + (piece.memory if piece else 0)
 
 
@@ -70,11 +70,10 @@ class _Errors:
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
         self._engine, self._kernel, self._tensors = engine, kernel, tensors
-        problem = kernel.problem
-        self._room = cap - extent(problem).total
+        self._room = cap - extent(kernel.problem).total
         self._known: dict[Slices, float | None] = {}
-        piece = piece_of(problem, kernel.pass_, self._room)
-        self._reference = Reference(engine, problem, kernel.pass_, tensors, piece) if piece else None
+        piece = piece_of(kernel, self._room)
+        self._reference = Reference(engine, kernel, tensors, piece) if piece else None
         self._expected = self._reference.expected() if self._reference else None
 
     def measure(self, parts: Slices) -> float | None:
@@ -94,13 +93,13 @@ class _Errors:
     def _run(self, parts: Slices) -> float | None:
         if self._reference is None or self._expected is None:
             return None
-        problem, pass_, t = self._kernel.problem, self._kernel.pass_, self._tensors
+        kernel, t = self._kernel, self._tensors
         try:
-            needed = self._engine.prepare(problem, pass_, parts).workspace
+            needed = self._engine.prepare(kernel, parts).workspace
             if needed > self._room:
                 return None
             workspace = allocate_workspace(self._engine, needed)
-            self._engine.execute(problem, pass_, parts, t.x, t.w, t.y, workspace, operands=t.operands)
+            self._engine.execute(kernel, parts, t.x, t.w, t.y, workspace, operands=t.operands)
         except EngineError:
             return None
         distance = float(np.linalg.norm(self._reference.found() - self._expected))

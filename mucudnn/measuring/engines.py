@@ -60,10 +60,8 @@ def chosen_library() -> Path | None:
 
 def cudnn_paths() -> list[str]:
     """Return the names and paths to try for cuDNN, in order."""
-    chosen = chosen_library()
-    if chosen is None or str(chosen) == host_library():
-        return [SONAME, *installed(f"cudnn/lib/{SONAME}")]
-    return [str(chosen)]
+    given = settings.LIBRARY.read()
+    return [given] if given not in (None, "host") else [SONAME, *installed(f"cudnn/lib/{SONAME}")]
 
 
 def _installed_cudart() -> str:

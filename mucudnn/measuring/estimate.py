@@ -23,7 +23,7 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
     for task in missing.tasks:
         kernel, size = task.kernel, task.micro_batch
         run_ms = kernel.at(size).problem.flops / rate
-        total_ms += time_to_measure(kernel.problem, kernel.pass_, size, run_ms)
+        total_ms += time_to_measure(kernel, size, run_ms)
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
     memory = max(missing.memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in compared), 0)
     kernels = len({task.kernel for task in missing.tasks})
@@ -32,15 +32,16 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
 
 
 def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
-    problem = kernel.at(1).problem
-    runnable = [c for c in engine.enumerate(problem, kernel.pass_) if c.status == SUCCESS]
+    one = kernel.at(1)
+    problem = one.problem
+    runnable = [c for c in engine.enumerate(one) if c.status == SUCCESS]
     if not runnable:
         return 1e7
     smallest = min(runnable, key=lambda candidate: candidate.workspace)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, smallest.workspace)
     times = engine.measure(
-        problem, kernel.pass_, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
+        one, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
         repeats=1, budget_ms=0.0, operands=tensors.operands,
     )  # fmt: skip
     return problem.flops / max(min(times), 1e-6)

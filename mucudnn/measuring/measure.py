@@ -105,7 +105,7 @@ def _name_claim(machine: Machine, kernel: Kernel) -> str:
 
 def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int) -> int:
     """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
-    timer = bench.engine.timer(kernel.problem, kernel.pass_, workspace=workspace, memory_cap=bench.memory_cap)
+    timer = bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
     made = 0
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
         times, status = None, SUCCESS
@@ -123,7 +123,7 @@ def _make_measurement(
     engine: Engine, task: Task, status: str, times: tuple[float, float] | None
 ) -> Measurement:
     # Every division in more slices than can be summed in place needs the same accumulator.
-    accumulator = engine.accumulator_size(task.kernel.problem, task.kernel.pass_, MOST_SLICES_IN_PLACE + 1)
+    accumulator = engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,
         algorithm=task.algorithm,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mucudnn._native import Engine, EngineError, Memory, Problem
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
 MOST = 2**30  # bytes of a piece; a piece of one sample may exceed it
@@ -46,14 +47,15 @@ class Piece:
         return [self.samples[first : first + size] for first in range(0, len(self.samples), size)]
 
 
-def piece_of(problem: Problem, pass_: str, room: int) -> Piece | None:
+def piece_of(kernel: Kernel, room: int) -> Piece | None:
     """Return the piece of a kernel to compute within `room` bytes; None if `room` is too small.
 
     The piece is the whole kernel, evenly spread samples of it, or a few of its output channels.
     """
+    problem = kernel.problem
     outputs = problem.out_channels // problem.groups
     piece = _choose_samples(_make_fp64_problem(problem, problem.groups, outputs), problem, room)
-    if piece is None or piece.problem.mini_batch == problem.mini_batch or pass_ != "backward_filter":
+    if piece is None or piece.problem.mini_batch == problem.mini_batch or kernel.pass_ != "backward_filter":
         return piece
     # A few output channels: those of several small groups, or some of one large group.
     groups = min(problem.groups, max(1, FEW_CHANNELS // outputs))
@@ -100,8 +102,8 @@ def _make_fp64_problem(problem: Problem, groups: int, outputs: int) -> Problem:
 class Reference:
     """The fp64 results of a piece of a kernel on the values of its tensors."""
 
-    def __init__(self, engine: Engine, problem: Problem, pass_: str, tensors: Tensors, piece: Piece) -> None:
-        self._engine, self._whole, self._pass = engine, problem, pass_
+    def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, piece: Piece) -> None:
+        self._engine, self._whole, self._pass = engine, kernel.problem, kernel.pass_
         self._tensors, self._piece = tensors, piece
 
     def expected(self) -> Array | None:
@@ -184,13 +186,13 @@ class Reference:
 
         An algorithm may fail although the engine lists it as runnable; then the next one is tried.
         """
-        engine, problem = self._engine, self._piece.problem.replace(mini_batch=samples)
-        candidates = [c for c in engine.enumerate(problem, self._pass) if c.status == SUCCESS]
+        engine, kernel = self._engine, Kernel(self._piece.problem, self._pass).at(samples)
+        candidates = [c for c in engine.enumerate(kernel) if c.status == SUCCESS]
         for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
             workspace = allocate_workspace(engine, candidate.workspace)
             parts = [(samples, candidate.algorithm)]
             try:
-                engine.execute(problem, self._pass, parts, t.x, t.w, t.y, workspace, beta=beta)
+                engine.execute(kernel, parts, t.x, t.w, t.y, workspace, beta=beta)
             except EngineError:
                 continue
             return True

@@ -103,11 +103,11 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
     """
     mini_batch = kernel.problem.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
-    if most_slices(kernel.problem, kernel.pass_) == 1:
+    if most_slices(kernel) == 1:
         parts = [(part, 0) for part, _ in parts if part.micro_batch == mini_batch]
     if not any(accumulator for _, accumulator in parts):
         return desirable_set([part for part, _ in parts], mini_batch)
-    most = most_slices_in_place(kernel.problem, kernel.pass_)
+    most = most_slices_in_place(kernel)
     # Slices of these sizes are so few that they need no accumulator.
     in_place = [part for part, _ in parts if part.micro_batch * most >= mini_batch]
     accumulated = [

@@ -3,12 +3,15 @@
 import hashlib
 import os
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.output import write_lines
+from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 AnyPath = str | os.PathLike[str]
@@ -61,6 +64,27 @@ class Plan:
         if found is None:
             found = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
         return found
+
+    def _repr_html_(self) -> str:
+        """Return a table of the choices, which notebooks show."""
+        title = ", ".join(f"{name} {escape(value)}" for name, value in self.header.items())
+        rows = [
+            (
+                k.pass_,
+                short_text(k.problem),
+                str(k.count),
+                f"tiles of a sample {k.tiles}" if k.tiles else str(k.chosen),
+                f"{k.tiles.time_ms * k.problem.mini_batch if k.tiles else k.chosen.time_ms:.4g}",
+                format_size((k.tiles or k.chosen).workspace),
+            )
+            for k in self.kernels
+        ]
+        heads = ("pass", "kernel", "count", "micro-batches", "ms", "workspace")
+        lines = [
+            "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+            for tag, cells in (("th", heads), *(("td", row) for row in rows))
+        ]
+        return f"<table><caption>{title}</caption>{''.join(lines)}</table>"
 
     def __str__(self) -> str:
         return format_plan(

@@ -5,7 +5,7 @@ A tile is an ordinary problem, so it is measured and kept like a micro-batch. It
 
 import statistics
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_problem, tile_steps
+from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_kernel, tile_steps
 from mucudnn.costs.records import TileComparison
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
@@ -31,18 +31,14 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
 
     Missing measurements are made.
     """
-    problem, pass_ = kernel.problem, kernel.pass_
-    total = tile_steps(problem, pass_)
-    accumulator = bench.engine.accumulator_size(problem, pass_, MOST_SLICES_IN_PLACE + 1)
+    total = tile_steps(kernel)
+    accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     if accumulator is None:
         return None
     room = {
-        steps: limit - accumulator - tile_copies(problem, pass_, steps)
-        for steps in micro_batch_sizes(policy, total)
+        steps: limit - accumulator - tile_copies(kernel, steps) for steps in micro_batch_sizes(policy, total)
     }
-    kernels = {
-        steps: Kernel(tile_problem(problem, pass_, steps), pass_) for steps, left in room.items() if left >= 0
-    }
+    kernels = {steps: tile_kernel(kernel, steps) for steps, left in room.items() if left >= 0}
     if not kernels:
         return None
     benchmark(bench, list(kernels.values()), "undivided", comparing=False, limit=max(room.values()))
@@ -67,7 +63,7 @@ def better_tiles(
     `rival` is a division of the mini-batch; None stands for no division that fits.
     """
     # The filter gradients of tiles would need the same sum as those of slices.
-    if limit is None or most_slices(kernel.problem, kernel.pass_) == 1:
+    if limit is None or most_slices(kernel) == 1:
         return None
     if not are_worth_a_try(bench, kernel, limit):
         return None
@@ -93,12 +89,12 @@ def are_faster(bench: Bench, kernel: Kernel, tiles: Tiling, rival: Configuration
 
 
 def _compare(bench: Bench, kernel: Kernel, tiles: Tiling, division: Configuration) -> TileComparison:
-    engine, problem, pass_ = bench.engine, kernel.problem, kernel.pass_
+    engine = bench.engine
     bench.extent(kernel)
-    tensors = Tensors.random(engine, problem, extent(problem))
+    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     prepared = [
-        engine.prepare(problem, pass_, division.slices),
-        engine.prepare(problem, pass_, tiles.slices, tiles=True),
+        engine.prepare(kernel, division.slices),
+        engine.prepare(kernel, tiles.slices, tiles=True),
     ]
     workspace = allocate_workspace(engine, max(one.workspace for one in prepared))
     times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)

@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mucudnn._native import Engine, Problem, refusal_of_slices, tile_copies, tile_problem
+from mucudnn._native import Engine, refusal_of_slices, tile_copies, tile_kernel
 from mucudnn.costs.records import SUCCESS
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent
 from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 from mucudnn.solver import MicroConfiguration, Tile, Tiling
 
@@ -63,49 +64,47 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
     return checks
 
 
-def _find_complaints(kernel: PlanKernel, engine: Engine) -> Iterator[str]:
-    problem, pass_, parts = kernel.problem, kernel.pass_, kernel.chosen.parts
-    accumulator = engine.accumulator_size(problem, pass_, len(parts))
+def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
+    kernel, parts = planned.kernel, planned.chosen.parts
+    accumulator = engine.accumulator_size(kernel, len(parts))
     if accumulator is None:
-        yield _explain_refusal(problem, pass_, len(parts), f"{len(parts)} micro-batches")
+        yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
     else:
         for part in dict.fromkeys(parts):
-            one = problem.replace(mini_batch=part.micro_batch)
-            yield from _check_part(engine, one, pass_, part, accumulator, kernel.chosen.workspace)
-    if kernel.tiles is not None:
-        yield from _find_complaints_about_tiles(problem, pass_, kernel.tiles, engine)
+            one = kernel.at(part.micro_batch)
+            yield from _check_part(engine, one, part, accumulator, planned.chosen.workspace)
+    if planned.tiles is not None:
+        yield from _find_complaints_about_tiles(kernel, planned.tiles, engine)
 
 
-def _find_complaints_about_tiles(
-    problem: Problem, pass_: str, tiles: Tiling, engine: Engine
-) -> Iterator[str]:
-    count = len(tiles.parts) * problem.mini_batch
-    accumulator = engine.accumulator_size(problem, pass_, count)
+def _find_complaints_about_tiles(kernel: Kernel, tiles: Tiling, engine: Engine) -> Iterator[str]:
+    count = len(tiles.parts) * kernel.mini_batch
+    accumulator = engine.accumulator_size(kernel, count)
     if accumulator is None:
-        yield _explain_refusal(problem, pass_, count, f"{count} tiles")
+        yield _explain_refusal(kernel, count, f"{count} tiles")
         return
     for tile in dict.fromkeys(tiles.parts):
-        extra = accumulator + tile_copies(problem, pass_, tile.steps)
-        one = tile_problem(problem, pass_, tile.steps)
-        for complaint in _check_part(engine, one, pass_, tile, extra, tiles.workspace):
+        extra = accumulator + tile_copies(kernel, tile.steps)
+        one = tile_kernel(kernel, tile.steps)
+        for complaint in _check_part(engine, one, tile, extra, tiles.workspace):
             yield f"tiles: {complaint}"
 
 
-def _explain_refusal(problem: Problem, pass_: str, count: int, slices: str) -> str:
+def _explain_refusal(kernel: Kernel, count: int, slices: str) -> str:
     return (
-        refusal_of_slices(problem, pass_, count)
-        or f"{slices} of {problem.data_type} cannot be summed on this device"
+        refusal_of_slices(kernel, count)
+        or f"{slices} of {kernel.problem.data_type} cannot be summed on this device"
     )
 
 
 def _check_part(
-    engine: Engine, problem: Problem, pass_: str, part: MicroConfiguration | Tile, extra: int, allowed: int
+    engine: Engine, kernel: Kernel, part: MicroConfiguration | Tile, extra: int, allowed: int
 ) -> Iterator[str]:
     """Yield what keeps one part from running as planned.
 
     The part needs `extra` bytes beside its algorithm's workspace; the plan allows `allowed` bytes in all.
     """
-    found = engine.enumerate(problem, pass_)
+    found = engine.enumerate(kernel)
     now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
     if now is None:
         yield f"the library has no algorithm {part.algorithm} any more"
@@ -118,12 +117,12 @@ def _check_part(
         )
 
 
-def _time_choice(kernel: PlanKernel, engine: Engine, cap: int) -> float:
-    problem = kernel.problem
+def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> float:
+    problem = planned.problem
     measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = allocate_workspace(engine, kernel.chosen.workspace)
-    divisions = [engine.prepare(problem, kernel.pass_, kernel.chosen.slices)]
+    workspace = allocate_workspace(engine, planned.chosen.workspace)
+    divisions = [engine.prepare(planned.kernel, planned.chosen.slices)]
     (times,) = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
     )

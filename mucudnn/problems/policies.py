@@ -29,5 +29,5 @@ def usable_sizes(policy: str, kernel: Kernel) -> list[int]:
 
     The mini-batch alone is usable where the filter gradients of slices cannot be summed.
     """
-    divided = most_slices(kernel.problem, kernel.pass_) > 1
+    divided = most_slices(kernel) > 1
     return micro_batch_sizes(policy if divided else "undivided", kernel.mini_batch)

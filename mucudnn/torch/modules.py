@@ -5,9 +5,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mucudnn import settings
 from mucudnn.arrays.dispatch import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
 from mucudnn.plans.plan import Plan
+from mucudnn.sizes import spell_limit
 from mucudnn.torch import functional, ops
 from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.options import handle_of
@@ -26,6 +28,11 @@ class ConversionSettings:
         self.workspace = workspace
         self._plan = plan
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
+
+    def __str__(self) -> str:
+        """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""
+        plan = "" if self._plan is None else f"plan={Plan.parse(self._plan).digest[:8]}, "
+        return f"{plan}workspace={self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())}"
 
     def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None]]:
         return ConversionSettings, (self.workspace, self._plan)
@@ -47,6 +54,11 @@ class _Divided:
             return functional.run(operands_of(self, input, weight, bias, chosen))
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
         return result
+
+    def extra_repr(self: Any) -> str:
+        """Return PyTorch's text with the workspace limit, and with the plan if there is one."""
+        text: str = super().extra_repr()  # type: ignore[misc]  # PyTorch's method
+        return text if self._mucudnn is None else f"{text}, {self._mucudnn}"
 
     def __prepare_scriptable__(self: Any) -> Any:
         """Raise a UsageError that says what to do: `torch.jit.script` calls this method of each module."""

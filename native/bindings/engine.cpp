@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/kernel.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
@@ -145,40 +146,34 @@ class PyEngine {
     return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
   }
 
-  Enumeration enumerate(const Problem& problem, const std::string& pass) const {
-    return engine_->enumerate({problem, pass_named(pass)});
+  Enumeration enumerate(const Kernel& kernel) const { return engine_->enumerate(kernel); }
+
+  std::optional<std::size_t> accumulator(const Kernel& kernel, std::size_t parts) const {
+    return accumulator_size(*device_, kernel, parts).size;
   }
 
-  std::optional<std::size_t> accumulator(const Problem& problem, const std::string& pass,
-                                         std::size_t parts) const {
-    return accumulator_size(*device_, {problem, pass_named(pass)}, parts).size;
-  }
-
-  std::vector<double> measure(const Problem& problem, const std::string& pass, const std::string& algorithm,
-                              const Memory& x, const Memory& w, const Memory& y, const Memory* workspace,
-                              int repeats, double budget_ms, double hopeless_ms,
-                              const Operands& operands) const {
-    const Kernel kernel{problem, pass_named(pass)};
-    const Region region = to_region(problem, x, w, y, operands);
+  std::vector<double> measure(const Kernel& kernel, const std::string& algorithm, const Memory& x,
+                              const Memory& w, const Memory& y, const Memory* workspace, int repeats,
+                              double budget_ms, double hopeless_ms, const Operands& operands) const {
+    const Region region = to_region(kernel.problem, x, w, y, operands);
     const py::gil_scoped_release release;
     use_threads();
     return mucudnn::measure(*engine_, *device_, kernel, algorithm, region, to_scratch(workspace), repeats,
                             budget_ms, hopeless_ms);
   }
 
-  void execute(const Problem& problem, const std::string& pass, const Parts& parts, const Memory& x,
-               const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
-               bool tiles, const Operands& operands) const {
-    const Region region = to_region(problem, x, w, y, operands);
-    const auto configuration = made_ready({problem, pass_named(pass)}, parts, tiles);
+  void execute(const Kernel& kernel, const Parts& parts, const Memory& x, const Memory& w, const Memory& y,
+               const Memory* workspace, double alpha, double beta, bool tiles,
+               const Operands& operands) const {
+    const Region region = to_region(kernel.problem, x, w, y, operands);
+    const auto configuration = made_ready(kernel, parts, tiles);
     const py::gil_scoped_release release;
     use_threads();
     configuration->run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
                        to_scratch(workspace));
   }
 
-  std::unique_ptr<PyDivision> prepare(const Problem& problem, const std::string& pass, const Parts& parts,
-                                      bool tiles) const;
+  std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const Parts& parts, bool tiles) const;
 
   std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
@@ -236,9 +231,8 @@ class PyDivision {
   const std::unique_ptr<PreparedConfiguration> configuration_;
 };
 
-std::unique_ptr<PyDivision> PyEngine::prepare(const Problem& problem, const std::string& pass,
-                                              const Parts& parts, bool tiles) const {
-  return std::make_unique<PyDivision>(*this, problem, made_ready({problem, pass_named(pass)}, parts, tiles));
+std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const Parts& parts, bool tiles) const {
+  return std::make_unique<PyDivision>(*this, kernel.problem, made_ready(kernel, parts, tiles));
 }
 
 std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
@@ -259,10 +253,8 @@ std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDiv
 // A KernelTimer of an engine, which must outlive it.
 class PyTimer {
  public:
-  PyTimer(const PyEngine& engine, const Problem& problem, const std::string& pass, std::size_t workspace,
-          std::size_t memory_cap)
-      : engine_(engine),
-        timer_(*engine.engine_, *engine.device_, {problem, pass_named(pass)}, workspace, memory_cap) {}
+  PyTimer(const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap)
+      : engine_(engine), timer_(*engine.engine_, *engine.device_, kernel, workspace, memory_cap) {}
 
   std::pair<double, double> measure(std::int64_t micro_batch, const std::string& algorithm,
                                     std::size_t workspace) {
@@ -321,25 +313,23 @@ void bind_engine(py::module_& module) {
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))
       .def("borrow", &PyEngine::borrow, py::arg("address"), py::arg("size"))
-      .def("enumerate", &PyEngine::enumerate, py::arg("problem"), py::arg("pass_"))
-      .def("accumulator_size", &PyEngine::accumulator, py::arg("problem"), py::arg("pass_"), py::arg("parts"))
-      .def("measure", &PyEngine::measure, py::arg("problem"), py::arg("pass_"), py::arg("algorithm"),
-           py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("repeats"), py::arg("budget_ms"),
-           py::arg("hopeless_ms") = std::numeric_limits<double>::infinity(), py::arg("operands") = Operands())
-      .def("execute", &PyEngine::execute, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
-           py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true), py::kw_only(),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("tiles") = false,
+      .def("enumerate", &PyEngine::enumerate, py::arg("kernel"))
+      .def("accumulator_size", &PyEngine::accumulator, py::arg("kernel"), py::arg("parts"))
+      .def("measure", &PyEngine::measure, py::arg("kernel"), py::arg("algorithm"), py::arg("x"), py::arg("w"),
+           py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("repeats"),
+           py::arg("budget_ms"), py::arg("hopeless_ms") = std::numeric_limits<double>::infinity(),
            py::arg("operands") = Operands())
-      .def("prepare", &PyEngine::prepare, py::arg("problem"), py::arg("pass_"), py::arg("parts"),
-           py::kw_only(), py::arg("tiles") = false, py::keep_alive<0, 1>())
+      .def("execute", &PyEngine::execute, py::arg("kernel"), py::arg("parts"), py::arg("x"), py::arg("w"),
+           py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0,
+           py::arg("beta") = 0.0, py::arg("tiles") = false, py::arg("operands") = Operands())
+      .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::kw_only(),
+           py::arg("tiles") = false, py::keep_alive<0, 1>())
       .def(
           "timer",
-          [](const PyEngine& engine, const Problem& problem, const std::string& pass, std::size_t workspace,
-             std::size_t memory_cap) {
-            return std::make_unique<PyTimer>(engine, problem, pass, workspace, memory_cap);
+          [](const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap) {
+            return std::make_unique<PyTimer>(engine, kernel, workspace, memory_cap);
           },
-          py::arg("problem"), py::arg("pass_"), py::kw_only(), py::arg("workspace"), py::arg("memory_cap"),
+          py::arg("kernel"), py::kw_only(), py::arg("workspace"), py::arg("memory_cap"),
           py::keep_alive<0, 1>())
       .def("compare", &PyEngine::compare, py::arg("divisions"), py::arg("x"), py::arg("w"), py::arg("y"),
            py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"),
@@ -353,53 +343,27 @@ void bind_engine(py::module_& module) {
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0);
 
-  module.def(
-      "accumulator_size",
-      [](const Problem& problem, const std::string& pass, std::size_t parts) {
-        return accumulator_size({problem, pass_named(pass)}, parts);
-      },
-      py::arg("problem"), py::arg("pass_"), py::arg("parts"));
+  module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size),
+             py::arg("kernel"), py::arg("parts"));
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(
-      "most_slices",
-      [](const Problem& problem, const std::string& pass) {
-        return most_slices(pass_named(pass), problem.data_type);
-      },
-      py::arg("problem"), py::arg("pass_"));
-  module.def(
-      "refusal_of_slices",
-      [](const Problem& problem, const std::string& pass, std::size_t slices) {
-        return refusal_of_slices({problem, pass_named(pass)}, slices);
-      },
-      py::arg("problem"), py::arg("pass_"), py::arg("slices"));
+      "most_slices", [](const Kernel& kernel) { return most_slices(kernel.pass, kernel.problem.data_type); },
+      py::arg("kernel"));
   module.def(
       "most_slices_in_place",
-      [](const Problem& problem, const std::string& pass) {
-        return most_slices_in_place(pass_named(pass), problem.data_type);
-      },
-      py::arg("problem"), py::arg("pass_"));
-  module.def(
-      "tile_steps",
-      [](const Problem& problem, const std::string& pass) { return tile_steps({problem, pass_named(pass)}); },
-      py::arg("problem"), py::arg("pass_"));
+      [](const Kernel& kernel) { return most_slices_in_place(kernel.pass, kernel.problem.data_type); },
+      py::arg("kernel"));
+  module.def("refusal_of_slices", &refusal_of_slices, py::arg("kernel"), py::arg("slices"));
+  module.def("tile_steps", &tile_steps, py::arg("kernel"));
   module.def(
       "tile_copies",
-      [](const Problem& problem, const std::string& pass, std::int64_t steps) {
-        return TileCopies(tile_kernel({problem, pass_named(pass)}, steps).problem).size;
+      [](const Kernel& kernel, std::int64_t steps) {
+        return TileCopies(tile_kernel(kernel, steps).problem).size;
       },
-      py::arg("problem"), py::arg("pass_"), py::arg("steps"));
-  module.def(
-      "tile_problem",
-      [](const Problem& problem, const std::string& pass, std::int64_t steps) {
-        return tile_kernel({problem, pass_named(pass)}, steps).problem;
-      },
-      py::arg("problem"), py::arg("pass_"), py::arg("steps"));
-  module.def(
-      "time_to_measure",
-      [](const Problem& problem, const std::string& pass, std::int64_t micro_batch, double run_ms) {
-        return time_to_measure({problem, pass_named(pass)}, micro_batch, run_ms);
-      },
-      py::arg("problem"), py::arg("pass_"), py::arg("micro_batch"), py::arg("run_ms"));
+      py::arg("kernel"), py::arg("steps"));
+  module.def("tile_kernel", &tile_kernel, py::arg("kernel"), py::arg("steps"));
+  module.def("time_to_measure", &time_to_measure, py::arg("kernel"), py::arg("micro_batch"),
+             py::arg("run_ms"));
   module.def("samples_to_time", &samples_to_time, py::arg("problem"), py::arg("memory_cap"),
              py::arg("bytes_beyond_caches"));
   module.def("host_library", [] { return beside_extension("libmucudnn_host.so"); });

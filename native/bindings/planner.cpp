@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/kernel.hpp"
 #include "cudnn/graph_engine.hpp"
 
 namespace py = pybind11;
@@ -17,12 +18,10 @@ class PyPlanner {
 
   std::string library() const { return library_->name(); }
 
-  Enumeration enumerate(const Problem& problem, const std::string& pass) const {
-    return engine_->enumerate({problem, pass_named(pass)});
-  }
+  Enumeration enumerate(const Kernel& kernel) const { return engine_->enumerate(kernel); }
 
-  std::size_t workspace(const Problem& problem, const std::string& pass, const std::string& algorithm) const {
-    return engine_->prepare({problem, pass_named(pass)}, algorithm)->workspace();
+  std::size_t workspace(const Kernel& kernel, const std::string& algorithm) const {
+    return engine_->prepare(kernel, algorithm)->workspace();
   }
 
  private:
@@ -37,8 +36,8 @@ void bind_planner(py::module_& module) {
       .def(py::init<const std::string&, const std::string&>(), py::arg("library"),
            py::arg("device_properties"))
       .def_property_readonly("library", &PyPlanner::library)
-      .def("enumerate", &PyPlanner::enumerate, py::arg("problem"), py::arg("pass_"))
-      .def("workspace", &PyPlanner::workspace, py::arg("problem"), py::arg("pass_"), py::arg("algorithm"));
+      .def("enumerate", &PyPlanner::enumerate, py::arg("kernel"))
+      .def("workspace", &PyPlanner::workspace, py::arg("kernel"), py::arg("algorithm"));
   module.attr("NOT_ALLOWED") = kNotAllowed;
 }
 

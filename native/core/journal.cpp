@@ -5,6 +5,9 @@ namespace {
 
 constexpr std::string_view kStart = "mucudnn plan ";
 
+// A document measures one kernel: 8192 sizes with seven algorithms each.
+constexpr std::int64_t kMostPartsOfDocument = 1 << 16;
+
 // Returns the document up to its line "end N"; nothing if the document is cut off.
 std::string_view whole(std::string_view document) {
   const std::size_t end = document.find("\nend ");
@@ -27,12 +30,14 @@ std::vector<std::string_view> documents_in(std::string_view text) {
   return documents;
 }
 
-std::optional<Plan> parse_document(std::string_view document) {
+std::optional<Plan> parse_document(std::string_view document, std::string* damage) {
   try {
-    return parse_plan(document);
-  } catch (const std::invalid_argument&) {
-    return std::nullopt;
+    return parse_plan(document, kMostPartsOfDocument);
+  } catch (const NewerVersion&) {
+  } catch (const std::invalid_argument& error) {
+    if (damage != nullptr) *damage = error.what();
   }
+  return std::nullopt;
 }
 
 }  // namespace mucudnn

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace mucudnn {
 // Returns the documents in the order in which they were written. A document that is cut off is left out.
 std::vector<std::string_view> documents_in(std::string_view text);
 
-// Returns the plan of a document; nothing if the document is damaged or of a newer version.
-std::optional<Plan> parse_document(std::string_view document);
+// Returns the plan of a document; nothing if the document is damaged or of a newer version. `damage` then
+// says what is damaged, and stays empty for a newer version.
+std::optional<Plan> parse_document(std::string_view document, std::string* damage = nullptr);
 
 }  // namespace mucudnn

@@ -1,15 +1,50 @@
 #include "core/locked_file.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "core/log.hpp"
 
 namespace mucudnn {
 namespace {
+
+constexpr std::chrono::milliseconds kPause{10};  // between two attempts to take a lock
+constexpr std::chrono::seconds kSilence{1};      // before the user learns that we wait
+
+// Keeps a write beyond the limit of file sizes (RLIMIT_FSIZE) from raising SIGXFSZ in this thread: the signal
+// would end the program.
+class SizeSignalBlocked {
+ public:
+  SizeSignalBlocked() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~SizeSignalBlocked() {
+    const int error = errno;
+    const timespec now{};
+    while (sigtimedwait(&signal_, nullptr, &now) > 0) continue;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error;
+  }
+  SizeSignalBlocked(const SizeSignalBlocked&) = delete;
+  SizeSignalBlocked& operator=(const SizeSignalBlocked&) = delete;
+
+ private:
+  sigset_t signal_;
+  sigset_t before_;
+};
 
 std::string contents(int descriptor, bool& failed) {
   std::string text;
@@ -22,49 +57,138 @@ std::string contents(int descriptor, bool& failed) {
   return text;
 }
 
-}  // namespace
-
-LockedFile::LockedFile(const std::string& path)
-    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-  if (descriptor_ < 0) fail("cannot be opened");
-  if (::flock(descriptor_, LOCK_EX) == 0) return;
-  ::close(descriptor_);
-  fail("cannot be locked");
+// Returns whether all of the text was written; if not, errno says why.
+bool write_all(int descriptor, std::string_view text) {
+  const SizeSignalBlocked blocked;
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written == 0 || errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
 }
 
-LockedFile::~LockedFile() { ::close(descriptor_); }
+// Returns why the last call failed, for errno as open_regular() sets it too.
+std::string reason() {
+  if (errno == ELOOP) return "it is a symbolic link, which is not followed";
+  return errno == EINVAL ? "it is no regular file" : std::strerror(errno);
+}
+
+// Opens without waiting for the other end of a pipe. Fails with EINVAL if this is no regular file.
+void open_regular(OpenFile& file, const char* path, int flags, struct stat& status) {
+  file.reset(::open(path, flags | O_CLOEXEC | O_NONBLOCK, 0600));
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  file.reset(-1);
+  errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+}
+
+// Returns "process 123", the process that holds the lock; "another process" if the kernel does not tell.
+std::string holder_of(const struct stat& status) {
+  char place[64];
+  std::snprintf(place, sizeof place, " %02x:%02x:%llu ", major(status.st_dev), minor(status.st_dev),
+                static_cast<unsigned long long>(status.st_ino));
+  try {
+    const std::string locks = read_file("/proc/locks");
+    for (std::size_t at = locks.find(place); at != std::string::npos; at = locks.find(place, at + 1)) {
+      const std::size_t line = locks.rfind('\n', at) + 1;
+      const std::size_t process = locks.rfind(' ', at - 1) + 1;
+      const std::string_view kind(locks.data() + line, process - line);
+      const bool is_held = kind.find("FLOCK") != kind.npos && kind.find("->") == kind.npos;
+      if (is_held && std::atol(locks.data() + process) > 0)
+        return "process " + locks.substr(process, at - process);
+    }
+  } catch (const std::runtime_error&) {
+    // The user then learns the file alone.
+  }
+  return "another process";
+}
+
+}  // namespace
+
+void OpenFile::reset(int number) noexcept {
+  const int error = errno;
+  if (number_ >= 0) ::close(number_);
+  number_ = number;
+  errno = error;
+}
+
+LockedFile::LockedFile(const std::string& path, std::chrono::milliseconds patience) : path_(path), file_(-1) {
+  const Clock::time_point start = Clock::now();
+  do {
+    open_regular(file_, path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, status_);
+    if (file_.get() < 0) fail("cannot be opened");
+    lock(start, patience);
+    // The process before us may have replaced the file.
+  } while (!is_at_path() && Clock::now() - start < patience);
+}
+
+void LockedFile::lock(Clock::time_point start, std::chrono::milliseconds patience) {
+  bool is_told = false;
+  while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) fail("cannot be locked");
+    const auto waited = Clock::now() - start;
+    if (waited >= patience) throw LockTimeout("'" + path_ + "' stays locked by " + holder_of(status_));
+    if (waited >= kSilence && !std::exchange(is_told, true))
+      log(LogLevel::warning, "waiting for " + holder_of(status_) + ", which has locked '" + path_ + "'");
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+bool LockedFile::is_at_path() const {
+  struct stat there{};
+  return ::lstat(path_.c_str(), &there) == 0 && there.st_dev == status_.st_dev &&
+         there.st_ino == status_.st_ino;
+}
 
 std::string LockedFile::read() const {
   bool failed = false;
-  std::string text = contents(descriptor_, failed);
+  std::string text = contents(file_.get(), failed);
   if (failed) fail("cannot be read");
   return text;
 }
 
 void LockedFile::append(const std::string& text) {
-  if (::lseek(descriptor_, 0, SEEK_END) < 0) fail("cannot be written");
-  const ssize_t written = ::write(descriptor_, text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size())) fail("cannot be written");
+  const off_t end = ::lseek(file_.get(), 0, SEEK_END);
+  if (end >= 0 && write_all(file_.get(), text)) return;
+  const int error = errno;
+  if (end >= 0 && ::ftruncate(file_.get(), end) != 0) {
+    // Readers leave out the document that is cut off.
+  }
+  errno = error;
+  fail("cannot be written");
 }
 
 void LockedFile::replace(const std::string& text) {
-  if (::ftruncate(descriptor_, 0) != 0) fail("cannot be written");
-  append(text);
+  std::string beside = path_ + ".XXXXXX";
+  const OpenFile file(::mkostemp(beside.data(), O_CLOEXEC));
+  if (file.get() < 0) fail("cannot be written");
+  // The file keeps its owner if this process may give files away.
+  if (::fchown(file.get(), status_.st_uid, status_.st_gid) != 0) errno = 0;
+  if (::fchmod(file.get(), status_.st_mode & 0777) == 0 && write_all(file.get(), text) &&
+      ::fsync(file.get()) == 0 && ::rename(beside.c_str(), path_.c_str()) == 0)
+    return;
+  const int error = errno;
+  ::unlink(beside.c_str());
+  errno = error;
+  fail("cannot be written");
 }
 
 void LockedFile::fail(const char* what) const {
-  throw std::runtime_error("'" + path_ + "' " + what + ": " + std::strerror(errno));
+  throw std::runtime_error("'" + path_ + "' " + what + ": " + reason());
 }
 
-std::string read_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  bool failed = descriptor < 0;
+std::string read_file(const std::string& path, Links links) {
+  OpenFile file(-1);
+  struct stat status{};
+  open_regular(file, path.c_str(), O_RDONLY | (links == Links::refused ? O_NOFOLLOW : 0), status);
+  bool failed = file.get() < 0;
   std::string text;
-  if (!failed) {
-    text = contents(descriptor, failed);
-    ::close(descriptor);
-  }
-  if (failed) throw std::runtime_error("'" + path + "' cannot be read: " + std::strerror(errno));
+  if (!failed) text = contents(file.get(), failed);
+  if (failed) throw std::runtime_error("'" + path + "' cannot be read: " + reason());
   return text;
 }
 

@@ -1,33 +1,67 @@
 // A file that several processes change, one at a time.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <chrono>
+#include <stdexcept>
 #include <string>
 
 namespace mucudnn {
 
-// An open file, locked against every other LockedFile of the same path while this object exists. The
-// constructor makes a file that is missing.
-class LockedFile {
- public:
-  // Like all functions of this class, throws std::runtime_error naming the file.
-  explicit LockedFile(const std::string& path);
-  ~LockedFile();
-  LockedFile(const LockedFile&) = delete;
-  LockedFile& operator=(const LockedFile&) = delete;
+// Another process kept the file locked for longer than the caller waits.
+class LockTimeout : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
-  std::string read() const;
-  // Appends with one write, so that an interruption can only leave the end of the text out.
-  void append(const std::string& text);
-  void replace(const std::string& text);  // the whole contents
+// The descriptor of an open file, which is closed with this object.
+class OpenFile {
+ public:
+  explicit OpenFile(int number) noexcept : number_(number) {}
+  ~OpenFile() { reset(-1); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int get() const noexcept { return number_; }
+  void reset(int number) noexcept;  // keeps errno
 
  private:
+  int number_;
+};
+
+// An open file, locked against every other LockedFile of the same path while this object exists. The
+// constructor makes a file that is missing, for this user alone. It follows no symbolic link in place of the
+// file, because anyone can put one into a shared folder.
+class LockedFile {
+ public:
+  // Waits for the lock as long as `patience`, and says so after a second. Throws LockTimeout after that. Like
+  // all functions of this class, throws std::runtime_error naming the file.
+  LockedFile(const std::string& path, std::chrono::milliseconds patience);
+
+  std::string read() const;
+  // Appends with one write, so that an interruption can only leave the end of the text out. If the text
+  // cannot be written, the file keeps what it had.
+  void append(const std::string& text);
+  // Writes the whole contents into a new file, which takes the place of this one once it is complete. This
+  // object holds the lock of the old file, so call this last.
+  void replace(const std::string& text);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void lock(Clock::time_point start, std::chrono::milliseconds patience);
+  bool is_at_path() const;
   [[noreturn]] void fail(const char* what) const;
 
   std::string path_;
-  int descriptor_;
+  OpenFile file_;
+  struct stat status_{};
 };
 
-// Returns the contents without taking the lock. Throws std::runtime_error.
-std::string read_file(const std::string& path);
+enum class Links { followed, refused };
+
+// Returns the contents of a regular file without taking the lock. Never waits for the other end of a pipe.
+// Throws std::runtime_error.
+std::string read_file(const std::string& path, Links links = Links::followed);
 
 }  // namespace mucudnn

@@ -14,7 +14,6 @@ namespace {
 constexpr std::string_view kMagic = "mucudnn plan ";
 constexpr int kVersion = 3;
 constexpr int kVersionOfCandidates = 2;
-constexpr std::int64_t kMostParts = 1 << 16;  // a bound on the memory that a file can make the reader take
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -104,15 +103,34 @@ void check_pass(const Kernel& kernel) {
     fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
 }
 
-Configuration configuration_in(std::string_view text, const Whole& whole) {
+// Counts the parts of a plan's configurations, repeats included.
+class Budget {
+ public:
+  explicit Budget(std::int64_t most) : most_(most) {}
+
+  // Throws std::invalid_argument if the plan has more parts than it may have.
+  void take(std::int64_t parts) {
+    taken_ += parts;
+    if (taken_ <= most_) return;
+    fail("the plan has " + std::to_string(taken_) + " parts up to here, repeats included: it may have " +
+         std::to_string(most_));
+  }
+
+ private:
+  std::int64_t most_;
+  std::int64_t taken_ = 0;
+};
+
+Configuration configuration_in(std::string_view text, const Whole& whole, Budget& budget) {
   Configuration configuration;
   while (!text.empty()) {
     std::string_view item = cut(text, ' ');
     const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
     const auto parts = static_cast<std::int64_t>(configuration.size());
-    if (repeat < 1 || repeat > std::min(whole.size, kMostParts) - parts) {
+    if (repeat < 1 || repeat > whole.size - parts) {
       fail(std::to_string(repeat) + " repeats of a part are not possible in " + whole.name);
     }
+    budget.take(repeat);
     MicroConfiguration part;
     part.micro_batch = number_in<std::int64_t>(cut(item, ':'), "micro-batch");
     part.algorithm = cut(item, ':');
@@ -131,7 +149,7 @@ void check(const Listed& candidate) {
 
 class Reader {
  public:
-  explicit Reader(std::string_view text) : rest_(text) {}
+  Reader(std::string_view text, std::int64_t most_parts) : rest_(text), budget_(most_parts) {}
 
   Plan read() {
     try {
@@ -175,14 +193,14 @@ class Reader {
     } else if (key == "choose") {
       PlanKernel& planned = kernel_above(key);
       if (!planned.chosen.empty()) fail("a second choice for the same kernel");
-      planned.chosen = configuration_in(line, mini_batch_of(planned));
+      planned.chosen = configuration_in(line, mini_batch_of(planned), budget_);
     } else if (key == "tiles") {
       PlanKernel& planned = kernel_above(key);
       if (!planned.tiles.empty()) fail("tiles a second time for the same kernel");
-      planned.tiles = configuration_in(line, steps_of(planned));
+      planned.tiles = configuration_in(line, steps_of(planned), budget_);
     } else if (key == "option") {
       PlanKernel& planned = kernel_above(key);
-      planned.desirable.push_back(configuration_in(line, mini_batch_of(planned)));
+      planned.desirable.push_back(configuration_in(line, mini_batch_of(planned), budget_));
     } else if (key == "candidates") {
       PlanKernel& planned = kernel_above(key);
       const std::string api{cut(line, ' ')};
@@ -229,6 +247,7 @@ class Reader {
   std::string_view rest_;
   int line_number_ = 0;
   bool ended_ = false;
+  Budget budget_;
   Plan plan_;
   std::unordered_set<Kernel> seen_;
 };
@@ -278,26 +297,23 @@ std::string to_text(const Plan& plan) {
       fail("a kernel stands in the plan twice: " + to_text(planned.kernel));
     }
   }
+  Budget budget(kMostParts);
+  const auto add = [&](const char* entry, const Configuration& configuration, const Whole& whole) {
+    check(configuration, whole);
+    budget.take(static_cast<std::int64_t>(configuration.size()));
+    text += entry + text_of(configuration) + "\n";
+  };
   for (const auto& [key, planned] : kernels) {
     const Whole mini_batch = mini_batch_of(*planned);
     check_pass(planned->kernel);
     text += std::string("kernel ") + name_of(planned->kernel.pass) + " " + std::to_string(planned->count) +
             " " + key.first + "\n";
-    if (planned->candidates.empty() || !planned->chosen.empty()) {
-      check(planned->chosen, mini_batch);
-      text += "choose" + text_of(planned->chosen) + "\n";
-    }
-    if (!planned->tiles.empty()) {
-      check(planned->tiles, steps_of(*planned));
-      text += "tiles" + text_of(planned->tiles) + "\n";
-    }
+    if (planned->candidates.empty() || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
+    if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
     std::vector<Configuration> options = planned->desirable;
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
-    for (const Configuration& option : options) {
-      check(option, mini_batch);
-      text += "option" + text_of(option) + "\n";
-    }
+    for (const Configuration& option : options) add("option", option, mini_batch);
     for (const auto& [api, all] : planned->candidates) {
       text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
     }
@@ -305,7 +321,7 @@ std::string to_text(const Plan& plan) {
   return text + "end " + std::to_string(plan.kernels.size()) + "\n";
 }
 
-Plan parse_plan(std::string_view text) { return Reader(text).read(); }
+Plan parse_plan(std::string_view text, std::int64_t most_parts) { return Reader(text, most_parts).read(); }
 
 std::string to_text(const std::vector<Listed>& candidates) {
   std::string text;

@@ -83,11 +83,17 @@ class NewerVersion : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Throws std::invalid_argument if the plan cannot be written as text.
+// A plan has at most this many parts in all configurations together, repeats included: a line of 20 bytes can
+// stand for 65536 parts. A part takes 56 bytes, so a plan takes 56 MiB at most. The desirable set of one
+// kernel has 300 parts (mini-batch 256, sizes that are powers of two) to 6100 parts (mini-batch 1024, all
+// sizes). All kernels of ResNet-50's training, at the latter, have 420000.
+constexpr std::int64_t kMostParts = 1 << 20;
+
+// Throws std::invalid_argument if the plan cannot be written as text, or could not be read again.
 std::string to_text(const Plan& plan);
 
 // Throws NewerVersion, or std::invalid_argument naming the line.
-Plan parse_plan(std::string_view text);
+Plan parse_plan(std::string_view text, std::int64_t most_parts = kMostParts);
 
 // Write and read a list of candidates alone, in the form that follows the API's name above. Both throw
 // std::invalid_argument.

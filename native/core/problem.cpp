@@ -105,8 +105,15 @@ bool Problem::operator==(const Problem& other) const {
 }
 
 Problem::Sizes output_of(const Problem& p) {
+  const auto in_range = [](std::int64_t size, std::int64_t least) {
+    return size >= least && size <= kMaxSize;
+  };
   Problem::Sizes output{1, 1, 1};
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
+    output[axis] = 0;
+    if (!in_range(p.input[axis], 1) || !in_range(p.kernel[axis], 1) || !in_range(p.stride[axis], 1) ||
+        !in_range(p.padding[axis], 0) || !in_range(p.dilation[axis], 1))
+      continue;
     const std::int64_t extent = p.dilation[axis] * (p.kernel[axis] - 1) + 1;
     const std::int64_t room = p.input[axis] + 2 * p.padding[axis] - extent;
     output[axis] = room < 0 ? 0 : room / p.stride[axis] + 1;

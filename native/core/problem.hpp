@@ -69,7 +69,8 @@ struct Problem {
   bool operator!=(const Problem& other) const { return !(*this == other); }
 };
 
-// The output size that input, kernel, stride, padding and dilation give.
+// The output size that input, kernel, stride, padding and dilation give. It is 0 along an axis with a size
+// out of range, which validate() names.
 Problem::Sizes output_of(const Problem& problem);
 
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide the

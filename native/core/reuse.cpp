@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <tuple>
 
 namespace mucudnn {
@@ -11,42 +10,73 @@ namespace {
 constexpr double kTie = 1e-12;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The fastest way to compute n samples, described by its first part.
-struct Best {
-  double time_ms = kNever;
-  std::int64_t parts = 0;
-  const MicroConfiguration* first = nullptr;
-};
+// The fastest way to compute every number of samples up to the mini-batch, with the parts added so far: an
+// unbounded knapsack.
+class Knapsack {
+ public:
+  explicit Knapsack(std::int64_t mini_batch) : best_(static_cast<std::size_t>(mini_batch) + 1) {
+    best_[0] = {0, 0, nullptr};
+  }
 
-// The fastest algorithm of each size, larger sizes first.
-using Fastest = std::map<std::int64_t, const MicroConfiguration*, std::greater<>>;
+  double fastest() const { return best_.back().time_ms; }
 
-// T(0) = 0, T(n) = min over the sizes b <= n of t(b) + T(n - b).
-std::vector<Best> divide(const Fastest& fastest, std::int64_t mini_batch) {
-  std::vector<Best> best(static_cast<std::size_t>(mini_batch) + 1);
-  best[0].time_ms = 0;
-  for (std::size_t n = 1; n < best.size(); ++n) {
-    for (const auto& [size, part] : fastest) {
-      if (static_cast<std::size_t>(size) > n) continue;
-      const Best& rest = best[n - static_cast<std::size_t>(size)];
-      const double time_ms = part->time_ms + rest.time_ms;
-      const bool ties = time_ms <= best[n].time_ms * (1 + kTie) && rest.parts + 1 < best[n].parts;
-      if (time_ms < best[n].time_ms * (1 - kTie) || ties) best[n] = {time_ms, rest.parts + 1, part};
+  // Adds a part, and returns whether it is faster than the one of its size so far. The part must outlive this
+  // object.
+  bool add(const MicroConfiguration& part) {
+    const auto size = static_cast<std::size_t>(part.micro_batch);
+    Best& single = best_[size];
+    if (single.part != nullptr && single.part->time_ms <= part.time_ms) return false;
+    if (part.time_ms > single.time_ms * (1 + kTie)) return false;  // a division of this size is faster
+    single.part = &part;
+    for (std::size_t n = size; n < best_.size(); ++n) {
+      const Best& rest = best_[n - size];
+      Best& best = best_[n];
+      const double time_ms = rest.time_ms + part.time_ms;
+      const bool ties = time_ms <= best.time_ms * (1 + kTie) && rest.parts + 1 < best.parts;
+      if (time_ms < best.time_ms * (1 - kTie) || ties) best.parts = rest.parts + 1;
+      best.time_ms = std::min(best.time_ms, time_ms);
     }
+    return true;
   }
-  return best;
-}
 
-Configuration configuration_of(const std::vector<Best>& best) {
-  Configuration parts;
-  for (std::size_t left = best.size() - 1; left > 0;) {
-    parts.push_back(*best[left].first);
-    left -= static_cast<std::size_t>(parts.back().micro_batch);
+  // Returns the fastest configuration: the one with the fewest parts, then the one with larger parts first.
+  Configuration configuration() const {
+    Configuration parts;
+    std::size_t size = 0;
+    for (std::size_t left = best_.size() - 1; left > 0; left -= size) {
+      // The rest cannot have a larger part, so this one repeats as long as a fastest way has it.
+      if (size == 0 || !can_begin_with(size, left) || best_[left - size].parts + 1 > best_[left].parts)
+        size = first_size(left);
+      parts.push_back(*best_[size].part);
+    }
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const auto& a, const auto& b) { return a.micro_batch > b.micro_batch; });
+    return parts;
   }
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const auto& a, const auto& b) { return a.micro_batch > b.micro_batch; });
-  return parts;
-}
+
+ private:
+  struct Best {
+    double time_ms = kNever;
+    std::int64_t parts = std::numeric_limits<std::int64_t>::max() / 2;  // the fewest that take this time
+    const MicroConfiguration* part = nullptr;  // the fastest single part of this size
+  };
+
+  bool can_begin_with(std::size_t size, std::size_t left) const {
+    return size <= left && best_[size].part != nullptr &&
+           best_[size].part->time_ms + best_[left - size].time_ms <= best_[left].time_ms * (1 + kTie);
+  }
+
+  std::size_t first_size(std::size_t left) const {
+    std::size_t found = 0;
+    for (std::size_t size = left; size > 0; --size) {
+      if (can_begin_with(size, left) && (found == 0 || best_[left - size].parts < best_[left - found].parts))
+        found = size;
+    }
+    return found;
+  }
+
+  std::vector<Best> best_;
+};
 
 }  // namespace
 
@@ -67,40 +97,32 @@ std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measure
   std::stable_sort(measured.begin(), measured.end(),
                    [](const auto& a, const auto& b) { return a.workspace < b.workspace; });
   std::vector<Configuration> desirable;
-  Fastest fastest;
+  Knapsack knapsack(mini_batch);
   double least = kNever;
   for (auto item = measured.begin(); item != measured.end();) {
-    bool improved = false;
     for (const std::int64_t threshold = item->workspace;
          item != measured.end() && item->workspace == threshold; ++item) {
-      if (item->micro_batch > mini_batch) continue;
-      const MicroConfiguration*& known = fastest[item->micro_batch];
-      if (known != nullptr && known->time_ms <= item->time_ms) continue;
-      known = &*item;
-      improved = true;
+      if (item->micro_batch <= mini_batch) knapsack.add(*item);
     }
-    if (!improved) continue;
-    const std::vector<Best> best = divide(fastest, mini_batch);
-    if (best.back().first == nullptr || best.back().time_ms >= least * (1 - kTie)) continue;
-    least = best.back().time_ms;
-    desirable.push_back(configuration_of(best));
+    if (!(knapsack.fastest() < least * (1 - kTie))) continue;
+    least = knapsack.fastest();
+    desirable.push_back(knapsack.configuration());
   }
   return desirable;
 }
 
 Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
                               std::int64_t mini_batch) {
-  Fastest fastest;
+  std::vector<const MicroConfiguration*> sorted;
   for (const MicroConfiguration* item : measured) {
-    if (item->micro_batch > mini_batch) continue;
-    const MicroConfiguration*& known = fastest[item->micro_batch];
-    if (known == nullptr ||
-        std::tie(item->time_ms, item->workspace) < std::tie(known->time_ms, known->workspace)) {
-      known = item;
-    }
+    if (item->micro_batch <= mini_batch) sorted.push_back(item);
   }
-  const std::vector<Best> best = divide(fastest, mini_batch);
-  return best.back().first == nullptr ? Configuration{} : configuration_of(best);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return std::tie(a->time_ms, a->workspace) < std::tie(b->time_ms, b->workspace);
+  });
+  Knapsack knapsack(mini_batch);
+  for (const MicroConfiguration* item : sorted) knapsack.add(*item);
+  return knapsack.fastest() == kNever ? Configuration{} : knapsack.configuration();
 }
 
 }  // namespace mucudnn

@@ -1,11 +1,9 @@
-#include <cstdlib>
-#include <memory>
-#include <new>
-
 #include "core/half.hpp"
 #include "host/algorithms.hpp"
+#include "host/depthwise.hpp"
 #include "host/im2col.hpp"
 #include "host/parallel.hpp"
+#include "host/thread_memory.hpp"
 
 namespace mucudnn::host::implicit_gemm {
 namespace {
@@ -26,19 +24,10 @@ struct Tile {
   A *columns, *result, *factor;
 };
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-// Returns memory that the thread keeps: mapping fresh pages in every call would cost more than a small
-// convolution.
 template <typename A>
 Tile<A> tile_of_this_thread() {
-  constexpr std::size_t kBytes = kColumnsBytes + kResultBytes + kFactorBytes;
-  thread_local std::unique_ptr<void, Free> memory(std::aligned_alloc(64, kBytes));
-  if (!memory) memory.reset(std::aligned_alloc(64, kBytes));
-  if (!memory) throw std::bad_alloc();
-  A* first = static_cast<A*>(memory.get());
+  static_assert(kColumnsBytes + kResultBytes + kFactorBytes <= kThreadMemory);
+  A* first = static_cast<A*>(memory_of_this_thread());
   return {first, first + Tile<A>::kColumns, first + Tile<A>::kColumns + Tile<A>::kResult};
 }
 
@@ -194,6 +183,7 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
 std::optional<std::size_t> workspace_size(const Kernel&) { return 0; }
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*) {
+  if (depthwise::takes(kernel)) return depthwise::convolve(kernel, tensors, alpha, beta);
   switch (kernel.problem.data_type) {
     case DataType::f32:
       return run<float, float>(kernel, tensors, alpha, beta);

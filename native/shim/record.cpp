@@ -14,6 +14,9 @@ constexpr char kTitle[] =
     "# Convolutions that a program made, with the number of calls of each pass; `mucudnn optimize` reads "
     "this.\n";
 
+// The processes of a program may end at the same time, and each one writes the whole record.
+constexpr std::chrono::seconds kPatience{20};
+
 // The number of calls of each pass, for each descriptor.
 using Calls = std::map<std::string, std::map<Pass, std::int64_t>>;
 
@@ -68,7 +71,7 @@ std::string write(const Calls& calls) {
 }  // namespace
 
 void add_to_record(const std::string& path, const SeenKernels& kernels) {
-  LockedFile file(path);
+  LockedFile file(path, kPatience);
   const std::string before = file.read();
   if (!before.empty() && before.rfind(kTitle, 0) != 0) {
     throw std::runtime_error("'" + path + "' is no record of convolutions: it was left as it is");

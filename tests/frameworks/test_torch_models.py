@@ -67,15 +67,24 @@ def test_a_model_can_be_converted_again_for_another_limit(network: nn.Module) ->
     assert type(network.signal) is nn.Conv1d
 
 
-def test_state_parameters_and_appearance_stay(network: nn.Module) -> None:
-    state, text = network.state_dict(), repr(network)
+def test_state_and_parameters_stay(network: nn.Module) -> None:
+    state = network.state_dict()
     parameters = list(network.parameters())
     mt.convert(network)
     assert list(network.state_dict()) == list(state)
     assert all(one is other for one, other in zip(network.parameters(), parameters, strict=True))
-    assert repr(network) == text
     assert isinstance(network.signal, nn.Conv1d)
     network.load_state_dict(state)
+
+
+def test_the_text_of_a_model_tells_the_limit_of_each_convolution(network: nn.Module) -> None:
+    text = repr(network)
+    converted = repr(mt.convert(network, workspace="1MiB"))
+    assert converted.count(", workspace=1MiB)") == len(modules.convolutions(network))
+    assert converted.replace(", workspace=1MiB)", ")") == text
+    plan = mt.plan(network, X, workspace="2MiB")
+    assert f", plan={plan.digest[:8]}, workspace=64MiB)" in repr(mt.convert(network, plan=plan))
+    assert repr(mt.restore(network)) == text
 
 
 def test_hooks_stay(network: nn.Module) -> None:

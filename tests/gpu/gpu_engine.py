@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from reference import Array, Bench
+from reference import Array, CheckedKernel
 
-from mucudnn._native import Candidate, Engine, EngineError, Problem, cudart_library, host_library
+from mucudnn._native import Candidate, Engine, EngineError, cudart_library, host_library
 from mucudnn.measuring.engines import open_engine
+from mucudnn.problems.kernels import Kernel
 
 _CHOICE = os.environ.get("TEST_GPU_ENGINE", "cudnn")
 ON_GPU = _CHOICE == "cudnn"
@@ -41,18 +42,18 @@ def engine_environment() -> dict[str, str]:
     return {"LD_LIBRARY_PATH": path, "MUCUDNN_LIBRARY": host_library()}
 
 
-class GpuBench(Bench):
-    """A bench that asks the library for candidates once a size, because real engines answer slowly."""
+class CheckedGpuKernel(CheckedKernel):
+    """A checked kernel that asks for candidates once a size, because real libraries answer slowly."""
 
-    def __init__(self, engine: Engine, problem: Problem, pass_: str) -> None:
-        super().__init__(engine, problem, pass_)
+    def __init__(self, engine: Engine, kernel: Kernel) -> None:
+        super().__init__(engine, kernel)
         self._candidates: dict[int, list[Candidate]] = {}
         self.expected = self.exact()
 
     def candidates(self, mini_batch: int) -> list[Candidate]:
         """Return the candidates that the library reports as runnable."""
         if mini_batch not in self._candidates:
-            found = self.engine.enumerate(self.problem.replace(mini_batch=mini_batch), self.pass_)
+            found = self.engine.enumerate(self.kernel.at(mini_batch))
             self._candidates[mini_batch] = [c for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
         return self._candidates[mini_batch]
 

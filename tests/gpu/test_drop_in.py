@@ -105,10 +105,10 @@ def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
     for kernel in read_kernels(str(network), Flags(), PASSES):
         problem, pass_ = kernel.problem, kernel.pass_
         sizes = problem.mini_batch // 2, (problem.mini_batch + 1) // 2
-        found = engine.enumerate(problem.replace(mini_batch=max(sizes)), pass_)
+        found = engine.enumerate(kernel.at(max(sizes)))
         least = min((c for c in found if c.status == SUCCESS), key=lambda candidate: candidate.workspace)
         halves[str(problem), pass_] = [[(size, least.algorithm) for size in sizes]]
-        refused += kernel.count if most_slices(problem, pass_) == 1 else 0
+        refused += kernel.count if most_slices(kernel) == 1 else 0
     plan = shim_cases.write_plan(engine, tmp_path / "halves.plan", halves)
     followed = run_under_mucudnn(*cases, flags=("--plan", str(plan)), **variables)
     assert followed.divided == followed.calls - refused > refused > 0, followed.stderr[-3000:]

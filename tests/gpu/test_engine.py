@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_engine import HAS_CUDA, GpuBench, engine_environment
+from gpu_engine import HAS_CUDA, CheckedGpuKernel, engine_environment
 from gpu_problems import COLUMNS, POINTWISE, SQUARE, STRIDED, VOLUME, problem
 from programs import environment
 from reference import EPSILON, PASSES, Array
 
 from mucudnn._native import Engine, EngineError
+from mucudnn.problems.kernels import Kernel
 
 pytestmark = pytest.mark.gpu
 
@@ -23,17 +24,17 @@ Record = Callable[[str, object], None]
 TF32 = 2.0**-10  # the relative rounding of inputs in TF32
 
 
-def tolerance(bench: GpuBench, notes: str, algorithm: str) -> float:
+def tolerance(checked: CheckedGpuKernel, notes: str, algorithm: str) -> float:
     """Return the largest allowed norm of the error of an undivided result."""
-    epsilon = EPSILON[bench.problem.data_type]
-    if bench.problem.math == "tf32":
+    epsilon = EPSILON[checked.problem.data_type]
+    if checked.problem.math == "tf32":
         epsilon = max(epsilon, TF32)
     transforms = any(word in (algorithm + notes).lower() for word in ("winograd", "fft"))
-    return epsilon * max(2 * bench.magnitude(), 16 * bench.norm() if transforms else 0)
+    return epsilon * max(2 * checked.magnitude(), 16 * checked.norm() if transforms else 0)
 
 
-def distance(bench: GpuBench, result: Array) -> float:
-    return float(np.linalg.norm(result - bench.expected))
+def distance(checked: CheckedGpuKernel, result: Array) -> float:
+    return float(np.linalg.norm(result - checked.expected))
 
 
 def is_graph_engine(name: str) -> bool:
@@ -48,18 +49,18 @@ def is_graph_engine(name: str) -> bool:
 def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
     text: str, column: str, pass_: str, layout: str, engine: Engine, record_property: Record
 ) -> None:
-    bench = GpuBench(engine, problem(text, column, layout), pass_)
-    whole = bench.problem.mini_batch
-    own = {c.algorithm: (c.notes, distance(bench, y)) for c, y in bench.results(whole)}
+    checked = CheckedGpuKernel(engine, Kernel(problem(text, column, layout), pass_))
+    whole = checked.problem.mini_batch
+    own = {c.algorithm: (c.notes, distance(checked, y)) for c, y in checked.results(whole)}
     for name, (notes, error) in own.items():
-        assert error <= tolerance(bench, notes, name), name
-    bound = 2 * EPSILON[bench.problem.data_type] * bench.magnitude()
-    for candidate, result in bench.results(whole // 2, whole // 2):
+        assert error <= tolerance(checked, notes, name), name
+    bound = 2 * EPSILON[checked.problem.data_type] * checked.magnitude()
+    for candidate, result in checked.results(whole // 2, whole // 2):
         name = candidate.algorithm
         if name in own:
-            assert distance(bench, result) <= 2 * own[name][1] + bound, name
+            assert distance(checked, result) <= 2 * own[name][1] + bound, name
     record_property("algorithms", len(own))
-    record_property("do not run although they say so", sorted({*bench.runnable(whole)} - {*own}))
+    record_property("do not run although they say so", sorted({*checked.runnable(whole)} - {*own}))
     assert own
 
 
@@ -67,67 +68,68 @@ def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
 @pytest.mark.parametrize("text", [STRIDED, POINTWISE])
 def test_strides_and_single_points(text: str, column: str, engine: Engine) -> None:
     for pass_ in PASSES:
-        bench = GpuBench(engine, problem(text, column), pass_)
-        candidate, result = next(bench.results(4, 4))
-        assert distance(bench, result) <= tolerance(bench, "winograd", ""), candidate.algorithm
+        checked = CheckedGpuKernel(engine, Kernel(problem(text, column), pass_))
+        candidate, result = next(checked.results(4, 4))
+        assert distance(checked, result) <= tolerance(checked, "winograd", ""), candidate.algorithm
 
 
 @pytest.mark.parametrize("column", ["strict", "f16"])
 def test_both_apis_have_algorithms_for_every_pass(column: str, engine: Engine) -> None:
     for pass_ in PASSES:
-        names = GpuBench(engine, problem(SQUARE, column), pass_).runnable(8)
+        names = CheckedGpuKernel(engine, Kernel(problem(SQUARE, column), pass_)).runnable(8)
         assert any(map(is_graph_engine, names)), pass_
         assert not all(map(is_graph_engine, names)), pass_
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_times_are_measured_for_both_apis(pass_: str, engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "strict"), pass_)
-    names = bench.runnable(8)
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "strict"), pass_))
+    names = checked.runnable(8)
     for name in (next(n for n in names if not is_graph_engine(n)), next(filter(is_graph_engine, names))):
-        scratch = engine.allocate(bench.workspace([(8, name)]))
-        memory = bench.memory.values()
-        times = engine.measure(bench.problem, pass_, name, *memory, scratch, repeats=5, budget_ms=1000)
+        scratch = engine.allocate(checked.workspace([(8, name)]))
+        memory = checked.memory.values()
+        times = engine.measure(checked.kernel, name, *memory, scratch, repeats=5, budget_ms=1000)
         assert 3 <= len(times) <= 5
         assert all(time > 0 for time in times)
 
 
 @pytest.mark.parametrize("slices", [2, 4])
 def test_slices_of_bf16_filter_gradients_are_added_in_the_output(slices: int, engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "bf16"), "backward_filter")
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "bf16"), "backward_filter"))
     sizes = [8 // slices] * slices
-    epsilon = EPSILON[bench.problem.data_type]
+    epsilon = EPSILON[checked.problem.data_type]
     bounds = {
-        c.algorithm: 2 * distance(bench, y) + 2 * epsilon * bench.magnitude() for c, y in bench.results(8)
+        c.algorithm: 2 * distance(checked, y) + 2 * epsilon * checked.magnitude()
+        for c, y in checked.results(8)
     }
-    over_nan = {c.algorithm: distance(bench, y) for c, y in bench.results(*sizes, over=float("nan"))}
+    over_nan = {c.algorithm: distance(checked, y) for c, y in checked.results(*sizes, over=float("nan"))}
     for name in bounds.keys() & over_nan.keys():
         assert over_nan[name] <= bounds[name], name
-    added = {c.algorithm: y - bench.exact(beta=1.0) for c, y in bench.results(*sizes, beta=1.0)}
+    added = {c.algorithm: y - checked.exact(beta=1.0) for c, y in checked.results(*sizes, beta=1.0)}
     for name in bounds.keys() & added.keys():
-        more = 2 * epsilon * bench.magnitude(beta=1.0)
+        more = 2 * epsilon * checked.magnitude(beta=1.0)
         assert np.linalg.norm(added[name]) <= bounds[name] + more, name
     assert bounds.keys() & over_nan.keys() & added.keys()
 
 
 def test_more_slices_than_are_added_in_the_output_are_refused(engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "bf16"), "backward_filter")
-    assert engine.accumulator_size(bench.problem, "backward_filter", 8) is None
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "bf16"), "backward_filter"))
+    assert engine.accumulator_size(checked.kernel, 8) is None
     with pytest.raises(EngineError, match="cannot sum 8 slices"):
-        bench.run([(1, bench.runnable(1)[0])] * 8)
+        checked.run([(1, checked.runnable(1)[0])] * 8)
 
 
 def test_a_filter_gradient_in_fp16_is_refused_in_more_slices_than_one(engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "f16"), "backward_filter")
-    assert engine.accumulator_size(bench.problem, "backward_filter", 2) is None
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "f16"), "backward_filter"))
+    assert engine.accumulator_size(checked.kernel, 2) is None
     with pytest.raises(EngineError, match="a filter gradient in f16 in 2 slices is refused"):
-        bench.run([(4, bench.runnable(4)[0])] * 2)
+        checked.run([(4, checked.runnable(4)[0])] * 2)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_output_is_not_read_where_beta_is_0(pass_: str, engine: Engine) -> None:
-    bench = GpuBench(engine, problem(SQUARE, "strict"), pass_)
-    results = list(bench.results(8, over=float("nan")))
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "strict"), pass_))
+    results = list(checked.results(8, over=float("nan")))
     assert results
     for candidate, result in results:
         assert np.isfinite(result).all(), candidate.algorithm
@@ -151,12 +153,13 @@ def test_memory_that_is_given_back_is_available_again(only_on_gpu: None, engine:
 
 DIGESTS = """
 import hashlib, json, sys
-from gpu_engine import GpuBench, open_gpu_engine
+from gpu_engine import CheckedGpuKernel, open_gpu_engine
 from gpu_problems import SQUARE, problem
+from mucudnn.problems.kernels import Kernel
 found, engine = {}, open_gpu_engine()
 for pass_ in ("forward", "backward_data", "backward_filter"):
-    bench = GpuBench(engine, problem(SQUARE, sys.argv[1]), pass_)
-    for candidate, result in bench.results(4, 4):
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, sys.argv[1]), pass_))
+    for candidate, result in checked.results(4, 4):
         if "deterministic" in candidate.notes.split():
             found[pass_ + " " + candidate.algorithm] = hashlib.sha256(result.tobytes()).hexdigest()
 print(json.dumps(found))

@@ -19,6 +19,7 @@ from reference import OUTPUT
 from shim_cases import ENUMERATORS, ROOMY, algorithms, identity
 
 from mucudnn._native import Engine, format_plan
+from mucudnn.problems.kernels import Kernel
 
 PART = r"\d+\*\d+ (\w+)"
 
@@ -103,7 +104,7 @@ def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
     rows, size = [], 1
     while size <= case.problem.mini_batch:
         at = case.problem.replace(mini_batch=size)
-        ran = [c for c in engine.enumerate(at, case.pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
+        ran = [c for c in engine.enumerate(Kernel(at, case.pass_)) if c.status == "CUDNN_STATUS_SUCCESS"]
         options = [[(size, c.algorithm, size**2 / (i + 1), c.workspace)] for i, c in enumerate(ran)]
         rows.append((at, case.pass_, 1, options[0], options, []))
         size = case.problem.mini_batch if size < case.problem.mini_batch < 2 * size else 2 * size
@@ -112,5 +113,5 @@ def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
 
 def workspace_at(engine: Engine, case: Case, micro_batch: int) -> int:
     """Return the largest workspace of any algorithm at this micro-batch size."""
-    found = engine.enumerate(case.problem.replace(mini_batch=micro_batch), case.pass_)
+    found = engine.enumerate(Kernel(case.problem, case.pass_).at(micro_batch))
     return max(c.workspace for c in found if c.status == "CUDNN_STATUS_SUCCESS")

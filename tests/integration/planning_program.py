@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import sys
 
-from mucudnn._native import EngineError, Planner, Problem, parse_descriptor
+from mucudnn._native import EngineError, Planner, parse_descriptor
+from mucudnn.problems.kernels import Kernel
 
 
-def workspace_planned_again(planner: Planner, problem: Problem, pass_: str, algorithm: str) -> int | None:
+def workspace_planned_again(planner: Planner, kernel: Kernel, algorithm: str) -> int | None:
     try:
-        return planner.workspace(problem, pass_, algorithm)
+        return planner.workspace(kernel, algorithm)
     except EngineError:
         return None
 
@@ -26,7 +27,7 @@ def main() -> None:
     planner = Planner("libcudnn.so.9", wanted["device"])
     answers = []
     for descriptor, pass_ in wanted["kernels"]:
-        problem, _, _ = parse_descriptor(descriptor)
+        kernel = Kernel(parse_descriptor(descriptor)[0], pass_)
         answers.append(
             [
                 (
@@ -34,9 +35,9 @@ def main() -> None:
                     c.status,
                     c.workspace,
                     c.notes,
-                    workspace_planned_again(planner, problem, pass_, c.algorithm),
+                    workspace_planned_again(planner, kernel, c.algorithm),
                 )
-                for c in planner.enumerate(problem, pass_)
+                for c in planner.enumerate(kernel)
             ]
         )
     json.dump(answers, sys.stdout)

@@ -14,7 +14,7 @@ from reference import PASSES
 from shim_cases import ENUMERATORS, ROOMY, algorithms
 
 from mucudnn._native import Engine, most_slices
-from mucudnn.problems.kernels import Flags, read_kernels
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 ASKING = ("caffe", "pytorch")  # the programs that ask cuDNN for an algorithm
 
@@ -34,7 +34,7 @@ def test_clients_follow_a_plan_for_every_kind_of_problem(
         plan, used = write_plan(engine, desk, case, (rest - rest // 2, rest // 2, 1))
         ran = desk.under(habit, case, "--plan", plan)
         desk.check(case, ran.output, used)
-        if most_slices(case.problem, pass_) == 1:
+        if most_slices(Kernel(case.problem, pass_)) == 1:
             assert summary(ran).startswith("0 of 1 convolutions divided")
             continue
         assert summary(ran) == "1 of 1 convolutions divided"
@@ -50,8 +50,8 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
     for pass_, habit, beta in zip(PASSES, habits, (0.0, 1.0, 0.5), strict=True):
         case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
         write_journal(engine, desk, case)
-        divides = most_slices(case.problem, pass_) > 1
-        accumulator = engine.accumulator_size(case.problem, pass_, 7) if divides else 0
+        divides = most_slices(Kernel(case.problem, pass_)) > 1
+        accumulator = engine.accumulator_size(Kernel(case.problem, pass_), 7) if divides else 0
         limit = workspace_at(engine, case, 1) + accumulator
         ran = desk.under(habit, case, "--workspace", str(limit))
         assert summary(ran).startswith(f"{int(divides)} of 1 convolutions divided")
@@ -102,7 +102,7 @@ def test_without_a_limit_no_program_allocates_more_than_it_does_alone(
     assert under.choice[1] <= alone.choice[1]
     found = desk.under("pytorch", case)  # it chooses its algorithm by measured times
     names = {number: name for name, number in ENUMERATORS[pass_].items()}
-    own = {c.algorithm: c.workspace for c in engine.enumerate(case.problem, pass_)}
+    own = {c.algorithm: c.workspace for c in engine.enumerate(Kernel(case.problem, pass_))}
     assert found.choice[1] <= own[names[found.choice[0]]] <= own_limit
 
 

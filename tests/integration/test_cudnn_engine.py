@@ -43,9 +43,9 @@ def test_divisions_and_tiles_give_what_they_give_in_the_machines_memory(pass_: s
     check_script(f"""
 problem = Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
 algorithm = "IMPLICIT_GEMM" if {pass_!r} == "forward" else "ALGO_1"
-divided = lambda e, p, pass_, *m: e.execute(p, pass_, [(4, algorithm), (3, algorithm)], *m, beta=0.5)
+divided = lambda e, p, pass_, *m: e.execute(Kernel(p, pass_), [(4, algorithm), (3, algorithm)], *m, beta=0.5)
 tiled = lambda e, p, pass_, *m: e.execute(
-    p, pass_, [(5, algorithm), (4, algorithm)], *m, beta=0.5, tiles=True
+    Kernel(p, pass_), [(5, algorithm), (4, algorithm)], *m, beta=0.5, tiles=True
 )
 for execute in (divided, tiled):
     for ours, expected in zip(run(cuda, problem, {pass_!r}, execute), run(host, problem, {pass_!r}, execute)):
@@ -57,7 +57,7 @@ def test_a_division_runs_in_memory_that_somebody_else_has_allocated_and_keeps() 
     check_script("""
 problem = Problem(mini_batch=4, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
 x, w, y, expected = (np.ones(n, np.float32) for n in (864, 135, 1440, 1440))
-division = cuda.prepare(problem, "forward", [(2, "GEMM"), (2, "GEMM")])
+division = cuda.prepare(Kernel(problem, "forward"), [(2, "GEMM"), (2, "GEMM")])
 scratch = np.zeros(division.workspace, np.uint8)
 lent, own = cuda.borrow(scratch.ctypes.data, scratch.size), cuda.allocate(scratch.size)
 for out, memory in ((y, lent), (expected, own)):
@@ -73,11 +73,11 @@ def test_bf16_filter_gradients_are_not_divided_into_more_slices_than_are_summed_
 problem = Problem(
     mini_batch=10, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1, data_type="bf16"
 )
-assert host.accumulator_size(problem, "backward_filter", 5) > 0
-assert cuda.accumulator_size(problem, "backward_filter", 5) is None
-assert cuda.accumulator_size(problem, "backward_filter", 4) == 0
-assert cuda.accumulator_size(problem, "forward", 5) == 0
-in_slices_of = lambda n: lambda e, p, pass_, *m: e.execute(p, pass_, [(n, "ALGO_1")] * (10 // n), *m)
+assert host.accumulator_size(Kernel(problem, "backward_filter"), 5) > 0
+assert cuda.accumulator_size(Kernel(problem, "backward_filter"), 5) is None
+assert cuda.accumulator_size(Kernel(problem, "backward_filter"), 4) == 0
+assert cuda.accumulator_size(Kernel(problem, "forward"), 5) == 0
+in_slices_of = lambda n: lambda e, p, pass_, *m: e.execute(Kernel(p, pass_), [(n, "ALGO_1")] * (10 // n), *m)
 run(cuda, problem, "backward_filter", in_slices_of(5))
 try:
     run(cuda, problem, "backward_filter", in_slices_of(2))
@@ -86,7 +86,7 @@ except EngineError as error:
 else:
     raise AssertionError("five slices were summed")
 halves = problem.replace(data_type="f16")
-assert cuda.accumulator_size(halves, "backward_filter", 2) is None
+assert cuda.accumulator_size(Kernel(halves, "backward_filter"), 2) is None
 try:
     run(cuda, halves, "backward_filter", in_slices_of(5))
 except EngineError as error:

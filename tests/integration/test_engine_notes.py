@@ -30,12 +30,13 @@ def check_noted(wrapper: Path, notes: tuple[str, ...], script: str) -> None:
 import os
 os.environ.update(HOST_ENGINE=host_library(), ENGINE_NOTES={text!r})
 noted = Engine({str(wrapper)!r}, cuda=True)
-def problem_of(arithmetic):
+def kernel_of(arithmetic):
     data_type, math = arithmetic.split()
-    return Problem(mini_batch=6, in_channels=4, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1,
-                   data_type=data_type, math=math)
+    problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1,
+                      data_type=data_type, math=math)
+    return Kernel(problem, "forward")
 def candidate(arithmetic):
-    return next(c for c in noted.enumerate(problem_of(arithmetic), "forward") if c.algorithm == "eng0")
+    return next(c for c in noted.enumerate(kernel_of(arithmetic)) if c.algorithm == "eng0")
 {script}
 """)
 
@@ -66,7 +67,7 @@ for arithmetic in {EVERY}:
     assert found.status == ("{SUCCESS}" if is_allowed else "{NOT_ALLOWED}"), (arithmetic, found.status)
     assert found.notes == "{words}", (arithmetic, found.notes)
     try:
-        noted.prepare(problem_of(arithmetic), "forward", [(6, "eng0")])
+        noted.prepare(kernel_of(arithmetic), [(6, "eng0")])
     except EngineError as error:
         assert not is_allowed and "is not allowed by the arithmetic" in str(error), (arithmetic, error)
     else:
@@ -82,7 +83,7 @@ def test_the_legacy_algorithms_beside_it_are_as_they_were(wrapper: Path) -> None
         """
 for arithmetic in ("f32 default", "f32 strict", "f16 default"):
     mine, theirs = (
-        [(c.algorithm, c.status) for c in engine.enumerate(problem_of(arithmetic), "forward")
+        [(c.algorithm, c.status) for c in engine.enumerate(kernel_of(arithmetic))
          if not c.algorithm.startswith("eng")]
         for engine in (noted, cuda)
     )

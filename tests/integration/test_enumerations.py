@@ -17,7 +17,7 @@ from wrapped_library import build_wrapper, calls_in
 
 from mucudnn._native import Engine, Enumeration, host_library, parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.problems.kernels import PASSES
+from mucudnn.problems.kernels import PASSES, Kernel
 
 KERNEL = "mb4_ic8ih14_oc8_kh3_ph1"
 ASKED = {"legacy": "cudnnGetConvolutionForwardAlgorithm_v7", "graph": "ENGINEHEUR"}
@@ -89,18 +89,18 @@ def test_whichever_call_fails_all_is_listed_or_the_list_is_known_to_lack_somethi
 ) -> None:
     monkeypatch.setenv("HOST_ENGINE", host_library())
     faults, engine = ctypes.CDLL(str(library)), Engine(str(library))
-    problem = parse_descriptor(KERNEL + epilogue)[0]
+    kernel = Kernel(parse_descriptor(KERNEL + epilogue)[0], pass_)
     faults.fail_call(0, 0)
-    whole = engine.enumerate(problem, pass_)
+    whole = engine.enumerate(kernel)
     assert whole.is_complete
     incomplete = 0
     for number in range(1, faults.calls() + 1):
         faults.fail_call(number, 0)
-        found = engine.enumerate(problem, pass_)
+        found = engine.enumerate(kernel)
         assert described(found) == described(whole) or not found.is_complete, number
         failed = [candidate for candidate in found if candidate.status == "CUDNN_STATUS_INTERNAL_ERROR"]
         assert not any(candidate.is_lasting for candidate in failed)
         incomplete += not found.is_complete
     faults.fail_call(0, 0)
     assert incomplete > 0
-    assert described(engine.enumerate(problem, pass_)) == described(whole)
+    assert described(engine.enumerate(kernel)) == described(whole)

@@ -264,6 +264,7 @@ assert plan.digest is plan.digest
 def test_a_fork_waits_for_the_products_in_progress(tmp_path: Path) -> None:
     program = """
 from mucudnn._native import Engine, Problem, host_library
+from mucudnn.problems.kernels import Kernel
 engine = Engine(host_library())
 problem = Problem(mini_batch=1, in_channels=1024, out_channels=1024, input=(64, 64), kernel=(1, 1))
 x, w, y = problem.x_elements, problem.w_elements, problem.y_elements
@@ -272,11 +273,12 @@ memory = {name: engine.allocate(4 * size) for name, size in sizes.items()}
 for seed, name in enumerate("xw"):
     memory[name].fill_random("f32", sizes[name], seed)
 memory["y"].fill("f32", sizes["y"], np.nan)
-division = engine.prepare(problem, "forward", [(1, "GEMM")])
+kernel = Kernel(problem, "forward")
+division = engine.prepare(kernel, [(1, "GEMM")])
 workspace = engine.allocate(division.workspace)
 
 def one_product(result):
-    engine.execute(problem, "forward", [(1, "GEMM")], memory["x"], memory["w"], memory[result], workspace)
+    engine.execute(kernel, [(1, "GEMM")], memory["x"], memory["w"], memory[result], workspace)
 
 def values(name):
     return memory[name].read("f32", sizes[name])

@@ -37,7 +37,8 @@ ENGINES = {
 def test_both_are_in_one_list_with_the_same_workspaces(pass_: str) -> None:
     check_script(f"""
 problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(15, 14), kernel=(3, 3), padding=1)
-found = {{c.algorithm: c for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"}}
+kernel = Kernel(problem, "{pass_}")
+found = {{c.algorithm: c for c in cuda.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"}}
 tiled = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in (0, 4)]
 assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]} + tiled), sorted(found)
 assert [found[name].workspace for name in tiled][0] == found["{EXPLICIT[pass_]}"].workspace
@@ -46,7 +47,7 @@ for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
     assert found[legacy].workspace == found[engine].workspace, engine
 notes = [found[engine].notes for engine in {ENGINES[pass_]}]
 assert notes == ["deterministic", "deterministic", "deterministic fft", "deterministic winograd"], notes
-assert not [c for c in host.enumerate(problem, "{pass_}") if c.algorithm.startswith("eng")]
+assert not [c for c in host.enumerate(kernel) if c.algorithm.startswith("eng")]
 """)
 
 
@@ -56,14 +57,14 @@ def test_each_part_of_a_division_may_have_knobs_of_its_own(pass_: str) -> None:
 problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
 def divided(parts):
     def execute(engine, problem, pass_, x, w, y, workspace):
-        engine.execute(problem, pass_, parts, x, w, y, workspace, beta=0.5)
+        engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, beta=0.5)
     return run(cuda, problem, "{pass_}", execute)
 tiled = divided([(4, "{EXPLICIT[pass_]}_k2=4"), (2, "{EXPLICIT[pass_]}_k2=1"), (1, "{EXPLICIT[pass_]}")])
 plain = divided([(4, "{EXPLICIT[pass_]}"), (3, "{EXPLICIT[pass_]}")])
 for mine, theirs in zip(tiled, plain):
     assert np.allclose(mine, theirs, rtol=1e-5, atol=1e-4)
 names = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in range(5)]
-needs = [cuda.prepare(problem, "{pass_}", [(7, name)]).workspace for name in names]
+needs = [cuda.prepare(Kernel(problem, "{pass_}"), [(7, name)]).workspace for name in names]
 assert needs == sorted(needs, reverse=True) and needs[4] < needs[0] / 4, needs
 """)
 
@@ -98,7 +99,8 @@ problems = [
     Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(1, 1), data_type="f64"),
 ]
 for problem in problems:
-    able = [c.algorithm for c in cuda.enumerate(problem, "{pass_}") if c.status == "CUDNN_STATUS_SUCCESS"]
+    found = cuda.enumerate(Kernel(problem, "{pass_}"))
+    able = [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
     for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
         assert (legacy in able) == (engine in able), (problem, engine)
         if engine not in able:
@@ -106,7 +108,7 @@ for problem in problems:
         def divided(algorithm):
             def execute(engine, problem, pass_, x, w, y, workspace):
                 parts = [(4, algorithm), (3, algorithm)]
-                engine.execute(problem, pass_, parts, x, w, y, workspace, alpha={alpha}, beta={beta})
+                engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, alpha={alpha}, beta={beta})
             return run(cuda, problem, "{pass_}", execute)
         for mine, theirs in zip(divided(engine), divided(legacy)):
             assert np.array_equal(mine, theirs), (problem, engine)
@@ -121,7 +123,7 @@ def divided(name, pass_, beta):
     def execute(engine, problem, pass_, x, w, y, workspace):
         parts = [(3, name), (2, name), (1, name), (1, name)]
         for _ in range(2):
-            engine.execute(problem, pass_, parts, x, w, y, workspace, beta=beta)
+            engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, beta=beta)
     return run(cuda, problem, pass_, execute)
 for pass_, legacy, engine in (
     ("forward", "IMPLICIT_GEMM", "eng0"),
@@ -140,7 +142,7 @@ problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), ker
 def mixed(parts):
     def execute(engine, problem, pass_, x, w, y, workspace):
         w.fill(problem.data_type, problem.w_elements, float("nan"))
-        engine.execute(problem, pass_, parts, x, w, y, workspace)
+        engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace)
     return run(cuda, problem, "backward_filter", execute)[1]
 both, legacy = mixed([(3, "eng0"), (2, "ALGO_1")]), mixed([(3, "ALGO_0"), (2, "ALGO_1")])
 assert np.isfinite(both).all()
@@ -153,7 +155,7 @@ def test_many_threads_run_one_prepared_engine() -> None:
 from concurrent.futures import ThreadPoolExecutor
 import ctypes
 problem = Problem(mini_batch=8, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
-division = cuda.prepare(problem, "forward", [(4, "eng5"), (4, "eng7")])
+division = cuda.prepare(Kernel(problem, "forward"), [(4, "eng5"), (4, "eng7")])
 def convolve(seed):
     arrays = [np.random.default_rng(seed).random(n, dtype=np.float32)
               for n in (problem.x_elements, problem.w_elements, problem.y_elements)]
@@ -172,7 +174,8 @@ def test_a_fused_convolution_has_engines_alone_and_is_divided_by_them() -> None:
     check_script("""
 problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1,
                   epilogue="+add+bias+relu")
-able = [c.algorithm for c in cuda.enumerate(problem, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
+kernel = Kernel(problem, "forward")
+able = [c.algorithm for c in cuda.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"]
 assert sorted(able) == ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"], able
 def divided(engine, sizes):
     tensors = [engine.allocate(n * 4) for n in (problem.x_elements, problem.w_elements, problem.y_elements,
@@ -181,7 +184,7 @@ def divided(engine, sizes):
         memory.fill_random("f32", memory.size // 4, seed)
     x, w, y, *operands = tensors
     parts = [(size, "eng2") for size in sizes]
-    engine.execute(problem, "forward", parts, x, w, y, engine.allocate(2**24), operands=operands)
+    engine.execute(kernel, parts, x, w, y, engine.allocate(2**24), operands=operands)
     return y.read("f32", problem.y_elements)
 whole = divided(host, [7])
 assert (whole == 0).any() and (whole > 0).any()
@@ -209,7 +212,7 @@ def test_a_name_that_no_engine_has_is_refused(name: str) -> None:
     check_script(f"""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
 try:
-    cuda.prepare(problem, "forward", [(5, "{name}")])
+    cuda.prepare(Kernel(problem, "forward"), [(5, "{name}")])
 except EngineError as error:
     pass
 else:

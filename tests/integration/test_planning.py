@@ -252,11 +252,12 @@ def test_a_name_that_is_no_engines_is_refused(cudnn: Path, stubs: Path) -> None:
     program = f"""
 from mucudnn._native import EngineError, Planner, parse_descriptor
 from mucudnn.measuring.described_device import read_properties
+from mucudnn.problems.kernels import Kernel
 planner = Planner("libcudnn.so.9", read_properties("h200"))
-problem = parse_descriptor("{HEADLINE.format(4)}")[0]
+kernel = Kernel(parse_descriptor("{HEADLINE.format(4)}")[0], "forward")
 for name in {NAMES!r}:
     try:
-        print(name, planner.workspace(problem, "forward", name))
+        print(name, planner.workspace(kernel, name))
     except EngineError as error:
         print("refused", error)
 """

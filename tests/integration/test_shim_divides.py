@@ -13,6 +13,7 @@ from programs import SHIM, preload
 from reference import OUTPUT, PASSES
 
 from mucudnn._native import Engine, format_plan, parse_descriptor, tile_steps
+from mucudnn.problems.kernels import Kernel
 
 KINDS = ("odd mini-batch", "groups", "stride", "3-D", "3-D, channels last", "fp64")
 
@@ -31,7 +32,7 @@ def write_single_sample_plan(
     parts = [(1, names[sample % 2], 1.0, 0) for sample in range(case.problem.mini_batch)]
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     plan = folder / "single.plan"
-    cut = [(tile_steps(case.problem, case.pass_), "NO_SUCH", 0.5, 0)] if tiles else []
+    cut = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)] if tiles else []
     plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], cut)]))
     return {
         "LD_PRELOAD": preload(SHIM),

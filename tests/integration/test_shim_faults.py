@@ -16,6 +16,7 @@ from shim_cases import CLIENT, case
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library
+from mucudnn.problems.kernels import Kernel
 
 SMALL = "f32:nchw:default:mb6_ic4ih10_oc6_kh3_ph1"
 NOT_INITIALIZED, INTERNAL_ERROR = 1001, 4000
@@ -115,7 +116,7 @@ def test_calls_of_the_library_may_fail_below_the_graph_api(
 def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(
     failing_library: Path, plan: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    candidates = engine.enumerate(shim_cases.problem_of(case(SMALL, "")).replace(mini_batch=2), "forward")
+    candidates = engine.enumerate(Kernel(shim_cases.problem_of(case(SMALL, "")), "forward").at(2))
     outcome = next(c.workspace for c in candidates if c.algorithm == "WINOGRAD_NONFUSED")
     cases = [case(SMALL, "forward", "fixed", algorithm=7, workspace=outcome, beta=0.5)]
     first, *others = attempts(

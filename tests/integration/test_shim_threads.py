@@ -16,6 +16,7 @@ from reference import OUTPUT, PASSES
 from shim_cases import ENUMERATORS, ROOMY
 
 from mucudnn._native import Engine, parse_plan
+from mucudnn.problems.kernels import Kernel
 
 MODES = ("plan", "online")
 
@@ -26,7 +27,7 @@ def dividing_flags(mode: str, engine: Engine, desk: Desk, case: Case) -> tuple[l
         plan, used = write_plan(engine, desk, case, (3, 3, 1))
         return ["--plan", str(plan)], used
     write_journal(engine, desk, case)
-    names = {c.algorithm for c in engine.enumerate(case.problem, case.pass_)}
+    names = {c.algorithm for c in engine.enumerate(Kernel(case.problem, case.pass_))}
     return ["--workspace", str(workspace_at(engine, case, 1))], names & ENUMERATORS[case.pass_].keys()
 
 

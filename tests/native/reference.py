@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, Problem, tile_copies, tile_problem
+from mucudnn._native import Engine, Problem, tile_copies, tile_kernel
+from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -98,12 +99,13 @@ def cancelling_values(problem: Problem, largest: float, seed: int = 1) -> dict[s
     return {name: scale * value for name, value in values.items()}
 
 
-class Bench:
-    """One problem on an engine, with random data that all runs share."""
+class CheckedKernel:
+    """A kernel on an engine, with random tensors that all runs share, and its results in fp64."""
 
-    def __init__(self, engine: Engine, problem: Problem, pass_: str, seed: int = 1) -> None:
-        self.engine, self.problem, self.pass_ = engine, problem, pass_
-        p, group_channels = problem, problem.in_channels // problem.groups
+    def __init__(self, engine: Engine, kernel: Kernel, seed: int = 1) -> None:
+        self.engine, self.kernel = engine, kernel
+        self.problem, self.pass_ = kernel.problem, kernel.pass_
+        p, group_channels = kernel.problem, kernel.problem.in_channels // kernel.problem.groups
         self.shapes = {
             "x": (p.mini_batch, p.in_channels, *p.input),
             "w": (p.out_channels, group_channels, *p.kernel),
@@ -129,13 +131,13 @@ class Bench:
         """Return the workspace of a division in bytes."""
         most = 0
         for size, algorithm in parts:
-            found = self.engine.enumerate(self.problem.replace(mini_batch=size), self.pass_)
+            found = self.engine.enumerate(self.kernel.at(size))
             most = max(most, next(c.workspace for c in found if c.algorithm == algorithm))
-        return most + self.engine.accumulator_size(self.problem, self.pass_, len(parts))
+        return most + self.engine.accumulator_size(self.kernel, len(parts))
 
     def runnable(self, mini_batch: int) -> list[str]:
         """Return the names of the algorithms that run this pass at that mini-batch."""
-        found = self.engine.enumerate(self.problem.replace(mini_batch=mini_batch), self.pass_)
+        found = self.engine.enumerate(self.kernel.at(mini_batch))
         return [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
 
     def run(
@@ -164,11 +166,11 @@ class Bench:
         """Return the workspace of tiles in bytes."""
         most = 0
         for steps, algorithm in parts:
-            found = self.engine.enumerate(tile_problem(self.problem, self.pass_, steps), self.pass_)
+            found = self.engine.enumerate(tile_kernel(self.kernel, steps))
             own = next(c.workspace for c in found if c.algorithm == algorithm)
-            most = max(most, own + tile_copies(self.problem, self.pass_, steps))
+            most = max(most, own + tile_copies(self.kernel, steps))
         slices = len(parts) * self.problem.mini_batch
-        return most + self.engine.accumulator_size(self.problem, self.pass_, slices)
+        return most + self.engine.accumulator_size(self.kernel, slices)
 
     def _run(
         self,
@@ -188,7 +190,7 @@ class Bench:
             memory.fill(self.problem.data_type, count, over)
         x, w, y, *operands = self.memory.values()
         self.engine.execute(
-            self.problem, self.pass_, parts, x, w, y, self.engine.allocate(workspace),
+            self.kernel, parts, x, w, y, self.engine.allocate(workspace),
             alpha=alpha, beta=beta, tiles=tiles, operands=operands,
         )  # fmt: skip
         return self._load(name)
@@ -270,9 +272,11 @@ def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list
     return sizes
 
 
-def assert_each_algorithm_is_right(bench: Bench, alpha: float, beta: float) -> None:
+def assert_each_algorithm_is_right(checked: CheckedKernel, alpha: float, beta: float) -> None:
     """Compare every algorithm's result on the whole mini-batch with the definition."""
-    exact = bench.exact(alpha=alpha, beta=beta)
-    for algorithm in bench.runnable(bench.problem.mini_batch):
-        result = bench.run([(bench.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
-        assert np.linalg.norm(result - exact) <= bench.tolerance(algorithm, alpha=alpha, beta=beta), algorithm
+    exact = checked.exact(alpha=alpha, beta=beta)
+    for algorithm in checked.runnable(checked.problem.mini_batch):
+        result = checked.run([(checked.problem.mini_batch, algorithm)], alpha=alpha, beta=beta)
+        assert np.linalg.norm(result - exact) <= checked.tolerance(algorithm, alpha=alpha, beta=beta), (
+            algorithm
+        )

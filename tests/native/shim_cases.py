@@ -17,6 +17,7 @@ from programs import SHIM, SONAME, preload, run
 from reference import EPSILON, OUTPUT, convolve, with_epilogue
 
 from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
+from mucudnn.problems.kernels import Kernel
 
 CLIENT = Path(shim_client.__file__)
 ROOMY = 1 << 24  # bytes: enough workspace for every small case
@@ -82,7 +83,9 @@ def identity(engine: Engine) -> dict[str, str]:
 
 def algorithms(engine: Engine, problem: Problem, pass_: str) -> list[str]:
     """Return the names of the algorithms that can run the problem."""
-    return [c.algorithm for c in engine.enumerate(problem, pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
+    return [
+        c.algorithm for c in engine.enumerate(Kernel(problem, pass_)) if c.status == "CUDNN_STATUS_SUCCESS"
+    ]
 
 
 def write_plan(

@@ -10,12 +10,17 @@ It prints cuDNN's answers to each case as JSON. A case is a dictionary with thes
 - repeat: the number of runs
 - cancelling: if given, the operands are reference.cancelling_values with this `largest`
 - device, capturing, others_capturing: settings of the CUDA runtime in wrapped_cudart.py
+
+LARGEST_FILE in the environment is the size that no file but RESULTS.npz may exceed, as on a full disk.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
+import resource
+import signal
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -263,11 +268,22 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     return facts, memory[output]
 
 
+def limit_files(size: int) -> None:
+    """Let no file of this process exceed `size`. A write beyond it raises SIGXFSZ, as in most programs."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
 def main(path: str, cases: str, results: str) -> None:
+    largest = int(os.environ.get("LARGEST_FILE", resource.RLIM_INFINITY))
     client = Client(ctypes.CDLL(path))
     with open(cases, encoding="utf-8") as file:
-        done = [run(client, case) for case in json.load(file)]
+        all_cases = json.load(file)
+    limit_files(largest)
+    done = [run(client, case) for case in all_cases]
+    limit_files(resource.RLIM_INFINITY)
     np.savez(results, **{str(index): stored for index, (_, stored) in enumerate(done)})
+    limit_files(largest)
     print(json.dumps([facts for facts, _ in done]))
 
 

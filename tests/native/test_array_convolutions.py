@@ -56,7 +56,7 @@ def call(problem: Problem, pass_: str, tensors: dict[str, np.ndarray], **given: 
 @settings(max_examples=200)
 @given(
     kernel_and_sizes=st.tuples(problems(data_types=tuple(TYPES)), st.sampled_from(PASSES)).flatmap(
-        lambda kernel: st.tuples(st.just(kernel), divisions(kernel[0].mini_batch, most_slices(*kernel)))
+        lambda k: st.tuples(st.just(k), divisions(k[0].mini_batch, most_slices(Kernel(*k))))
     ),
     alpha=st.sampled_from([1.0, -0.5]),
     beta=st.sampled_from([0.0, 1.0, 0.5]),

@@ -39,7 +39,7 @@ class Call:
 
     def __init__(self, engine: Engine, problem: Problem, pass_: str, algorithm: str) -> None:
         self.engine, self.problem, self.output = engine, problem, OUTPUT[pass_]
-        self.division: Division = engine.prepare(problem, pass_, [(problem.mini_batch, algorithm)])
+        self.division: Division = engine.prepare(Kernel(problem, pass_), [(problem.mini_batch, algorithm)])
 
     def tensors(self) -> dict[str, Bytes]:
         p = self.problem
@@ -83,7 +83,11 @@ def test_callers_of_more_threads_at_once_get_the_bits_of_a_lone_call(
     for layout, groups in product(("nchw", "nhwc"), (1, 2)):
         problem = problem_of(data_type, layout, groups, SPATIAL[spatial])
         assert problem.flops > 8e6  # smaller problems run on one thread
-        found = [c.algorithm for c in engine.enumerate(problem, pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
+        found = [
+            c.algorithm
+            for c in engine.enumerate(Kernel(problem, pass_))
+            if c.status == "CUDNN_STATUS_SUCCESS"
+        ]
         assert len(found) == ALGORITHMS.get((data_type, groups), 1)
         for algorithm in found:
             check(Call(engine, problem, pass_, algorithm))

@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import ALL_TYPES, EPSILON, PASSES, Bench, assert_each_algorithm_is_right, divisions, problems
+from reference import (
+    ALL_TYPES,
+    EPSILON,
+    PASSES,
+    CheckedKernel,
+    assert_each_algorithm_is_right,
+    divisions,
+    problems,
+)
 
 from mucudnn._native import Engine, EngineError, Problem, host_library, most_slices
+from mucudnn.problems.kernels import Kernel
 
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
@@ -20,7 +29,7 @@ betas = st.sampled_from([0.0, 1.0, 0.5])
 def test_every_algorithm_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
@@ -35,7 +44,7 @@ def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
 def test_winograd_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=120)
@@ -43,7 +52,7 @@ def test_winograd_agrees_with_the_definition(
 def test_fft_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=150)
@@ -57,16 +66,16 @@ def test_fft_agrees_with_the_definition(
 def test_a_division_is_as_exact_as_its_algorithms_on_the_whole_mini_batch(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    bench = Bench(engine, problem, pass_)
-    sizes = data.draw(divisions(problem.mini_batch, most_slices(problem, pass_)))
-    parts = [(size, data.draw(st.sampled_from(bench.runnable(size)))) for size in sizes]
-    exact = bench.exact(alpha=alpha, beta=beta)
-    divided = bench.run(parts, alpha=alpha, beta=beta)
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
+    sizes = data.draw(divisions(problem.mini_batch, most_slices(Kernel(problem, pass_))))
+    parts = [(size, data.draw(st.sampled_from(checked.runnable(size)))) for size in sizes]
+    exact = checked.exact(alpha=alpha, beta=beta)
+    divided = checked.run(parts, alpha=alpha, beta=beta)
     undivided = max(
-        np.linalg.norm(bench.run([(problem.mini_batch, algorithm)], alpha=alpha, beta=beta) - exact)
+        np.linalg.norm(checked.run([(problem.mini_batch, algorithm)], alpha=alpha, beta=beta) - exact)
         for algorithm in {algorithm for _, algorithm in parts}
     )
-    rounding = 2 * EPSILON[problem.data_type] * bench.magnitude(alpha=alpha, beta=beta)
+    rounding = 2 * EPSILON[problem.data_type] * checked.magnitude(alpha=alpha, beta=beta)
     assert np.linalg.norm(divided - exact) <= 2 * undivided + rounding
 
 
@@ -85,23 +94,23 @@ def test_with_beta_0_an_output_full_of_nan_is_not_read(
         padding=1,
         data_type=data_type,
     )
-    bench = Bench(engine, problem, pass_)
-    slices = min(slices, most_slices(problem, pass_))
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
+    slices = min(slices, most_slices(Kernel(problem, pass_)))
     sizes = [8 // slices] * (slices - 1)
     sizes.append(8 - sum(sizes))
-    for algorithm in bench.runnable(8):
-        result = bench.run([(size, algorithm) for size in sizes], beta=0.0, over=float("nan"))
+    for algorithm in checked.runnable(8):
+        result = checked.run([(size, algorithm) for size in sizes], beta=0.0, over=float("nan"))
         assert np.isfinite(result).all(), algorithm
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])
 def test_a_divided_backward_filter_applies_the_callers_beta_once(engine: Engine, beta: float) -> None:
     problem = Problem(mini_batch=6, in_channels=3, out_channels=5, input=(8, 8), kernel=(3, 3), padding=1)
-    bench = Bench(engine, problem, "backward_filter")
-    for algorithm in bench.runnable(2):
-        result = bench.run([(2, algorithm)] * 3, beta=beta)
-        error = np.linalg.norm(result - bench.exact(beta=beta))
-        assert error <= bench.tolerance(algorithm, beta=beta), algorithm
+    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
+    for algorithm in checked.runnable(2):
+        result = checked.run([(2, algorithm)] * 3, beta=beta)
+        error = np.linalg.norm(result - checked.exact(beta=beta))
+        assert error <= checked.tolerance(algorithm, beta=beta), algorithm
 
 
 def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engine) -> None:
@@ -114,10 +123,10 @@ def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engin
         padding=1,
         data_type="bf16",
     )
-    bench = Bench(engine, problem, "backward_filter")
-    exact = bench.exact()
-    whole = np.linalg.norm(bench.run([(64, "ALGO_1")]) - exact)
-    divided = np.linalg.norm(bench.run([(1, "ALGO_1")] * 64) - exact)
+    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
+    exact = checked.exact()
+    whole = np.linalg.norm(checked.run([(64, "ALGO_1")]) - exact)
+    divided = np.linalg.norm(checked.run([(1, "ALGO_1")] * 64) - exact)
     assert divided <= 2 * whole  # sums in 16 bits would give more than five times
 
 
@@ -125,10 +134,10 @@ def test_bf16_slices_need_scratch_for_their_sum_beyond_four(engine: Engine) -> N
     problem = Problem(
         mini_batch=8, in_channels=4, out_channels=4, input=(6, 6), kernel=(3, 3), data_type="bf16"
     )
-    assert engine.accumulator_size(problem, "backward_filter", 4) == 0
-    assert engine.accumulator_size(problem, "backward_filter", 5) >= problem.w_elements * (2 + 4)
-    assert engine.accumulator_size(problem, "forward", 8) == 0
-    assert engine.accumulator_size(problem.replace(data_type="f32"), "backward_filter", 8) == 0
+    assert engine.accumulator_size(Kernel(problem, "backward_filter"), 4) == 0
+    assert engine.accumulator_size(Kernel(problem, "backward_filter"), 5) >= problem.w_elements * (2 + 4)
+    assert engine.accumulator_size(Kernel(problem, "forward"), 8) == 0
+    assert engine.accumulator_size(Kernel(problem.replace(data_type="f32"), "backward_filter"), 8) == 0
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -147,24 +156,24 @@ def test_all_four_algorithms_give_the_same_on_more_threads(
         padding=1,
         layout=layout,
     )
-    bench = Bench(Engine(host_library(), threads=threads), problem, pass_)
+    checked = CheckedKernel(Engine(host_library(), threads=threads), Kernel(problem, pass_))
     assert problem.flops > 2e7  # smaller problems run on one thread
-    assert len(bench.runnable(5)) == 4
-    assert_each_algorithm_is_right(bench, 1.0, 0.0)
+    assert len(checked.runnable(5)) == 4
+    assert_each_algorithm_is_right(checked, 1.0, 0.0)
 
 
 def test_a_workspace_too_small_is_refused_by_size(engine: Engine) -> None:
     problem = Problem(mini_batch=2, in_channels=4, out_channels=4, input=(8, 8), kernel=(3, 3), padding=1)
     memory = {n: engine.allocate(4096) for n in "xwy"}
     with pytest.raises(EngineError, match=r"needs a workspace of [0-9]+ bytes, 16 are given"):
-        engine.execute(problem, "forward", [(2, "GEMM")], *memory.values(), engine.allocate(16))
+        engine.execute(Kernel(problem, "forward"), [(2, "GEMM")], *memory.values(), engine.allocate(16))
 
 
 def test_tensors_too_small_are_refused_by_name(engine: Engine) -> None:
     problem = Problem(mini_batch=2, in_channels=4, out_channels=4, input=(8, 8), kernel=(3, 3))
     large, small = engine.allocate(4096), engine.allocate(100)
     with pytest.raises(ValueError, match="x has 100 bytes, the problem needs 2048"):
-        engine.execute(problem, "forward", [(2, "IMPLICIT_GEMM")], small, large, large, None)
+        engine.execute(Kernel(problem, "forward"), [(2, "IMPLICIT_GEMM")], small, large, large, None)
 
 
 def test_micro_batches_that_do_not_add_up_are_refused(engine: Engine) -> None:
@@ -173,7 +182,12 @@ def test_micro_batches_that_do_not_add_up_are_refused(engine: Engine) -> None:
     for sizes in ([2], [2, 2], [3, 0], []):
         with pytest.raises(ValueError, match="do not add to the mini-batch of 3"):
             engine.execute(
-                problem, "forward", [(s, "IMPLICIT_GEMM") for s in sizes], memory, memory, memory, None
+                Kernel(problem, "forward"),
+                [(s, "IMPLICIT_GEMM") for s in sizes],
+                memory,
+                memory,
+                memory,
+                None,
             )
 
 
@@ -181,15 +195,19 @@ def test_an_unknown_algorithm_is_named(engine: Engine) -> None:
     problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
     memory = engine.allocate(4096)
     with pytest.raises(EngineError, match="'FASTEST'"):
-        engine.execute(problem, "forward", [(1, "FASTEST")], memory, memory, memory, None)
+        engine.execute(Kernel(problem, "forward"), [(1, "FASTEST")], memory, memory, memory, None)
 
 
 def test_measuring_gives_at_least_three_times_and_stops_at_the_budget(engine: Engine) -> None:
     problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
     memory = [engine.allocate(4096) for _ in range(3)]
-    times = engine.measure(problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=0.0)
+    times = engine.measure(
+        Kernel(problem, "forward"), "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=0.0
+    )
     assert len(times) == 3
-    times = engine.measure(problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9)
+    times = engine.measure(
+        Kernel(problem, "forward"), "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9
+    )
     assert len(times) == 9
     assert all(t >= 0 for t in times)
 
@@ -199,14 +217,22 @@ def test_what_is_hopeless_is_not_measured_long(budget_ms: float, runs: int, engi
     problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
     memory = [engine.allocate(4096) for _ in range(3)]
     times = engine.measure(
-        problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=budget_ms, hopeless_ms=0.0
+        Kernel(problem, "forward"),
+        "IMPLICIT_GEMM",
+        *memory,
+        None,
+        repeats=9,
+        budget_ms=budget_ms,
+        hopeless_ms=0.0,
     )
     assert len(times) == runs
 
 
 def test_a_tensor_beyond_the_abi_leaves_every_algorithm_unsupported(engine: Engine) -> None:
     problem = Problem(mini_batch=2**20, in_channels=64, out_channels=64, input=(64, 64), kernel=(3, 3))
-    statuses = {c.status for c in engine.enumerate(problem, "forward")}
+    statuses = {c.status for c in engine.enumerate(Kernel(problem, "forward"))}
     assert statuses == {"CUDNN_STATUS_NOT_SUPPORTED"}
     one_sample = Problem(mini_batch=1, in_channels=2**20, out_channels=1, input=(64, 64), kernel=(1, 1))
-    assert {c.status for c in engine.enumerate(one_sample, "forward")} == {"CUDNN_STATUS_NOT_SUPPORTED"}
+    assert {c.status for c in engine.enumerate(Kernel(one_sample, "forward"))} == {
+        "CUDNN_STATUS_NOT_SUPPORTED"
+    }

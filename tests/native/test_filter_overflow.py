@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, Array, Bench, cancelling_values, convolve, divisions
+from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve, divisions
 
 import mucudnn
 from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps
@@ -38,11 +38,11 @@ PROBLEM = Problem(
 LARGEST = {"f16": 4e5, "bf16": 2.5e38, "f32": 2.5e38}  # above fp16's range, near the end of the others
 
 
-class Cancelling(Bench):
-    """A bench with values for which the gradients of both halves nearly cancel."""
+class Cancelling(CheckedKernel):
+    """A checked kernel with values for which the gradients of both halves nearly cancel."""
 
     def __init__(self, engine: Engine, problem: Problem, seed: int = 1) -> None:
-        super().__init__(engine, problem, GRADIENT)
+        super().__init__(engine, Kernel(problem, GRADIENT))
         for name, values in cancelling_values(problem, LARGEST[problem.data_type], seed).items():
             in_memory = values if problem.layout == "nchw" else np.moveaxis(values, 1, -1)
             self.memory[name].write(problem.data_type, in_memory.reshape(-1))
@@ -79,7 +79,7 @@ def plan_of(chosen: Configuration, *others: Configuration, tiles: Tiling | None 
 @pytest.mark.parametrize("data_type", ["f32", "f64", "f16", "bf16"])
 def test_slices_with_outputs_of_their_own_are_not_summed(data_type: str, pass_: str) -> None:
     problem = PROBLEM.replace(data_type=data_type)
-    assert most_slices(problem, pass_) == most_slices_in_place(problem, pass_) > 2**62
+    assert most_slices(Kernel(problem, pass_)) == most_slices_in_place(Kernel(problem, pass_)) > 2**62
 
 
 @pytest.mark.parametrize(("data_type", "in_place"), [("f32", 2**62), ("f64", 2**62), ("bf16", 4)])
@@ -87,14 +87,14 @@ def test_filter_gradients_with_the_range_of_fp32_are_divided_into_any_number_of_
     data_type: str, in_place: int
 ) -> None:
     problem = PROBLEM.replace(data_type=data_type)
-    assert most_slices(problem, GRADIENT) > 2**62
-    assert min(most_slices_in_place(problem, GRADIENT), 2**62) == in_place
+    assert most_slices(Kernel(problem, GRADIENT)) > 2**62
+    assert min(most_slices_in_place(Kernel(problem, GRADIENT)), 2**62) == in_place
 
 
 def test_a_filter_gradient_in_fp16_has_one_slice(engine: Engine) -> None:
-    assert most_slices(PROBLEM, GRADIENT) == most_slices_in_place(PROBLEM, GRADIENT) == 1
-    assert engine.accumulator_size(PROBLEM, GRADIENT, 1) == 0
-    assert engine.accumulator_size(PROBLEM, GRADIENT, 2) is None
+    assert most_slices(Kernel(PROBLEM, GRADIENT)) == most_slices_in_place(Kernel(PROBLEM, GRADIENT)) == 1
+    assert engine.accumulator_size(Kernel(PROBLEM, GRADIENT), 1) == 0
+    assert engine.accumulator_size(Kernel(PROBLEM, GRADIENT), 2) is None
 
 
 REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice may overflow"
@@ -102,21 +102,21 @@ REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice 
 
 @given(sizes=divisions(8))
 def test_divisions_of_a_filter_gradient_in_fp16_are_refused(engine: Engine, sizes: list[int]) -> None:
-    bench = Cancelling(engine, PROBLEM)
+    checked = Cancelling(engine, PROBLEM)
     parts = [(size, "ALGO_1") for size in sizes]
     if len(parts) == 1:
-        bench.check(bench.run(parts, over=0.0))
+        checked.check(checked.run(parts, over=0.0))
         return
     with pytest.raises(EngineError, match=re.escape(REFUSED.format(len(sizes)))):
-        engine.prepare(PROBLEM, GRADIENT, parts)
+        engine.prepare(Kernel(PROBLEM, GRADIENT), parts)
 
 
 @pytest.mark.parametrize("mini_batch", [1, 8])
 def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine: Engine) -> None:
     problem = PROBLEM.replace(mini_batch=mini_batch)
-    half = tile_steps(problem, GRADIENT) // 2
+    half = tile_steps(Kernel(problem, GRADIENT)) // 2
     with pytest.raises(EngineError, match=re.escape(REFUSED.format(2 * mini_batch))):
-        engine.prepare(problem, GRADIENT, [(half, "ALGO_1")] * 2, tiles=True)
+        engine.prepare(Kernel(problem, GRADIENT), [(half, "ALGO_1")] * 2, tiles=True)
 
 
 # --- decisions ---
@@ -132,9 +132,9 @@ def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine:
 def test_slices_near_the_end_of_bf16_and_fp32_sum_to_what_the_undivided_call_does(
     engine: Engine, sizes: list[int], data_type: str, layout: str, seed: int
 ) -> None:
-    bench = Cancelling(engine, PROBLEM.replace(data_type=data_type, layout=layout), seed)
-    assert 2e38 < np.abs(bench.gradient_of(slice(4))).max() < 3.39e38
-    bench.check(bench.run([(size, "ALGO_1") for size in sizes], over=0.0))
+    checked = Cancelling(engine, PROBLEM.replace(data_type=data_type, layout=layout), seed)
+    assert 2e38 < np.abs(checked.gradient_of(slice(4))).max() < 3.39e38
+    checked.check(checked.run([(size, "ALGO_1") for size in sizes], over=0.0))
 
 
 @pytest.fixture
@@ -155,10 +155,10 @@ def test_with_every_policy_and_limit_the_gradient_of_arrays_is_finite(
     policy: str, limit: int | str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUCUDNN_BATCH_POLICY", policy)
-    bench = Cancelling(engine, PROBLEM)
-    assert np.abs(bench.gradient_of(slice(4))).max() > 65504
-    x, dy = (bench.values[name].astype(np.float16) for name in "xy")
-    bench.check(mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1, workspace=limit))
+    checked = Cancelling(engine, PROBLEM)
+    assert np.abs(checked.gradient_of(slice(4))).max() > 65504
+    x, dy = (checked.values[name].astype(np.float16) for name in "xy")
+    checked.check(mucudnn.convolution_backward_filter(x, dy, (4, 3, 3, 3), padding=1, workspace=limit))
 
 
 def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPILOGUES, EPSILON, PASSES, Bench, divisions, operand_shapes, problems
+from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, divisions, operand_shapes, problems
 
-from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_problem
+from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_kernel
+from mucudnn.problems.kernels import Kernel
 
 ENGINES = ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"]  # the numbers of the legacy algorithms
 PLAIN = parse_descriptor("mb6_ic4ih9iw8_oc6_kh3_ph1")[0]
@@ -27,30 +28,32 @@ def fused(problem: Problem, epilogue: str) -> Problem:
 def test_divided_they_are_as_exact_as_their_engines_on_the_whole_mini_batch(
     engine: Engine, data: st.DataObject, plain: Problem, epilogue: str
 ) -> None:
-    bench = Bench(engine, fused(plain, epilogue), "forward")
+    checked = CheckedKernel(engine, Kernel(fused(plain, epilogue), "forward"))
     sizes = data.draw(divisions(plain.mini_batch))
-    parts = [(size, data.draw(st.sampled_from(bench.runnable(size)))) for size in sizes]
-    exact = bench.exact()
+    parts = [(size, data.draw(st.sampled_from(checked.runnable(size)))) for size in sizes]
+    exact = checked.exact()
     undivided = max(
-        np.linalg.norm(bench.run([(plain.mini_batch, algorithm)]) - exact)
+        np.linalg.norm(checked.run([(plain.mini_batch, algorithm)]) - exact)
         for algorithm in {algorithm for _, algorithm in parts}
     )
-    rounding = 2 * EPSILON[plain.data_type] * bench.magnitude()
-    assert np.linalg.norm(bench.run(parts) - exact) <= 2 * undivided + rounding
+    rounding = 2 * EPSILON[plain.data_type] * checked.magnitude()
+    assert np.linalg.norm(checked.run(parts) - exact) <= 2 * undivided + rounding
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_agrees_with_the_definition(engine: Engine, name: str, epilogue: str) -> None:
-    bench = Bench(engine, fused(PLAIN, epilogue), "forward")
-    assert sorted(bench.runnable(6)) == ENGINES
-    error = np.linalg.norm(bench.run([(6, name)]) - bench.exact())
-    assert error <= 16 * EPSILON["f32"] * bench.magnitude()
+    checked = CheckedKernel(engine, Kernel(fused(PLAIN, epilogue), "forward"))
+    assert sorted(checked.runnable(6)) == ENGINES
+    error = np.linalg.norm(checked.run([(6, name)]) - checked.exact())
+    assert error <= 16 * EPSILON["f32"] * checked.magnitude()
 
 
 def test_their_engines_need_the_workspaces_of_the_plain_algorithms(engine: Engine) -> None:
-    plain = [c.workspace for c in engine.enumerate(PLAIN, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
-    found = engine.enumerate(fused(PLAIN, "+add+bias+relu"), "forward")
+    plain = [
+        c.workspace for c in engine.enumerate(Kernel(PLAIN, "forward")) if c.status == "CUDNN_STATUS_SUCCESS"
+    ]
+    found = engine.enumerate(Kernel(fused(PLAIN, "+add+bias+relu"), "forward"))
     assert sorted(c.workspace for c in found if "_" not in c.algorithm) == sorted(plain)
     assert {c.status for c in found} == {"CUDNN_STATUS_SUCCESS"}
 
@@ -58,35 +61,35 @@ def test_their_engines_need_the_workspaces_of_the_plain_algorithms(engine: Engin
 @pytest.mark.parametrize("pass_", PASSES[1:])
 def test_there_is_no_other_pass(engine: Engine, pass_: str) -> None:
     problem = fused(PLAIN, "+bias")
-    assert len(engine.enumerate(problem, pass_)) == 0
+    assert len(engine.enumerate(Kernel(problem, pass_))) == 0
     with pytest.raises(EngineError, match=rf"no {pass_} is fused: .*\+bias$"):
-        engine.prepare(problem, pass_, [(6, "eng0")])
+        engine.prepare(Kernel(problem, pass_), [(6, "eng0")])
 
 
 def test_what_does_not_fuse_them_says_so(engine: Engine) -> None:
     problem = fused(PLAIN, "+bias+relu")
     with pytest.raises(EngineError, match=r"the legacy API does not fuse '\+bias\+relu': GEMM"):
-        engine.prepare(problem, "forward", [(6, "GEMM")])
+        engine.prepare(Kernel(problem, "forward"), [(6, "GEMM")])
     with pytest.raises(ValueError, match="a fused convolution is not divided into tiles"):
-        tile_problem(problem, "forward", 3)
+        tile_kernel(Kernel(problem, "forward"), 3)
     with pytest.raises(ValueError, match="not divided into tiles"):
-        engine.prepare(problem, "forward", [(9, "eng0")], tiles=True)
+        engine.prepare(Kernel(problem, "forward"), [(9, "eng0")], tiles=True)
 
 
 @pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 1.0}])
 def test_they_take_no_factors(engine: Engine, factors: dict[str, float]) -> None:
     with pytest.raises(EngineError, match="without alpha and beta"):
-        Bench(engine, fused(PLAIN, "+relu"), "forward").run([(6, "eng0")], **factors)
+        CheckedKernel(engine, Kernel(fused(PLAIN, "+relu"), "forward")).run([(6, "eng0")], **factors)
 
 
 def test_operands_that_are_missing_short_or_too_many_are_refused(engine: Engine) -> None:
     problem = fused(PLAIN, "+add+bias+relu")
-    bench = Bench(engine, problem, "forward")
-    x, w, y, *operands = bench.memory.values()
+    checked = CheckedKernel(engine, Kernel(problem, "forward"))
+    x, w, y, *operands = checked.memory.values()
     assert len(operands) == len(operand_shapes(problem)) == 2
 
     def run(*given: object) -> None:
-        engine.execute(problem, "forward", [(6, "eng0")], x, w, y, None, operands=given)  # type: ignore[arg-type]
+        engine.execute(Kernel(problem, "forward"), [(6, "eng0")], x, w, y, None, operands=given)  # type: ignore[arg-type]
 
     for missing in ([], operands[:1], operands[::-1]):
         with pytest.raises(ValueError, match=r"the operand of \+\w+ has \d+ bytes, the problem needs"):
@@ -94,6 +97,6 @@ def test_operands_that_are_missing_short_or_too_many_are_refused(engine: Engine)
     with pytest.raises(ValueError, match="reads fewer than 3 operands"):
         run(*operands, y)
     run(*operands)
-    division = engine.prepare(problem, "forward", [(3, "eng0")] * 2)
+    division = engine.prepare(Kernel(problem, "forward"), [(3, "eng0")] * 2)
     with pytest.raises(EngineError, match="needs its operands as well"):
         division.run(1, 1, 1, None)

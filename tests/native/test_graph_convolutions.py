@@ -10,10 +10,19 @@ from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import ALL_TYPES, OUTPUT, PASSES, Array, Bench, assert_each_algorithm_is_right, problems
+from reference import (
+    ALL_TYPES,
+    OUTPUT,
+    PASSES,
+    Array,
+    CheckedKernel,
+    assert_each_algorithm_is_right,
+    problems,
+)
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 MODES = ("INSTANT", "A", "B", "FALLBACK")
 
@@ -21,8 +30,8 @@ client = Client(Library(_native.host_library()))
 each_pass = pytest.mark.parametrize("pass_", PASSES)
 
 
-class GraphBench(Bench):
-    """A bench that runs undivided configurations through the graph API."""
+class CheckedGraphKernel(CheckedKernel):
+    """A checked kernel that runs undivided configurations through the graph API."""
 
     def run(
         self,
@@ -56,7 +65,7 @@ class GraphBench(Bench):
 def test_every_engine_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(GraphBench(engine, problem, pass_), alpha, beta)
+    assert_each_algorithm_is_right(CheckedGraphKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=40)
@@ -68,29 +77,32 @@ def test_every_engine_agrees_with_the_definition(
 def test_transforms_agree_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(GraphBench(engine, problem, pass_), 1.0, beta)
+    assert_each_algorithm_is_right(CheckedGraphKernel(engine, Kernel(problem, pass_)), 1.0, beta)
 
 
 @each_pass
 def test_an_engine_gives_the_bytes_of_the_legacy_algorithm_of_its_number(engine: Engine, pass_: str) -> None:
-    legacy, graph = Bench(engine, PLAIN, pass_), GraphBench(engine, PLAIN, pass_)
+    legacy, graph = (
+        CheckedKernel(engine, Kernel(PLAIN, pass_)),
+        CheckedGraphKernel(engine, Kernel(PLAIN, pass_)),
+    )
     assert set(legacy.runnable(3)) == set(LEGACY_NUMBERS[pass_])
     for algorithm in LEGACY_NUMBERS[pass_]:
-        one, other = (bench.run([(3, algorithm)], alpha=0.5, beta=2) for bench in (legacy, graph))
+        one, other = (checked.run([(3, algorithm)], alpha=0.5, beta=2) for checked in (legacy, graph))
         assert (one == other).all(), algorithm
 
 
 @each_pass
 def test_with_beta_zero_an_output_full_of_nan_is_not_read(engine: Engine, pass_: str) -> None:
-    bench = GraphBench(engine, PLAIN, pass_)
+    checked = CheckedGraphKernel(engine, Kernel(PLAIN, pass_))
     for algorithm in LEGACY_NUMBERS[pass_]:
-        assert np.isfinite(bench.run([(3, algorithm)], over=np.nan)).all()
+        assert np.isfinite(checked.run([(3, algorithm)], over=np.nan)).all()
 
 
 @each_pass
 def test_workspaces_are_those_of_the_legacy_api(engine: Engine, pass_: str) -> None:
     graph = client.graph([client.operation(PLAIN, pass_)])
-    for candidate in engine.enumerate(PLAIN, pass_):
+    for candidate in engine.enumerate(Kernel(PLAIN, pass_)):
         if candidate.status != "CUDNN_STATUS_SUCCESS":
             continue
         config = client.config(graph, LEGACY_NUMBERS[pass_][candidate.algorithm])

@@ -8,9 +8,10 @@ from fused_graphs import AFTER_BIAS, AFTER_CONVOLUTION, BIAS, RESIDUAL, Fused, c
 from graph_operations import UIDS, Descriptor, loaded, packed_strides, shapes, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, Array, Bench, problems
+from reference import EPSILON, Array, CheckedKernel, problems
 
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 PROPAGATE_NAN = ("POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [1])
 
@@ -34,9 +35,9 @@ def run(
     return loaded(memory[UIDS["y"]], shapes(problem)["y"], problem.data_type, problem.layout)
 
 
-def operands(engine: Engine, problem: Problem) -> tuple[Bench, Array, Array]:
+def operands(engine: Engine, problem: Problem) -> tuple[CheckedKernel, Array, Array]:
     """Return values for x, w, y, a residual and a bias, rounded to the data type."""
-    bench = Bench(engine, problem, "forward")
+    checked = CheckedKernel(engine, Kernel(problem, "forward"))
     random = np.random.default_rng(7)
     shape = shapes(problem)["y"]
     rounded = [
@@ -45,7 +46,7 @@ def operands(engine: Engine, problem: Problem) -> tuple[Bench, Array, Array]:
         )
         for sizes in (shape, (1, shape[1], *[1] * problem.dims))
     ]
-    return bench, rounded[0], rounded[1]
+    return checked, rounded[0], rounded[1]
 
 
 @settings(max_examples=100)
@@ -75,12 +76,12 @@ def test_a_convolution_and_what_follows_agree_with_the_definition(
     swapped: bool,
     same_type: bool,
 ) -> None:
-    bench, residual, bias = operands(engine, problem)
+    checked, residual, bias = operands(engine, problem)
     virtual_type = problem.data_type if same_type else "f32"
     fused = Fused(problem, order, alphas, virtual_type=virtual_type, swapped=swapped)
-    exact = fused.expected(bench.values, residual, bias)
-    result = run(fused, bench.values, residual, bias)
-    scale = bench.magnitude() + 3 * np.sqrt(exact.size)
+    exact = fused.expected(checked.values, residual, bias)
+    result = run(fused, checked.values, residual, bias)
+    scale = checked.magnitude() + 3 * np.sqrt(exact.size)
     assert np.linalg.norm(result - exact) <= 4 * EPSILON[problem.data_type] * scale
 
 
@@ -92,16 +93,16 @@ PLAIN = Problem(mini_batch=2, in_channels=4, out_channels=6, input=(9, 300), ker
 def test_every_engine_runs_fused_graphs_also_over_the_residual(
     engine: Engine, index: int, in_place: bool
 ) -> None:
-    bench, residual, bias = operands(engine, PLAIN)
+    checked, residual, bias = operands(engine, PLAIN)
     fused = Fused(PLAIN, alphas=(1, 0.5))
-    result = run(fused, bench.values, residual, bias, in_place=in_place, engine=index)
-    np.testing.assert_allclose(result, fused.expected(bench.values, residual, bias), atol=1e-4)
+    result = run(fused, checked.values, residual, bias, in_place=in_place, engine=index)
+    np.testing.assert_allclose(result, fused.expected(checked.values, residual, bias), atol=1e-4)
 
 
 def test_a_residual_that_is_added_late_must_not_be_the_output(engine: Engine) -> None:
-    bench, residual, bias = operands(engine, PLAIN)
+    checked, residual, bias = operands(engine, PLAIN)
     with pytest.raises(AssertionError, match="added late"):
-        run(Fused(PLAIN, ("bias", "residual")), bench.values, residual, bias, in_place=True)
+        run(Fused(PLAIN, ("bias", "residual")), checked.values, residual, bias, in_place=True)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, Descriptor, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import OUTPUT, PASSES, Array, Bench, problems
+from reference import OUTPUT, PASSES, Array, CheckedKernel, problems
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 TILE_SIZE = 2  # the type of the knob
 SIZES = range(5)  # the values of the knob
@@ -55,8 +56,8 @@ def test_the_engine_of_explicit_gemm_alone_has_a_knob(pass_: str) -> None:
         assert knob_infos(engine) == expected
 
 
-class TiledBench(Bench):
-    """A bench that runs explicit GEMM through the graph API with a tile size, or without a chosen one."""
+class CheckedTiledKernel(CheckedKernel):
+    """A checked kernel that runs explicit GEMM through the graph API, with or without a chosen tile size."""
 
     def config(self, tile_size: int | None, alpha: float = 1, beta: float = 0) -> Descriptor:
         graph = client.graph([client.operation(self.problem, self.pass_, alpha=alpha, beta=beta)])
@@ -85,15 +86,15 @@ class TiledBench(Bench):
 def test_every_tile_size_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, tile_size: int, beta: float
 ) -> None:
-    bench = TiledBench(engine, problem, pass_)
-    error = np.linalg.norm(bench.output(tile_size, 0.5, beta) - bench.exact(alpha=0.5, beta=beta))
-    assert error <= bench.tolerance("GEMM", alpha=0.5, beta=beta)
+    checked = CheckedTiledKernel(engine, Kernel(problem, pass_))
+    error = np.linalg.norm(checked.output(tile_size, 0.5, beta) - checked.exact(alpha=0.5, beta=beta))
+    assert error <= checked.tolerance("GEMM", alpha=0.5, beta=beta)
 
 
 @given(problem=problems(), pass_=st.sampled_from(PASSES))
 def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Problem, pass_: str) -> None:
-    bench = TiledBench(engine, problem, pass_)
-    sizes = [bench.workspace(tile_size) for tile_size in SIZES]
+    checked = CheckedTiledKernel(engine, Kernel(problem, pass_))
+    sizes = [checked.workspace(tile_size) for tile_size in SIZES]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -102,9 +103,9 @@ def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Proble
 def test_nothing_is_written_beyond_the_workspace(
     engine: Engine, problem: Problem, pass_: str, tile_size: int
 ) -> None:
-    bench = TiledBench(engine, problem, pass_)
-    plan, size = client.plan(bench.config(tile_size)), bench.workspace(tile_size)
-    memory = {UIDS[key]: stored(value, "f32", problem.layout) for key, value in bench.values.items()}
+    checked = CheckedTiledKernel(engine, Kernel(problem, pass_))
+    plan, size = client.plan(checked.config(tile_size)), checked.workspace(tile_size)
+    memory = {UIDS[key]: stored(value, "f32", problem.layout) for key, value in checked.values.items()}
     workspace = np.full(size + 4096, 165, np.uint8)
     pack = client.pack(memory, workspace)
     client.check(client.library.dll.cudnnBackendExecute(client.handle, plan, pack))
@@ -115,17 +116,17 @@ def test_nothing_is_written_beyond_the_workspace(
 def test_each_step_halves_the_workspace_of_a_large_problem(engine: Engine, pass_: str) -> None:
     sizes = (32, 64)  # the kernel is larger than any other factor of the workspace
     large = Problem(mini_batch=32, in_channels=2, out_channels=2, input=sizes, kernel=(3, 3), padding=1)
-    needs = [TiledBench(engine, large, pass_).workspace(tile_size) for tile_size in SIZES]
+    needs = [CheckedTiledKernel(engine, Kernel(large, pass_)).workspace(tile_size) for tile_size in SIZES]
     for larger, smaller in pairwise(needs):
         assert smaller == pytest.approx(larger / 2, rel=0.01)
 
 
 @each_pass
 def test_a_knob_left_to_the_engine_is_its_largest_tiles(engine: Engine, pass_: str) -> None:
-    bench = TiledBench(engine, PLAIN, pass_)
+    checked = CheckedTiledKernel(engine, Kernel(PLAIN, pass_))
     for tile_size in (-1, 0):
-        assert bench.workspace(tile_size) == bench.workspace(None)
-        assert (bench.output(tile_size) == bench.output(None)).all()
+        assert checked.workspace(tile_size) == checked.workspace(None)
+        assert (checked.output(tile_size) == checked.output(None)).all()
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 import pytest
 
 from mucudnn._native import Engine, EngineError, parse_descriptor, samples_to_time, time_to_measure
+from mucudnn.problems.kernels import Kernel
 
 PROBLEM = parse_descriptor("mb8_ic4ih12_oc4_kh3_ph1")[0]
+FORWARD = Kernel(PROBLEM, "forward")
 SAMPLE = 2 * 4 * 12 * 12 * 4  # bytes of x and y
 FILTER = 4 * 4 * 9 * 4
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
 def test_each_algorithm_is_timed_at_each_size(engine: Engine, pass_: str) -> None:
-    found = [c for c in engine.enumerate(PROBLEM, pass_) if c.status == "CUDNN_STATUS_SUCCESS"]
-    timer = engine.timer(PROBLEM, pass_, workspace=max(c.workspace for c in found), memory_cap=2**30)
+    kernel = Kernel(PROBLEM, pass_)
+    found = [c for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"]
+    timer = engine.timer(kernel, workspace=max(c.workspace for c in found), memory_cap=2**30)
     for candidate in found:
         for size in (8, 1):
             median, spread = timer.measure(size, candidate.algorithm, candidate.workspace)
@@ -21,7 +24,7 @@ def test_each_algorithm_is_timed_at_each_size(engine: Engine, pass_: str) -> Non
 
 
 def test_an_algorithm_that_cannot_run_is_an_error_and_the_timer_goes_on(engine: Engine) -> None:
-    timer = engine.timer(PROBLEM, "forward", workspace=0, memory_cap=2**30)
+    timer = engine.timer(FORWARD, workspace=0, memory_cap=2**30)
     with pytest.raises(EngineError, match="NONE"):
         timer.measure(8, "NONE", 0)
     with pytest.raises(ValueError, match="needs 4096 bytes of workspace, the timer has 0"):
@@ -31,10 +34,10 @@ def test_an_algorithm_that_cannot_run_is_an_error_and_the_timer_goes_on(engine: 
 
 def test_tensors_and_workspace_stay_within_the_cap(engine: Engine) -> None:
     whole = 8 * SAMPLE + FILTER
-    engine.timer(PROBLEM, "forward", workspace=100, memory_cap=whole + 100)
+    engine.timer(FORWARD, workspace=100, memory_cap=whole + 100)
     for workspace, cap in ((101, whole + 100), (0, whole - 1)):
         with pytest.raises(MemoryError):
-            engine.timer(PROBLEM, "forward", workspace=workspace, memory_cap=cap)
+            engine.timer(FORWARD, workspace=workspace, memory_cap=cap)
 
 
 def test_runs_rotate_through_more_than_the_caches_hold_where_there_is_room() -> None:
@@ -50,4 +53,4 @@ def test_runs_rotate_through_more_than_the_caches_hold_where_there_is_room() -> 
 )
 def test_a_measurement_takes_the_runs_that_fit_its_budget(micro_batch: int, run_ms: float, runs: int) -> None:
     """Expect at most seven runs, or as many as the division has slices; at least three, and one uncounted."""
-    assert time_to_measure(PROBLEM, "forward", micro_batch, run_ms) == pytest.approx((1 + runs) * run_ms)
+    assert time_to_measure(FORWARD, micro_batch, run_ms) == pytest.approx((1 + runs) * run_ms)

@@ -10,10 +10,12 @@ from wrapped_cudart import build_cudart
 
 MEASURE = """
 from mucudnn._native import Engine, Problem, host_library
+from mucudnn.problems.kernels import Kernel
 engine = Engine(host_library(), cuda=True)
 problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+kernel = Kernel(problem, "forward")
 memory = [engine.allocate(4096) for _ in range(3)]
-times = engine.measure(problem, "forward", "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9)
+times = engine.measure(kernel, "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9)
 assert len(times) == 9
 """
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Array, Bench, problems
+from reference import PASSES, Array, CheckedKernel, problems
 
 from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -36,16 +36,16 @@ def values_of_piece(piece: Piece, pass_: str, values: Array) -> Array:
     return values[list(piece.out_channels if pass_ == "backward_filter" else piece.samples)].ravel()
 
 
-def assert_piece_equals_whole(engine: Engine, problem: Problem, pass_: str, piece: Piece) -> None:
-    bench = Bench(engine, problem, pass_)
-    x, w, y, *operands = (bench.memory[name] for name in bench.shapes)
-    found = Reference(engine, problem, pass_, Tensors(x, w, y, tuple(operands)), piece)
-    expected, exact = found.expected(), values_of_piece(piece, pass_, bench.exact())
+def assert_piece_equals_whole(engine: Engine, kernel: Kernel, piece: Piece) -> None:
+    checked = CheckedKernel(engine, kernel)
+    x, w, y, *operands = (checked.memory[name] for name in checked.shapes)
+    found = Reference(engine, kernel, Tensors(x, w, y, tuple(operands)), piece)
+    expected, exact = found.expected(), values_of_piece(piece, kernel.pass_, checked.exact())
     assert expected is not None
-    assert np.linalg.norm(expected - exact) <= 1e-12 * bench.magnitude()
-    batch = problem.mini_batch
-    result = bench.run([(batch, bench.runnable(batch)[0])])
-    assert np.array_equal(found.found(), values_of_piece(piece, pass_, result))
+    assert np.linalg.norm(expected - exact) <= 1e-12 * checked.magnitude()
+    batch = kernel.mini_batch
+    result = checked.run([(batch, checked.runnable(batch)[0])])
+    assert np.array_equal(found.found(), values_of_piece(piece, kernel.pass_, result))
 
 
 @settings(max_examples=150)
@@ -58,8 +58,9 @@ def assert_piece_equals_whole(engine: Engine, problem: Problem, pass_: str, piec
 def test_a_piece_of_the_fp64_result_is_that_of_the_whole(
     engine: Engine, problem: Problem, pass_: str, most: int, few: int
 ) -> None:
+    kernel = Kernel(problem, pass_)
     with patch.multiple(reference, MOST=most, FEW_CHANNELS=few):
-        piece = piece_of(problem, pass_, ROOM)
+        piece = piece_of(kernel, ROOM)
     assert piece is not None
     assert piece.memory <= most or piece.problem.mini_batch == 1
     assert len(set(piece.samples)) == len(piece.samples)
@@ -67,27 +68,27 @@ def test_a_piece_of_the_fp64_result_is_that_of_the_whole(
         assert piece.samples == tuple(range(problem.mini_batch))
     elif len(piece.samples) > 1:
         assert (piece.samples[0], piece.samples[-1]) == (0, problem.mini_batch - 1)
-    assert_piece_equals_whole(engine, problem, pass_, piece)
+    assert_piece_equals_whole(engine, kernel, piece)
 
 
 @pytest.mark.parametrize("epilogue", ["+bias+relu", "+add+bias+relu", "+add0+bias+relu", "+relu+add"])
 @pytest.mark.parametrize("most", [0, 2**13, ROOM])
 def test_it_is_that_of_a_fused_kernel(engine: Engine, epilogue: str, most: int) -> None:
-    problem = parse_descriptor(f"mb5_ic3ih6_oc4_kh3_ph1{epilogue}")[0]
+    kernel = Kernel(parse_descriptor(f"mb5_ic3ih6_oc4_kh3_ph1{epilogue}")[0], "forward")
     with patch.object(reference, "MOST", most):
-        piece = piece_of(problem, "forward", ROOM)
+        piece = piece_of(kernel, ROOM)
     assert piece is not None
-    assert_piece_equals_whole(engine, problem, "forward", piece)
+    assert_piece_equals_whole(engine, kernel, piece)
 
 
 def test_a_small_kernel_is_taken_whole_and_none_is_where_there_is_no_room() -> None:
     problem = parse_descriptor("mb5_ic3ih6_oc9_kh3_ph1")[0]
     for pass_ in PASSES:
-        piece = piece_of(problem, pass_, ROOM)
+        piece = piece_of(Kernel(problem, pass_), ROOM)
         assert piece is not None
         assert piece.shares == [(0, 1, 2, 3, 4)]
         assert piece.memory == 2 * extent(problem.replace(data_type="f64")).total
-        assert piece_of(problem, pass_, 1000) is None
+        assert piece_of(Kernel(problem, pass_), 1000) is None
 
 
 @pytest.mark.parametrize("data_type", ["f32", "f16", "bf16"])
@@ -95,9 +96,9 @@ def test_a_small_kernel_is_taken_whole_and_none_is_where_there_is_no_room() -> N
 def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: str, data_type: str) -> None:
     problem = parse_descriptor("mb16_ic16ih12_oc32_kh3_ph1", data_type=data_type)[0]
     kernel, name = Kernel(problem, pass_, ""), "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"
-    workspace = max(c.workspace for c in engine.enumerate(problem, pass_) if c.algorithm == name)
+    workspace = max(c.workspace for c in engine.enumerate(kernel) if c.algorithm == name)
     undivided = Configuration((MicroConfiguration(16, name, 1.0, workspace),))
-    slices = min(2, most_slices(problem, pass_))
+    slices = min(2, most_slices(kernel))
     divided = Configuration((MicroConfiguration(16 // slices, name, 0.5, workspace),) * slices)
     bench = roomy_bench(engine)
     whole = compare(bench, kernel, undivided, divided)
@@ -110,9 +111,9 @@ def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: 
 
 def test_what_is_not_finite_has_no_error(engine: Engine) -> None:
     problem = parse_descriptor("f16:mb16_ic8ih8_oc8_kh3_ph1")[0]
-    bench = Bench(engine, problem, "forward")
-    bench.memory["x"].fill("f16", problem.x_elements, 60000.0)
-    x, w, y = (bench.memory[name] for name in "xwy")
+    checked = CheckedKernel(engine, Kernel(problem, "forward"))
+    checked.memory["x"].fill("f16", problem.x_elements, 60000.0)
+    x, w, y = (checked.memory[name] for name in "xwy")
     whole = Configuration((MicroConfiguration(16, "IMPLICIT_GEMM", 1.0, 2**24),))
     with patch.object(Tensors, "random", lambda *_: Tensors(x, w, y)):
         assert compare(roomy_bench(engine), Kernel(problem, "forward"), whole, whole).error is None

@@ -19,6 +19,7 @@ from shim_problems import GRAPH_PROBLEM, SHAPES
 from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library, most_slices
+from mucudnn.problems.kernels import Kernel
 
 
 def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
 
 def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
     """Return the algorithms that run a case at this size, engines and legacy algorithms in turns."""
-    candidates = engine.enumerate(problem_of(one).replace(mini_batch=size), one["pass_"])
+    candidates = engine.enumerate(Kernel(problem_of(one), one["pass_"]).at(size))
     return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
 
 
@@ -64,7 +65,7 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
         used.append(sorted({number(pass_, name) for parts in (*mixed, *legacy) for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
     found = run_under_shim(cases, tmp_path, **following(plan))
-    divided = sum(most_slices(problem_of(one), one["pass_"]) > 1 for one in cases)
+    divided = sum(most_slices(Kernel(problem_of(one), one["pass_"])) > 1 for one in cases)
     assert len(cases) > divided > 0.9 * len(cases)
     assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
     check_results(cases, found, used, tmp_path)

@@ -14,6 +14,7 @@ from reference import PASSES
 from shim_cases import ENUMERATORS, algorithms, case, check_results, problem_of, run_alone, run_under_shim
 
 from mucudnn._native import Engine, most_slices
+from mucudnn.problems.kernels import Kernel
 
 HOOKS = re.findall(
     r"^HOOK\((cudnn\w*Convolution\w+)\)",
@@ -40,7 +41,7 @@ def dividing_plan(engine: Engine, path: Path, pass_: str) -> tuple[Path, int]:
     problem = problem_of(case(SMALL, pass_))
     name = algorithms(engine, problem, pass_)[-1]
     parts = [(3, name), (3, name), (1, name)]
-    candidates = engine.enumerate(problem.replace(mini_batch=3), pass_)
+    candidates = engine.enumerate(Kernel(problem, pass_).at(3))
     workspace = next(c.workspace for c in candidates if c.algorithm == name)
     return shim_cases.write_plan(engine, path, {(SMALL, pass_): [parts]}), workspace
 
@@ -97,7 +98,7 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
         used.append(sorted({ENUMERATORS[pass_][name] for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
     found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    divided = sum(most_slices(problem_of(one), one["pass_"]) > 1 for one in cases)
+    divided = sum(most_slices(Kernel(problem_of(one), one["pass_"])) > 1 for one in cases)
     assert len(cases) > divided > 0.9 * len(cases)
     assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
     check_results(cases, found, used, tmp_path)
@@ -109,7 +110,7 @@ def test_a_caller_who_passes_less_than_it_was_told_gets_the_best_that_fits(
     problem = problem_of(case(SMALL, "forward"))
     quick, modest = [(4, "WINOGRAD_NONFUSED"), (3, "WINOGRAD_NONFUSED")], [(7, "GEMM")]
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [quick, modest]})
-    need = next(c.workspace for c in engine.enumerate(problem, "forward") if c.algorithm == "GEMM")
+    need = next(c.workspace for c in engine.enumerate(Kernel(problem, "forward")) if c.algorithm == "GEMM")
     habits = {"habit": "fixed", "algorithm": 0}
     told = case(SMALL, "forward")
     cases = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -82,6 +83,24 @@ def test_a_journal_whose_last_document_is_cut_off_serves_with_the_others(tmp_pat
     again = run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
     assert 0 < measurements(again) <= whole[whole.rindex(MAGIC) :].count("option")
     assert measurements(run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))) == 0
+
+
+def test_a_journals_document_that_would_take_gigabytes_is_one_warning_and_the_others_serve(
+    tmp_path: Path,
+) -> None:
+    cases = [case(SMALL, pass_) for pass_ in PASSES]
+    run_online(tmp_path, *cases)
+    journal = journal_in(tmp_path)
+    whole = journal.read_text()
+    [kernel] = re.findall("^kernel forward .*mb6_.*$", whole, re.MULTILINE)
+    large = kernel.replace("mb6_", "mb65536_") + "\nchoose 1*65536:A:1:0\n" + "option 65536*1:A:1:0\n" * 300
+    journal.write_text(f"{MAGIC}{large}end 1\n" * 2 + whole)
+    again = run_online(tmp_path, *cases, MUCUDNN_LOG="warning")
+    [warning] = again.warnings
+    assert warning.endswith(
+        "are left out: line 4: the plan has 65537 parts up to here, repeats included: it may have 65536"
+    )
+    assert journal.read_text().endswith(whole), "nothing was measured again"
 
 
 def test_the_cache_takes_in_the_journal_and_pruning_empties_it(

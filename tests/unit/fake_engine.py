@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mucudnn._native import Problem, most_slices, most_slices_in_place
+from mucudnn._native import most_slices, most_slices_in_place
+from mucudnn.problems.kernels import Kernel
 
 ALLOC_FAILED = "CUDNN_STATUS_ALLOC_FAILED"
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float16}
@@ -56,14 +57,11 @@ class FakeDivision:
 @dataclass
 class FakeTimer:
     engine: "FakeEngine"
-    problem: Problem
-    pass_: str
+    kernel: Kernel
 
     def measure(self, micro_batch: int, algorithm: str, workspace: int) -> tuple[float, float]:
-        problem, scratch = self.problem.replace(mini_batch=micro_batch), FakeMemory(workspace)
-        times = self.engine.measure(
-            problem, self.pass_, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0
-        )
+        kernel, scratch = self.kernel.at(micro_batch), FakeMemory(workspace)
+        times = self.engine.measure(kernel, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0)
         return statistics.median(times), max(times) - min(times)
 
 
@@ -107,47 +105,49 @@ class FakeEngine:
     def allocate(self, size: int) -> FakeMemory:
         return FakeMemory(size)
 
-    def enumerate(self, problem: Problem, pass_: str) -> FakeEnumeration:
+    def enumerate(self, kernel: Kernel) -> FakeEnumeration:
         self.calls["enumerate"] += 1
+        in_f64 = kernel.problem.data_type == "f64"
         return FakeEnumeration(
             FakeCandidate(
                 name,
-                "CUDNN_STATUS_NOT_SUPPORTED" if problem.data_type == "f64" and not a.in_f64 else a.status,
-                a.workspace(problem.mini_batch),
+                "CUDNN_STATUS_NOT_SUPPORTED" if in_f64 and not a.in_f64 else a.status,
+                a.workspace(kernel.mini_batch),
             )
             for name, a in self.algorithms.items()
         )
 
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> int | None:
-        if parts > most_slices(problem, pass_):
+    def accumulator_size(self, kernel: Kernel, parts: int) -> int | None:
+        if parts > most_slices(kernel):
             return None
-        return problem.w_elements * 6 if parts > most_slices_in_place(problem, pass_) else 0
+        return kernel.problem.w_elements * 6 if parts > most_slices_in_place(kernel) else 0
 
-    def timer(self, problem: Problem, pass_: str, *, workspace: int, memory_cap: int) -> FakeTimer:
-        return FakeTimer(self, problem, pass_)
+    def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> FakeTimer:
+        return FakeTimer(self, kernel)
 
-    def measure(
-        self, problem, pass_, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more
-    ) -> list[float]:
+    def measure(self, kernel, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more) -> list[float]:
         if self.calls["measure"] == self.interrupt_after:
             raise KeyboardInterrupt
         self.calls["measure"] += 1
-        needed = self.algorithms[algorithm].workspace(problem.mini_batch)
+        needed = self.algorithms[algorithm].workspace(kernel.mini_batch)
         assert needed <= (workspace.size if workspace else 0)
-        return [self.algorithms[algorithm].time_ms(problem.mini_batch)] * 3
+        return [self.algorithms[algorithm].time_ms(kernel.mini_batch)] * 3
 
-    def execute(self, problem, pass_, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0, operands=()) -> None:
+    def execute(self, kernel, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0, operands=()) -> None:
+        problem = kernel.problem
         assert sum(size for size, _ in parts) == problem.mini_batch
-        tensors = {"forward": (x, w, y), "backward_data": (y, w, x), "backward_filter": (x, y, w)}[pass_]
+        tensors = {
+            "forward": (x, w, y), "backward_data": (y, w, x), "backward_filter": (x, y, w)
+        }[kernel.pass_]  # fmt: skip
         read = [t.read(problem.data_type, t.size // problem.element_size) for t in tensors[:2]]
         count = tensors[2].size // problem.element_size
         result = np.resize(read[0], count) * np.resize(read[1], count)
         result *= 1 + max(self.algorithms[algorithm].error for _, algorithm in parts)
         tensors[2].write(problem.data_type, result)
 
-    def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> FakeDivision:
+    def prepare(self, kernel: Kernel, parts: Sequence) -> FakeDivision:
         most = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
-        accumulator = self.accumulator_size(problem, pass_, len(parts))
+        accumulator = self.accumulator_size(kernel, len(parts))
         assert accumulator is not None
         return FakeDivision(parts, most + accumulator)
 

@@ -21,7 +21,6 @@ from bench.gpu.summary import write_summary
 from bench.record import Record, append, read
 from bench.ship import ship
 from bench.tables import gpu_tables
-from mucudnn._native import Problem
 from mucudnn.costs.journal import journal_of
 from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError
@@ -76,16 +75,16 @@ class Gpu(FakeEngine):
             raise MemoryError("cudaMalloc: out of memory")
         return Memory(size)
 
-    def enumerate(self, problem: Problem, pass_: str) -> FakeEnumeration:
+    def enumerate(self, kernel: Kernel) -> FakeEnumeration:
         notes = {"eng28_k2=1": "tensor_op"}
-        found = super().enumerate(problem, pass_)
+        found = super().enumerate(kernel)
         return FakeEnumeration(replace(one, notes=notes.get(one.algorithm, "")) for one in found)
 
-    def accumulator_size(self, problem: Problem, pass_: str, parts: int) -> Any:
-        needed = super().accumulator_size(problem, pass_, parts)
+    def accumulator_size(self, kernel: Kernel, parts: int) -> Any:
+        needed = super().accumulator_size(kernel, parts)
         return 0 if needed == 0 else None  # None: cuDNN has no kernel that sums 16-bit slices in fp32
 
-    def prepare(self, problem: Problem, pass_: str, parts: Sequence) -> Any:
+    def prepare(self, kernel: Kernel, parts: Sequence) -> Any:
         needed = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
         return SimpleNamespace(workspace=needed, parts=parts)
 

@@ -121,6 +121,14 @@ def test_what_the_text_leaves_out_comes_from_the_keywords_and_what_it_says_stand
         ("mb1_ic64ih27_oc192", "'kh' is missing"),
         ("mb1_ic64ih27_oc192_kh0", "the kernel height is 0"),
         ("mb1_ic64ih27_oc192_kh-3", "the kernel height is -3"),
+        # Sums and products of these sizes would overflow, which the undefined-behaviour sanitizer reports.
+        (f"mb1_ic64ih27_oc192_kh{-(2**63)}", "the kernel height is -9223372036854775808"),
+        (f"mb1_ic64ih27_oc192_kh3_ph{-(2**63)}", "the padding along height is -9223372036854775808"),
+        (f"mb1_ic64ih{-(2**63)}_oc192_kh3", "the input height is -9223372036854775808"),
+        (
+            f"mb1_ic64ih27_oc192_kh3_dh{-(2**63)}",
+            "the dilation along height, counted from 1, is -9223372036854775807",
+        ),
         ("mb1_ic64ih27_oc192_kh3_ph-1", "the padding along height is -1"),
         ("mb1_ic64ih27_oc192_kh3_sh0", "the stride must be at least 1, not 0"),
         ("mb1_ic64ih2_oc192_kh5", "the output height would be 0 or less"),
@@ -187,6 +195,7 @@ def test_replacing_with_an_impossible_value_is_refused() -> None:
         ({"input": (4,)}, "input has 1 sizes: it must have 2 or 3"),
         ({"kernel": (3, 3, 3)}, "kernel has 3 sizes, the input has 2"),
         ({"stride": 0}, "the stride along height is 0"),
+        ({"kernel": (2**63 - 1, 3), "dilation": 2}, "the kernel height is 9223372036854775807"),
         ({"layout": "chwn"}, "unknown layout 'chwn'"),
         ({"epilogue": "bias"}, r"'bias' is not of the form \+bias\+relu"),
     ],

@@ -1,12 +1,13 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mucudnn._native import Problem
+from mucudnn._native import Problem, most_slices, parse_descriptor, tile_kernel
 from mucudnn.errors import UsageError
-from mucudnn.problems.kernels import Flags, bundled_networks, read_kernels
+from mucudnn.problems.kernels import Flags, Kernel, bundled_networks, read_kernels
 
 FORWARD = ("forward",)
 
@@ -211,3 +212,25 @@ def test_a_binary_file_is_no_list_of_descriptors(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):
         read_kernels(str(file), Flags(), FORWARD)
+
+
+# --- kernels as arguments of the extension ---
+
+PROBLEM = parse_descriptor("mb2_ic3ih8_oc4_kh3_ph1")[0]
+
+
+def test_the_extension_names_an_unknown_pass_of_a_kernel() -> None:
+    with pytest.raises(ValueError, match="unknown pass 'sideways'"):
+        most_slices(Kernel(PROBLEM, "sideways"))
+
+
+@pytest.mark.parametrize("given", [PROBLEM, None, (PROBLEM, "forward"), SimpleNamespace(problem=PROBLEM)])
+def test_an_object_without_problem_and_pass_is_no_kernel(given: object) -> None:
+    with pytest.raises(TypeError, match=r"kernel: mucudnn\.problems\.kernels\.Kernel"):
+        most_slices(given)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_tile_is_a_kernel_of_the_same_pass() -> None:
+    tile = tile_kernel(Kernel(PROBLEM, "backward_data", "conv1", 3), 4)
+    assert isinstance(tile, Kernel)
+    assert (tile.mini_batch, tile.pass_, tile.name, tile.count) == (1, "backward_data", "", 1)

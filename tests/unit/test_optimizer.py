@@ -256,10 +256,10 @@ def test_an_interrupt_keeps_what_was_measured(path: Path) -> None:
 
 def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: Path) -> None:
     class Failing(FakeEngine):
-        def measure(self, problem: Any, pass_: Any, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
+        def measure(self, kernel: Kernel, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
             if algorithm == "HUNGRY":
                 raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
-            return super().measure(problem, pass_, algorithm, *args, **kwargs)
+            return super().measure(kernel, algorithm, *args, **kwargs)
 
     result = run(path, Failing())
     assert all(decision.divided.parts[0].algorithm == "LEAN" for decision in result.decisions)
@@ -280,11 +280,11 @@ def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(pa
                 raise EngineError("cudaMemGetInfo: an illegal memory access was encountered")
             return 2**34
 
-        def measure(self, problem: Any, pass_: Any, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
+        def measure(self, kernel: Kernel, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
             if algorithm == "HUNGRY":
                 self.dead = True
                 raise EngineError("it failed: an illegal memory access was encountered")
-            return super().measure(problem, pass_, algorithm, *args, **kwargs)
+            return super().measure(kernel, algorithm, *args, **kwargs)
 
     with pytest.raises(EngineError, match="cudaMemGetInfo"):
         run(path, Dead())
@@ -296,11 +296,11 @@ def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(pa
 
 def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: Path) -> None:
     class Failing(FakeEngine):
-        def execute(self, problem: Any, pass_: Any, parts: Any, *args: Any, **kwargs: Any) -> None:
+        def execute(self, kernel: Kernel, parts: Any, *args: Any, **kwargs: Any) -> None:
             size, algorithm = parts[0]
-            if algorithm == "BROKEN" or (algorithm == "HUNGRY" and size == problem.mini_batch):
+            if algorithm == "BROKEN" or (algorithm == "HUNGRY" and size == kernel.mini_batch):
                 raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
-            super().execute(problem, pass_, parts, *args, **kwargs)
+            super().execute(kernel, parts, *args, **kwargs)
 
     algorithms = {"BROKEN": FakeAlgorithm(lambda n: 9.0 * n, in_f64=True), **FakeEngine().algorithms}
     measured = to_json(run(path, Failing(algorithms)))["kernels"][0]["measured"]

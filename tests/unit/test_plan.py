@@ -143,3 +143,13 @@ def test_a_plan_of_version_3_is_still_read() -> None:
     forward, gradient = read_plan(Path(__file__).parent.parent / "data" / "plan-3.plan").kernels
     assert forward.tiles == Tiling((Tile(2, "HUNGRY", 0.25, 2**20), Tile(1, "LEAN", 0.125, 0)))
     assert gradient.tiles is None
+
+
+def test_a_notebook_shows_a_plan_as_a_table() -> None:
+    plan = read_plan(Path(__file__).parent.parent / "data" / "plan-3.plan")
+    odd = Plan({"device": "<b>a & b"}, plan.kernels)
+    text = odd._repr_html_()
+    assert "device &lt;b&gt;a &amp; b" in text
+    assert text.count("<tr>") == 1 + len(plan.kernels)
+    assert "<td>tiles of a sample 1*2 HUNGRY + 1*1 LEAN</td><td>3</td><td>1 MiB</td>" in text
+    assert "<td>4*2 HUNGRY</td><td>10</td><td>2 MiB</td>" in text

@@ -18,6 +18,7 @@ from mucudnn._native import (
     parse_plan,
     tile_steps,
 )
+from mucudnn.problems.kernels import Kernel
 
 PROBLEM = Problem(mini_batch=64, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
 WHOLE = [(64, "IMPLICIT_GEMM", 25.5, 0)]
@@ -55,7 +56,7 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         )
         option = [(total, "GEMM", draw(st.floats(0, 1e9)), draw(st.integers(0, 2**62)))]
         pass_ = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
-        tiles = draw(st.sampled_from([[], [(tile_steps(problem, pass_), "GEMM", 1.5, 64)]]))
+        tiles = draw(st.sampled_from([[], [(tile_steps(Kernel(problem, pass_)), "GEMM", 1.5, 64)]]))
         kernels.append((problem, pass_, draw(st.integers(1, 9)), chosen, [option], tiles))
     return draw(
         st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))
@@ -101,6 +102,45 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
 def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
     with pytest.raises(NewerVersionError, match="of version 4, this mucudnn reads up to version 3"):
         parse_plan(TEXT.replace("plan 1", "plan 4"))
+
+
+HUGE = Problem(mini_batch=65536, in_channels=1, out_channels=1, input=(1, 1), kernel=(1, 1))
+SINGLES = f"""\
+mucudnn plan 1
+kernel forward 1 {HUGE}
+choose 1*65536:A:1:0
+"""
+
+
+def test_a_plan_of_a_few_bytes_cannot_take_gigabytes() -> None:
+    text = SINGLES + "option 65536*1:A:1:0\n" * 300 + "end 1\n"
+    with pytest.raises(
+        ValueError,
+        match=r"^line 19: the plan has 1048577 parts up to here, repeats included: it may have 1048576$",
+    ):
+        parse_plan(text)
+
+
+def test_a_document_of_a_journal_cannot_either_and_the_others_are_read() -> None:
+    large = SINGLES + "option 65536*1:A:1:0\n" * 2 + "end 1\n"
+    assert [header for header, *_ in parse_journal(large + TEXT)] == [HEADER]
+
+
+def test_a_plan_that_could_not_be_read_again_is_not_written() -> None:
+    singles = [(1, "A", 1.0, 0)] * 65536
+    with pytest.raises(ValueError, match="the plan has 1114112 parts up to here"):
+        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [])])
+
+
+def test_the_largest_plans_of_real_networks_are_read() -> None:
+    # ResNet-50 has 69 kernels in training, and each a desirable set of 6000 parts at a mini-batch of 1024.
+    problems = [
+        Problem(mini_batch=1024, in_channels=count, out_channels=1, input=(1, 1), kernel=(1, 1))
+        for count in range(1, 70)
+    ]
+    option = [(1, "GEMM", 1.0, 0)] * 1024
+    kernels = [(problem, "forward", 1, option, [option] * 5, []) for problem in problems]
+    assert parse_plan(format_plan({}, kernels))[1][-1][4] == [option] * 5
 
 
 @pytest.mark.parametrize(

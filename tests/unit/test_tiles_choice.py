@@ -46,7 +46,7 @@ def tile_comparisons(cache: Cache) -> int:
 
 
 def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine: Engine) -> None:
-    largest = max(c.workspace for c in engine.enumerate(PROBLEM, "forward"))
+    largest = max(c.workspace for c in engine.enumerate(KERNEL))
     with Cache.in_memory(Path("none")) as cache:
         assert tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest - 1)
         assert not tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest)
@@ -56,13 +56,13 @@ def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine
 def test_the_fastest_tiles_add_up_and_stay_within_the_limit(engine: Engine, pass_: str) -> None:
     found = fastest_tiles(engine, "512KiB", pass_)
     assert found is not None
-    assert found.steps == tile_steps(PROBLEM, pass_)
+    assert found.steps == tile_steps(Kernel(PROBLEM, pass_))
     assert found.workspace <= 512 * 1024
-    assert engine.prepare(PROBLEM, pass_, found.slices, tiles=True).workspace == found.workspace
+    assert engine.prepare(Kernel(PROBLEM, pass_), found.slices, tiles=True).workspace == found.workspace
 
 
 def test_no_tiles_fit_less_than_the_copies_of_the_smallest(engine: Engine) -> None:
-    least = tile_copies(PROBLEM, "forward", 1)
+    least = tile_copies(KERNEL, 1)
     assert fastest_tiles(engine, str(least - 1)) is None
     assert fastest_tiles(engine, str(least)) is not None
 

@@ -1,5 +1,6 @@
-// Tile transforms: tensors to spectra and back, sixteen channels at a time, with one table of functions for
-// each instruction set. The kernels include this file, so it must not contain inline code.
+// The kernels with one table of functions for each instruction set: tile transforms, from tensors to spectra
+// and back, sixteen channels at a time; and depthwise convolutions of lines. The kernels include this file,
+// so it must not contain inline code.
 #pragma once
 
 #include <cstdint>
@@ -53,10 +54,57 @@ struct TileKernels {
   void (*synthesise_filter)(const FilterBlock&, float alpha, float beta);
 };
 
+// A sequence of pixels. Where nothing else is said, it has at most `lanes` channels.
+struct Run {
+  float* data;
+  std::int64_t pixels, channels;
+  std::int64_t channel_stride, pixel_stride;
+};
+
+// Packed pixels have one vector each, `lanes` floats, aligned to 64 bytes. Lanes without a channel are 0.
+//
+// A line of packed pixels, and the line of the filter that multiplies it.
+struct LineFactors {
+  const float* source;
+  const float* filter;
+};
+
+// Position o and tap t read the source at first + o * step + t * tap_step and the filter at filter_first +
+// t * filter_step. They add to the result at result_first + o * result_step.
+struct LineAxis {
+  std::int64_t positions, taps;
+  std::int64_t first, step, tap_step;
+  std::int64_t filter_first, filter_step;
+  std::int64_t result_first, result_step;
+};
+
+// A tap's first pixel of the source, and its sum.
+struct TapGradient {
+  const float* source;
+  float* sum;
+};
+
+struct DepthwiseKernels {
+  std::int64_t lanes;
+
+  // Packs a run of any number of channels. Each vector of them goes to a plane of its own, `plane` floats
+  // apart. The run has lines of `line` pixels, and the packed lines are `pitch` pixels apart.
+  void (*pack)(float* packed, const Run& run, std::int64_t plane, std::int64_t line, std::int64_t pitch);
+  // Writes such a run back. The packed pixels of a plane have no gaps.
+  void (*unpack)(const float* packed, const Run& run, std::int64_t plane, float alpha, float beta);
+
+  // Writes a line of the result: at each position the sum over all factors and all taps of the axis.
+  void (*correlate)(const LineFactors* factors, std::int64_t count, const LineAxis& axis, float* result);
+  // Adds to each tap's sum that of the source's pixels, `step` apart, times those of a line of the gradient.
+  void (*add_gradient)(const TapGradient* taps, std::int64_t count, const float* gradient,
+                       std::int64_t positions, std::int64_t step);
+};
+
 struct Kernels {
   const char* instruction_set;
   TileKernels winograd;  // F(4x4, 3x3): 36 real planes
   TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
+  DepthwiseKernels depthwise;
 };
 
 const Kernels& kernels();  // those of the instruction set in use

@@ -74,13 +74,6 @@ MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
   }
 }
 
-// A sequence of pixels with up to `lanes` channels.
-struct Run {
-  float* data;
-  std::int64_t pixels, channels;
-  std::int64_t channel_stride, pixel_stride;
-};
-
 void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
   for (std::int64_t p = first; p < run.pixels; ++p) {
     Vector v = {};

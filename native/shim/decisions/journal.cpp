@@ -1,7 +1,8 @@
 #include "shim/decisions/journal.hpp"
 
-#include <unistd.h>
+#include <sys/stat.h>
 
+#include <chrono>
 #include <ctime>
 #include <new>
 #include <utility>
@@ -14,14 +15,21 @@ namespace mucudnn::shim {
 namespace {
 
 constexpr std::string_view kKernel = "\nkernel ";
+constexpr std::chrono::seconds kPatience{5};  // others append within milliseconds
 
 }  // namespace
 
 Journal::Journal(std::string path, Identity identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
-  if (path_.empty() || ::access(path_.c_str(), F_OK) != 0) return;
+  struct stat status{};
+  if (path_.empty() || ::lstat(path_.c_str(), &status) != 0) return;
+  if (S_ISLNK(status.st_mode)) {
+    log(LogLevel::warning, "measurements are neither read nor kept: '" + path_ + "' is a symbolic link");
+    path_.clear();
+    return;
+  }
   try {
-    text_ = read_file(path_);
+    text_ = read_file(path_, Links::refused);
   } catch (const std::runtime_error& error) {
     log(LogLevel::warning, std::string("earlier measurements are not known: ") + error.what());
   }
@@ -60,7 +68,10 @@ Journal::Entry& Journal::entry_for(const Kernel& kernel) {
   const std::lock_guard<Journal> lock(*this);
   Entry& entry = entries_[key_of(line)];
   for (const std::string_view document : std::exchange(entry.unread, {})) {
-    if (auto plan = parse_document(document)) take(std::move(*plan), kernel, entry.sizes);
+    std::string damage;
+    if (auto plan = parse_document(document, &damage)) take(std::move(*plan), kernel, entry.sizes);
+    if (!damage.empty() && !std::exchange(is_damaged_, true))
+      log(LogLevel::warning, "earlier measurements in '" + path_ + "' are left out: " + damage);
   }
   return entry;
 }
@@ -92,7 +103,7 @@ void Journal::take(Plan plan, const Kernel& kernel, Sizes& sizes) const {
   }
 }
 
-void Journal::append(const Kernel& kernel, const Sizes& learned) const {
+void Journal::append(const Kernel& kernel, const Sizes& learned) {
   if (path_.empty()) return;
   Plan plan{identity_, {}};
   plan.header["measured_at"] = std::to_string(std::time(nullptr));
@@ -108,9 +119,11 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) const {
   }
   if (plan.kernels.empty()) return;
   try {
-    LockedFile(path_).append(to_text(plan));
+    const auto patience = has_failed_ ? std::chrono::seconds(0) : kPatience;
+    LockedFile(path_, patience).append(to_text(plan));
   } catch (const std::runtime_error& error) {
-    log(LogLevel::warning, std::string("measurements are not kept: ") + error.what());
+    if (!has_failed_.exchange(true))
+      log(LogLevel::warning, std::string("measurements are not kept: ") + error.what());
   }
 }
 

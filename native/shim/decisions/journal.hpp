@@ -2,6 +2,7 @@
 // (core/journal.hpp).
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -36,7 +37,8 @@ class Journal {
   };
 
   // Reads the file at `path`. Only documents whose header has this `identity` are believed. Without a path
-  // nothing is kept. If the file cannot be read, the journal warns and starts empty.
+  // nothing is kept. If the file cannot be read, the journal warns and starts empty. A symbolic link is
+  // neither read nor written, because anyone can put one into a shared folder.
   Journal(std::string path, Identity identity);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -45,9 +47,9 @@ class Journal {
   // Adds to the entry. A size is complete afterwards only if it was complete in both; `learned` says so too.
   void add(Entry& entry, Sizes& learned);
 
-  // Appends to the file, for later processes. Incomplete candidates are left out. Warns if the file cannot be
-  // written.
-  void append(const Kernel& kernel, const Sizes& learned) const;
+  // Appends to the file, for later processes. Incomplete candidates are left out. Warns once if the file
+  // cannot be written. Waits once for another process that has locked it.
+  void append(const Kernel& kernel, const Sizes& learned);
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -67,6 +69,8 @@ class Journal {
   std::string text_;  // the file's content when this process opened it
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
+  bool is_damaged_ = false;              // a document could not be read, and the user was told
+  std::atomic<bool> has_failed_{false};  // the file could not be written, and the user was told
 };
 
 // The key is the identity of the measurements.

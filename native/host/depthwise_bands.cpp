@@ -1,0 +1,93 @@
+#include "host/depthwise_bands.hpp"
+
+namespace mucudnn::host::depthwise {
+namespace {
+
+// A band of this size stays in the second-level cache, with the lines of the tensors that it is made of.
+constexpr std::int64_t kCachedFloats = 96 * 1024;
+
+// In NHWC a thread reads so many channels of a pixel together: memory delivers four successive cache lines
+// more than twice as fast as single ones.
+constexpr std::int64_t kChannelsTogether = 64;
+
+std::vector<Axis> axes_of(const Kernel& kernel, int i) {
+  if (kernel.pass != Pass::backward_data) return {lower_forward(kernel.problem).axes[i]};
+  std::vector<Axis> axes;
+  const std::int64_t residues = std::min(kernel.problem.stride[i], kernel.problem.input[i]);
+  for (std::int64_t residue = 0; residue < residues; ++residue) {
+    Problem::Sizes at{};
+    at[i] = residue;
+    axes.push_back(lower_backward_data(kernel.problem, at).axes[i]);
+  }
+  return axes;
+}
+
+}  // namespace
+
+Bands::Bands(const Kernel& kernel) {
+  const Problem& p = kernel.problem;
+  const bool backward = kernel.pass == Pass::backward_data;
+  lanes = transforms::kernels().depthwise.lanes;
+  blocks = ceil_div(p.groups, lanes);
+  blocks_at_once = p.layout == Layout::nhwc ? std::min(blocks, kChannelsTogether / lanes) : 1;
+  multiplier = p.out_channels / p.groups;
+  source = {p.layout, p.groups, 1, p.input};
+  result = {p.layout, p.groups, multiplier, p.output};
+  if (backward) std::swap(source, result);
+  taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  line_taps = p.kernel[2];
+  mini_batch_ = p.mini_batch;
+  converts_ = p.data_type != DataType::f32;
+
+  left = 0;
+  std::int64_t end = source.size[2];
+  for (int i = 0; i < 3; ++i) axes_[i] = axes_of(kernel, i);
+  for (const Axis& a : axes_[2]) {
+    widths.push_back({a.positions, a.taps, a.first, a.step, a.tap_step, a.filter_first, a.filter_step,
+                      a.result_first, a.result_step});
+    if (a.taps == 0) continue;
+    const std::int64_t last = (a.positions - 1) * a.step, last_tap = (a.taps - 1) * a.tap_step;
+    left = std::max(left, -(a.first + std::min<std::int64_t>(0, last_tap)));
+    end = std::max(end, a.first + last + std::max<std::int64_t>(0, last_tap) + 1);
+  }
+  pitch = left + end;
+  slices = 0;
+  for (const Axis& a : axes_[0]) slices = std::max(slices, a.taps);
+
+  set_rows(result.size[1]);
+  while (rows > 1 && floats() > kCachedFloats) set_rows(ceil_div(rows, 2));
+}
+
+bool Bands::fit() const {
+  return filter_floats() <= kSharedFloats && pitch * lanes <= kBandFloats && floats() <= kBandFloats;
+}
+
+Range Bands::rows_read(Range of_result) const {
+  const auto residues = static_cast<std::int64_t>(axes_[1].size());
+  Range read{source.size[1], 0};
+  for (std::int64_t row = of_result.begin; row < std::min(of_result.end, of_result.begin + residues); ++row) {
+    const Axis& a = axes_[1][row % residues];
+    if (a.taps == 0) continue;
+    const std::int64_t first = row / residues, last = first + (of_result.end - 1 - row) / residues;
+    const std::int64_t last_tap = (a.taps - 1) * a.tap_step;
+    read.begin = std::min(read.begin, a.source_at(first, 0) + std::min<std::int64_t>(0, last_tap));
+    read.end = std::max(read.end, a.source_at(last, 0) + std::max<std::int64_t>(0, last_tap) + 1);
+  }
+  read = {std::max<std::int64_t>(0, read.begin), std::min(source.size[1], read.end)};
+  return {read.begin, std::max(read.begin, read.end)};
+}
+
+std::int64_t Bands::converted_floats() const {
+  return converts_ ? std::max({source_rows * source.size[2], rows * result.size[2], taps}) * lanes : 0;
+}
+
+void Bands::set_rows(std::int64_t most) {
+  parts_ = ceil_div(result.size[1], most);
+  rows = ceil_div(result.size[1], parts_);
+  source_rows = 0;
+  for (std::int64_t part = 0; part < parts_; ++part) {
+    source_rows = std::max(source_rows, rows_read((*this)[part].rows).size());
+  }
+}
+
+}  // namespace mucudnn::host::depthwise
