@@ -1,11 +1,20 @@
 """Files that commands and functions write for their users."""
 
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from mucudnn.errors import MucudnnError
+
+# Control characters except the end of a line, and characters that turn the direction of writing.
+_UNPRINTABLE = re.compile("[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return a text whose control characters are spelled, because a terminal would obey them."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from mucudnn.errors import UsageError
 
 _UNITS = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
+_MOST_DIGITS = 100
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
@@ -19,6 +20,8 @@ def parse_size(text: str) -> int:
         raise UsageError(
             f"'{text}' is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
         )
+    if len(match[1]) > _MOST_DIGITS:
+        raise UsageError(f"the size '{text[:20]}…' is too large: it must be below 2^63 bytes")
     size = int(Fraction(match[1]) * 1024 ** _UNITS[match[2]])
     if size >= 2**63:
         raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")
@@ -28,6 +31,14 @@ def parse_size(text: str) -> int:
 def parse_limit(text: str) -> int | None:
     """Return the bytes that a text gives, or None for `none`, which is no limit. Raises UsageError."""
     return None if text.strip() == "none" else parse_size(text)
+
+
+def doubt_limit(given: int | str | None) -> str | None:
+    """Return a sentence about a limit that was probably meant in larger units; None for any other."""
+    text = str(given).strip()
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 0 < int(text) < 4096:
+        return None
+    return f"the limit is {text} bytes: write {text}MiB if you meant that"
 
 
 def format_size(size: int | None) -> str:

@@ -20,6 +20,7 @@ from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
 from mucudnn.plans.tiles import better_tiles
+from mucudnn.plans.verify import foreign
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import (
     Shape,
@@ -31,7 +32,7 @@ from mucudnn.problems.shapes import (
     shapes_of,
     whole_number,
 )
-from mucudnn.sizes import format_size, parse_limit
+from mucudnn.sizes import doubt_limit, format_size, parse_limit
 from mucudnn.solver import Configuration, Tiling
 
 PlanOrPath = Plan | AnyPath
@@ -197,12 +198,18 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
     device = device_named(call.device, call.threads)
-    planned = None if plan is None else known_plan(plan).find(kernel)
+    if doubt := doubt_limit(call.workspace):
+        LogListener().message(f"Warning: {doubt}")
+    known = Plan() if plan is None else known_plan(plan)
+    planned = known.find(kernel)
     if planned is not None:
+        elsewhere = foreign(known, device.engine, ("engine", "device", "library"))
+        if elsewhere:
+            raise UsageError(f"the plan cannot be followed here: {'; '.join(elsewhere)}")
         limit = None if call.workspace is None else limit_of(call.workspace)
         configuration = _choose_planned(planned, limit)
     elif plan is not None and only_plan:
-        raise _make_missing_error(known_plan(plan), kernel)
+        raise _make_missing_error(known, kernel)
     else:
         configuration = _decide(device.engine, kernel, limit_of(call.workspace))
     tiles = isinstance(configuration, Tiling)
@@ -217,10 +224,29 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
             if plan
             else str(error)
         ) from None
+    if planned is not None:
+        _check_workspace(division.workspace, configuration.workspace, limit, known)
     if _logger.isEnabledFor(logging.INFO):
         size, kind = format_size(division.workspace), "tiles of each sample " if tiles else ""
         _logger.info("%s of %s: %s%s, %s of workspace", call.pass_, problem, kind, configuration, size)
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
+
+
+def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) -> None:
+    """Raise UsageError if a planned division needs more workspace than the limit, or than its plan states.
+
+    A plan without a header was made by hand, and may state no workspaces.
+    """
+    if limit is not None and needed > limit:
+        allowed = f"the limit is {format_size(limit)}"
+    elif plan.header and needed > stated:
+        allowed = f"the plan states {format_size(stated)}"
+    else:
+        return
+    raise UsageError(
+        f"the plan cannot be followed: its choice needs {format_size(needed)} of workspace, but {allowed}; "
+        "make the plan again"
+    )
 
 
 def _decide(engine: Engine, kernel: Kernel, limit: int | None) -> Configuration | Tiling:

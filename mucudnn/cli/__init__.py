@@ -12,14 +12,17 @@ from typing import NoReturn
 from mucudnn import __version__
 from mucudnn._native import EngineError
 from mucudnn.errors import MucudnnError
+from mucudnn.output import printable
 from mucudnn.settings import SETTINGS
+
+_LONGEST = 2000  # the most characters of an error
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
 
 
 COMMANDS = ("optimize", "benchmark", "run", "record", "doctor", "cache", "plan", "report", "sweep")
@@ -64,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.run(arguments)
         print(end="", flush=True)  # so that a full disk is an error here, and not when Python ends
     except MucudnnError as error:
-        print(f"mucudnn: {error}", file=sys.stderr)
+        print(f"mucudnn: {_short(str(error))}", file=sys.stderr)
         return error.exit_code
     except EngineError as error:
-        print(f"mucudnn: {error}", file=sys.stderr)
+        print(f"mucudnn: {_short(str(error))}", file=sys.stderr)
         return 1
     except MemoryError as error:
         print(f"mucudnn: out of memory: {error}", file=sys.stderr)
@@ -85,6 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return 1
     return 0
+
+
+def _short(message: str) -> str:
+    """Return a message without control characters, cut in the middle if a value makes it very long."""
+    text = printable(message)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
 
 
 def _discard_output() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import Terminal, show, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
@@ -64,6 +64,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write to this file instead of the standard output",
     )
+    outputs.add_force(exporting)
     importing = declare("import", _import, "take in what export wrote", _WINS)
     importing.add_argument(
         "file", type=options.checked(options.path), metavar="FILE", help="a file that export wrote"
@@ -123,6 +124,8 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
+    if arguments.output:
+        outputs.check(arguments.output, outputs.ROWS, force=arguments.force)
     with Cache.read_only(path, Terminal()) as cache:
         lines = format_rows(cache.rows())
         if not arguments.output:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mucudnn._native import EngineError
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import show
 from mucudnn.drop_in import doctor
 from mucudnn.drop_in.elf import NotElfError
@@ -40,11 +40,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write how cuDNN describes the current GPU, for `mucudnn benchmark --device-properties`",
     )
+    outputs.add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the findings. Raises MucudnnError if one says that something does not work."""
     if arguments.write_device_properties is not None:
+        outputs.check(arguments.write_device_properties, outputs.DEVICE, force=arguments.force)
         _write_device_properties(arguments.write_device_properties)
         return
     findings = [doctor.prove()]

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.cli.terminal import Terminal, opened_cache
 from mucudnn.costs.cache import Cache
@@ -36,11 +36,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="PLAN",
         help="write the choices, with each kernel's desirable set, to this plan file",
     )
+    outputs.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and print the result as a table or as JSON."""
+    if arguments.output:
+        outputs.check(arguments.output, outputs.PLAN, force=arguments.force)
     result = _replay(arguments) if arguments.replay else _optimize(arguments)
     if arguments.output:
         write_plan(to_plan(result), arguments.output)

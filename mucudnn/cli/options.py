@@ -155,6 +155,8 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     """Return the limits that the decision flags give."""
     if arguments.total_workspace is not None:
         return Limits(total=arguments.total_workspace, exact=arguments.exact)
+    if arguments.exact:
+        raise UsageError("--exact is about the division of a total: give --total-workspace, too")
     return Limits(workspace=workspace_of(arguments))
 
 

@@ -8,7 +8,7 @@ from mucudnn.cli.terminal import Terminal, show, table
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
-from mucudnn.plans.text import micro_batches, milliseconds
+from mucudnn.plans.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.verify import foreign, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -53,7 +53,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     comparing = actions.add_parser(
         "diff",
         help="print the differences of two plans",
-        description="Print the differences of two plans. The exit code is 1 if there are any.",
+        description="Print the differences of two plans: in their headers, and in the chosen micro-batches, "
+        "algorithms, workspaces and tiles. The exit code is 1 if there are any.",
+    )
+    comparing.add_argument(
+        "--times", action="store_true", help="compare measured times and the desirable sets, too"
     )
     for name in ("old", "new"):
         comparing.add_argument(name, type=options.checked(options.path), metavar=name.upper())
@@ -111,6 +115,7 @@ def _verify(arguments: argparse.Namespace) -> None:
         rows.add_column(name, overflow="fold")
     for name in ("plan's ms", "ms now"):
         rows.add_column(name, justify="right", no_wrap=True)
+    rows.add_column("", no_wrap=True)
     for check in checks:
         chosen = check.kernel.chosen
         rows.add_row(
@@ -118,6 +123,7 @@ def _verify(arguments: argparse.Namespace) -> None:
             micro_batches(chosen),
             milliseconds(chosen.time_ms),
             milliseconds(check.time_ms),
+            "" if check.slower is None else f"{ratio(check.slower)} slower",
         )
     show(rows, "")
     for check in checks:
@@ -153,7 +159,7 @@ def _diff(arguments: argparse.Namespace) -> None:
     headers = [
         f"{key}: {old.header.get(key, '–')} → {new.header.get(key, '–')}"
         for key in dict.fromkeys([*old.header, *new.header])
-        if old.header.get(key) != new.header.get(key)
+        if old.header.get(key) != new.header.get(key) and (arguments.times or key != "measured_at")
     ]
     before, after = _index_by_kernel(old), _index_by_kernel(new)
     rows = table()
@@ -162,9 +168,10 @@ def _diff(arguments: argparse.Namespace) -> None:
     changed = 0
     for key in dict.fromkeys([*before, *after]):
         was, is_ = before.get(key), after.get(key)
-        if _compared_fields(was) != _compared_fields(is_):
+        if _compared_fields(was, times=arguments.times) != _compared_fields(is_, times=arguments.times):
             changed += 1
-            rows.add_row(_format_name(was or is_), _format_choice(was), _format_choice(is_))
+            cells = (_format_choice(kernel, others=arguments.times) for kernel in (was, is_))
+            rows.add_row(_format_name(was or is_), *cells)
     if not headers and not changed:
         show("The choices are the same.")
         return
@@ -186,11 +193,14 @@ def _format_name(kernel: PlanKernel | None) -> str:
     return f"{kernel.pass_} {short_text(kernel.problem)}" + (f" ×{kernel.count}" if kernel.count > 1 else "")
 
 
-def _compared_fields(kernel: PlanKernel | None) -> object:
-    return kernel and (kernel.chosen, kernel.tiles, kernel.count)
+def _compared_fields(kernel: PlanKernel | None, *, times: bool) -> object:
+    if kernel is None or times:
+        return kernel
+    parts = [*kernel.chosen.parts, None, *(kernel.tiles.parts if kernel.tiles else ())]
+    return kernel.count, [part and (part.size, part.algorithm, part.workspace) for part in parts]
 
 
-def _format_choice(kernel: PlanKernel | None) -> str:
+def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
     if kernel is None:
         return "–"
     lines = [
@@ -199,4 +209,6 @@ def _format_choice(kernel: PlanKernel | None) -> str:
     ]
     if kernel.tiles is not None:
         lines.append(f"in tiles of a sample {micro_batches(kernel.tiles, ' + ')}")
+    if others:
+        lines.append(f"of {len(kernel.desirable)} in the desirable set")
     return "\n".join(lines)

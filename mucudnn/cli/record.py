@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from mucudnn import settings
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.run import add_command, become
 
 HELP = "write down the convolutions that a program makes"
@@ -25,6 +25,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"add to this file (default: MUCUDNN_RECORD, else {DEFAULT})",
     )
+    outputs.add_force(parser)
     add_command(parser)
 
 
@@ -35,5 +36,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     file = (arguments.output or Path(settings.RECORD.read() or DEFAULT)).absolute()
+    outputs.check(file, outputs.CONVOLUTIONS, force=arguments.force)
     print(f"Recording into {file}\nNext: mucudnn optimize {file} --passes all", file=sys.stderr, flush=True)
     return {settings.RECORD.variable: str(file), settings.MODE.variable: "record"}

@@ -4,7 +4,7 @@ import argparse
 from datetime import date
 from pathlib import Path
 
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import Terminal, opened_cache, show
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.table import CostTable
@@ -37,11 +37,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("svg", "png"), default="svg", help="format of the plots' files (default: svg)"
     )
+    outputs.add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and write the page and the plots."""
     check_installed()
+    outputs.check(Path(arguments.output), outputs.PAGE, force=arguments.force)
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     limits = options.limits_of(arguments)
     if arguments.replay:

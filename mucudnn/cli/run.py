@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,7 +17,7 @@ from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unk
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
 from mucudnn.plans.plan import read_plan
-from mucudnn.sizes import parse_limit
+from mucudnn.sizes import doubt_limit, parse_limit
 
 HELP = "run a program with mucudnn in front of its cuDNN"
 DESCRIPTION = (
@@ -63,6 +64,8 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     variables = {}
     if arguments.workspace is not UNSET:
         size = arguments.workspace
+        if doubt := doubt_limit(size):
+            print(f"Warning: {doubt}", file=sys.stderr, flush=True)
         variables[settings.WORKSPACE_LIMIT.variable] = "none" if size is None else str(size)
     if arguments.plan:
         read_plan(arguments.plan)  # an error now is better than a warning later

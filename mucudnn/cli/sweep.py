@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.costs.records import Machine
 from mucudnn.errors import UsageError
@@ -40,6 +40,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=options.checked(_parse_plot_path), metavar="FILE", help="draw it into a .svg or .png"
     )
+    outputs.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, print the sweeps as tables or as JSON, and draw them."""
     if arguments.plot:
         check_installed()
+        outputs.check(arguments.plot, outputs.PLOT, force=arguments.force)
     kernels = options.kernels_of(arguments)
     policy = "power_of_two" if "sizes" in arguments else options.policy_of(arguments)
     sizes = arguments.sizes if "sizes" in arguments else None

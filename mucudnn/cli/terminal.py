@@ -3,14 +3,17 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener, ProgressBar
+from mucudnn.output import printable
 
 WIDTH = 100  # columns of the widest table, and of output that goes to no terminal
 
@@ -20,7 +23,7 @@ class Terminal(ProgressBar):
 
     def message(self, text: str) -> None:
         """Print one line on stderr."""
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -38,9 +41,25 @@ def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
             raise InterruptedByUserError(f"interrupted: {kept}") from None
 
 
+class _PlainTable(Table):
+    """A table of plain text: rich would obey square brackets in it, and the terminal escape sequences."""
+
+    def add_column(self, header: Any = "", *rest: Any, **options: Any) -> None:
+        """Add a column under a plain header."""
+        super().add_column(_plain(header), *rest, **options)
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of plain cells."""
+        super().add_row(*map(_plain, cells), **options)
+
+
+def _plain(cell: Any) -> Any:
+    return Text(printable(cell)) if isinstance(cell, str) else cell
+
+
 def table(gap: int = 2) -> Table:
     """Return an empty table in the style of all commands, with `gap` spaces between the columns."""
-    return Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
+    return _PlainTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
 
 
 def stdout() -> Console:
@@ -56,4 +75,4 @@ def show(*items: Table | str) -> None:
         if isinstance(item, Table):
             console.print(item)
         else:
-            console.print(item, markup=False, soft_wrap=True)
+            console.print(printable(item), markup=False, soft_wrap=True)

@@ -161,6 +161,8 @@ def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = Fal
 def _is_cache(path: Path) -> bool:
     """Return False for no file or an empty one. Raise MucudnnError for a file that is no cache."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # such as a pipe, which would block
+            raise MucudnnError(f"{path} is not a mucudnn cache: it is no regular file")
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError:

@@ -122,8 +122,8 @@ class CacheRows:
             return work()
         except (sqlite3.DatabaseError, ValueError, UnwritableError) as error:
             failure = self._explain(error)
-        if self._in_transaction:
-            raise failure
+            if self._in_transaction or isinstance(error, sqlite3.ProgrammingError):
+                raise failure from None
         if isinstance(failure, DamagedError) and self._replace_file():
             try:
                 return work()

@@ -181,7 +181,16 @@ def _is_privileged(path: Path) -> bool:
 
 
 def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
-    """Ask the loader, which lists the libraries that it would load without starting the program."""
+    """Ask the loader, which lists the libraries that it would load without starting the program.
+
+    Only the system's loader is run: the program, which may be of a stranger, can name any file as its own.
+    """
+    if elf.interpreter is not None and os.path.realpath(elf.interpreter) not in _system_loaders():
+        text = f"asks for the loader {elf.interpreter}, which is not the system's: it was not run"
+        return Finding(subject, None, f"linked against {SONAME}; {text}")
+    if elf.auditors:
+        text = f"brings the auditor {elf.auditors[0]} along, which the loader would run: it was not asked"
+        return Finding(subject, None, f"linked against {SONAME}; {text}")
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     without = _ask_loader(path, elf, plain)
     under = _ask_loader(path, elf, preloading(shim_path(), dict(os.environ)))
@@ -195,13 +204,22 @@ def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
     return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
 
 
+def _system_loaders() -> set[str]:
+    """Return the paths of the loader that runs this Python, and of the one at the usual place."""
+    ours = read_elf(Path(sys.executable).resolve())
+    usual = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+    return {os.path.realpath(path) for path in (ours.interpreter, usual.get(ours.machine)) if path}
+
+
 def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
     """Return the path of the libcudnn.so.9 that the loader takes for a file; None if it finds none."""
-    loader = elf.interpreter or read_elf(Path(sys.executable)).interpreter
+    loader = elf.interpreter or read_elf(Path(sys.executable).resolve()).interpreter
     if loader is None:
         return None
     # Unlike --list, this variable lets the loader go on after a missing library.
-    answer = run_child([loader, str(path.resolve())], {**environment, "LD_TRACE_LOADED_OBJECTS": "1"})
+    # LD_WARN would make it relocate, which runs functions of the libraries.
+    traced = {name: value for name, value in environment.items() if name != "LD_WARN"}
+    answer = run_child([loader, str(path.resolve())], {**traced, "LD_TRACE_LOADED_OBJECTS": "1"})
     listed = re.search(
         rf"^\s*(?:{re.escape(SONAME)} => )?(/.*{re.escape(SONAME)}) \(", answer.stdout, re.MULTILINE
     )

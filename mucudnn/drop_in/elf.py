@@ -11,6 +11,7 @@ from mucudnn.errors import MucudnnError
 
 _SHT_DYNAMIC, _SHT_DYNSYM = 6, 11
 _DT_NEEDED, _DT_SONAME = 1, 14
+_DT_AUDIT, _DT_DEPAUDIT = 0x6FFFFEFC, 0x6FFFFEFB
 _PT_INTERP = 3
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
@@ -28,6 +29,7 @@ class Elf:
     soname: str | None
     needed: tuple[str, ...]
     exports: frozenset[str]
+    auditors: tuple[str, ...] = ()  # libraries that the loader runs before it loads the others
 
 
 def read_elf(path: Path) -> Elf:
@@ -74,7 +76,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
         strings = headers[link][4]
         if kind == _SHT_DYNAMIC:
             for tag, value in struct.iter_unpack("<QQ", data[offset : offset + size]):
-                if tag in (_DT_NEEDED, _DT_SONAME):
+                if tag in (_DT_NEEDED, _DT_SONAME, _DT_AUDIT, _DT_DEPAUDIT):
                     tags.append((tag, _read_string(data, strings + value)))
         else:
             for name, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + size]):
@@ -87,6 +89,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
         soname=next((text for tag, text in tags if tag == _DT_SONAME), None),
         needed=tuple(text for tag, text in tags if tag == _DT_NEEDED),
         exports=frozenset(exports),
+        auditors=tuple(text for tag, text in tags if tag in (_DT_AUDIT, _DT_DEPAUDIT)),
     )
 
 

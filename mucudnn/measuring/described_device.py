@@ -35,7 +35,7 @@ def read_properties(source: str) -> str:
         )
     names = ", ".join(bundled_devices())
     try:
-        return Path(source).read_text("utf-8")
+        return Path(source).read_text("utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"'{source}' is neither a file nor one of the described devices: {names}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -48,7 +48,7 @@ def described_device(properties: str) -> str:
         values = json.loads(properties)
         name, version = str(values["deviceName"]), int(values["deviceVer"])
         processors = int(values["multiProcessorCount"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"the text does not describe a device: {error!r}; `mucudnn doctor --write-device-properties` "
             "writes such a text"

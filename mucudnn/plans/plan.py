@@ -141,11 +141,17 @@ def read_plan(path: AnyPath) -> Plan:
     """
     path = path_of(path)
     try:
-        return Plan.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if text.startswith("\ufeff"):
+            raise MucudnnError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
+        return Plan.parse(text)
     except OSError as error:
         raise MucudnnError(f"the plan {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise MucudnnError(f"{path} is not a plan: it is not text") from None
+    except UnicodeDecodeError as error:
+        ended = error.reason == "unexpected end of data"
+        raise MucudnnError(
+            f"{path} is cut short" if ended else f"{path} is not a plan: it is not text"
+        ) from None
     except NewerVersionError as error:
         raise NewerFileError(f"{path}: {error}") from None
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The check that a plan still holds on this machine: machine, algorithms, workspaces and times."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mucudnn._native import Engine, refusal_of_slices, tile_copies, tile_kernel
@@ -36,14 +36,16 @@ class KernelCheck:
         return factor if factor > _SLOWER else None
 
 
-def foreign(plan: Plan, engine: Engine) -> list[str]:
-    """Return a sentence for each difference between this machine and the plan's."""
+def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "library", "threads")) -> list[str]:
+    """Return a sentence for each of these values in which this machine and the plan's differ.
+
+    A value that the plan's header lacks is no difference.
+    """
     machine = machine_of(engine)
-    now = {"device": machine.device, "library": machine.library, "threads": str(machine.threads)}
     return [
         f"the plan's {name} is '{plan.header[name]}', this one is '{value}'"
-        for name, value in now.items()
-        if plan.header.get(name, value) != value
+        for name in names
+        if plan.header.get(name, value := str(getattr(machine, name))) != value
     ]
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.errors import UsageError
+from mucudnn.errors import UsageError, shown
 from mucudnn.problems.descriptor import short_text
 
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -85,17 +85,26 @@ def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]
     if source in bundled_networks():
         text = (resources.files("mucudnn.problems") / "networks" / f"{source}.txt").read_text("utf-8")
         return _read_text(text, source, flags)
-    if Path(source).is_file():
+    if _is_file(source):
         try:
-            return _read_text(Path(source).read_text("utf-8"), source, flags)
+            return _read_text(Path(source).read_text("utf-8-sig"), source, flags)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{source} cannot be read as a list of descriptors: {error}") from None
+    if not source.isprintable():
+        raise UsageError(f"{shown(source)} is not text: give a network, a file or a descriptor")
     if re.search(r"[io]c-?\d|[ik][dh]-?\d", source):
         try:
             return [_read_descriptor(source, flags)]
         except ValueError as error:
             raise UsageError(f"'{source}': {error}") from None
     raise UsageError(_explain_unknown(source))
+
+
+def _is_file(source: str) -> bool:
+    try:
+        return Path(source).is_file()
+    except OSError:  # such as a name that is too long: it is a descriptor then, or a mistake
+        return False
 
 
 def _read_text(text: str, source: str, flags: Flags) -> list[tuple[Problem, str, int]]:
@@ -126,8 +135,9 @@ def _read_descriptor(text: str, flags: Flags) -> tuple[Problem, str, int]:
 
 
 def _explain_unknown(source: str) -> str:
-    if source and Path(source).is_dir():
-        return f"'{source}' is a folder: give a network, a file or a descriptor"
+    if source and len(source) < 256 and Path(source).exists():
+        kind = "a folder" if Path(source).is_dir() else "a device or a pipe"
+        return f"'{source}' is {kind}: give a network, a file or a descriptor"
     if Path(source).suffix or Path(source).name != source:
         return f"there is no file '{source}'"
     names = bundled_networks()

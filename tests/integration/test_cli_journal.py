@@ -17,6 +17,7 @@ from mucudnn._native import Engine, format_plan, parse_descriptor
 from mucudnn.cli import main
 from mucudnn.costs import journal
 from mucudnn.costs.cache import Cache
+from mucudnn.problems.kernels import Kernel
 
 PROBLEM = parse_descriptor("mb4_ic8ih14_oc8_kh3_ph1")[0]
 Capture = pytest.CaptureFixture[str]
@@ -27,7 +28,7 @@ def document(engine: Engine, **header: str) -> str:
     rows = []
     for size in (1, 2, 4):
         at = PROBLEM.replace(mini_batch=size)
-        ran = [c for c in engine.enumerate(at, "forward") if c.status == "CUDNN_STATUS_SUCCESS"]
+        ran = [c for c in engine.enumerate(Kernel(at, "forward")) if c.status == "CUDNN_STATUS_SUCCESS"]
         options = [[(size, c.algorithm, float(size), c.workspace)] for c in ran]
         rows.append((at, "forward", 1, options[0], options, []))
     names = {"threads": "1", "measured_at": str(int(time.time()))}

@@ -44,6 +44,61 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(
     assert part in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("optimize", "mb2_ic4ih8_oc4_kh3", "--output"), "plan"),
+        (("report", "mb2_ic4ih8_oc4_kh3", "--output"), "page of mucudnn report"),
+        (("sweep", "mb2_ic4ih8_oc4_kh3", "--plot"), "plot"),
+        (("cache", "export", "--output"), "export of a cache"),
+        (("doctor", "--write-device-properties"), "description of a device"),
+        (("record", "--output"), "list of convolutions"),
+    ],
+)
+@pytest.mark.parametrize(
+    "content", [b"#!/bin/sh\necho hello\n", b"SQLite format 3\0" + bytes(84)], ids=["script", "cache"]
+)
+def test_a_file_of_another_kind_is_not_written_over(
+    arguments: tuple[str, ...],
+    kind: str,
+    content: bytes,
+    cache_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = cache_path.with_name("file.svg")
+    file.write_bytes(content)
+    program = ("--", "true") if arguments[0] == "record" else ()
+    assert main([*arguments, str(file), *program]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"mucudnn: '{file}' exists and is no {kind}: give another name, or --force to write over it"
+    )
+    assert file.read_bytes() == content
+    assert not cache_path.exists()  # nothing was measured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("optimize", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output"), "a.plan"),
+        (("report", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output"), "a.html"),
+        (("sweep", "mb2_ic4ih8_oc4_kh3", "--plot"), "a.svg"),
+        (("sweep", "mb2_ic4ih8_oc4_kh3", "--plot"), "a.png"),
+        (("cache", "export", "--output"), "a.jsonl"),
+    ],
+)
+def test_a_file_of_the_same_kind_is_replaced_and_force_replaces_any(
+    arguments: tuple[str, ...], name: str, cache_path: Path
+) -> None:
+    file = cache_path.with_name(name)
+    assert main(["optimize", "mb2_ic4ih8_oc4_kh3", "--no-run"]) == 0
+    file.write_bytes(b"#!/bin/sh\n")
+    assert main([*arguments, str(file), "--force"]) == 0
+    assert main([*arguments, str(file)]) == 0
+    file.write_bytes(b"")
+    assert main([*arguments, str(file)]) == 0
+
+
 def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,58 @@ def test_a_choice_that_takes_longer_holds_and_is_counted(plan_path: Path, capsys
     plan = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1e-9, 0))
     write_plan(plan, plan_path)
     assert main(["plan", "verify", str(plan_path)]) == 0
-    assert "1 of 1 kernels hold. 1 took longer than planned." in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 of 1 kernels hold. 1 took longer than planned." in lines[-1]
+    (row,) = [line for line in lines if "4×4 IMPLICIT_GEMM" in line or "1×4 IMPLICIT_GEMM" in line]
+    assert row.rstrip().endswith("× slower")
+
+
+def test_a_choice_that_takes_as_long_as_planned_is_not_marked(plan_path: Path, capsys: Capture) -> None:
+    write_plan(with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1e9, 0)), plan_path)
+    assert main(["plan", "verify", str(plan_path)]) == 0
+    assert "slower" not in capsys.readouterr().out
+
+
+def measured_again(plan: Plan) -> Plan:
+    """Return a plan with the same choices, whose times differ in every part."""
+
+    def again(configuration: Configuration) -> Configuration:
+        return Configuration(tuple(replace(part, time_ms=1.5 * part.time_ms) for part in configuration.parts))
+
+    kernels = (
+        replace(k, chosen=again(k.chosen), desirable=tuple(map(again, k.desirable))) for k in plan.kernels
+    )
+    return replace(plan, kernels=tuple(kernels))
+
+
+def test_times_that_were_measured_again_are_no_difference_unless_asked_for(
+    plan_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    other = tmp_path / "other.plan"
+    write_plan(measured_again(read_plan(plan_path)), other)
+    assert main(["plan", "diff", str(plan_path), str(other)]) == 0
+    assert capsys.readouterr().out == "The choices are the same.\n"
+    assert main(["plan", "diff", "--times", str(plan_path), str(other)]) == 1
+    captured = capsys.readouterr()
+    assert "forward mb4_ic8ih14_oc8_kh3_ph1" in captured.out
+    assert "differ in 1 kernel and 0 lines of the header" in captured.err
+
+
+def test_another_desirable_set_is_a_difference_only_with_times(plan_path: Path, tmp_path: Path) -> None:
+    other, plan = tmp_path / "other.plan", read_plan(plan_path)
+    (kernel,) = plan.kernels
+    write_plan(replace(plan, kernels=(replace(kernel, desirable=(kernel.chosen,)),)), other)
+    assert main(["plan", "diff", str(plan_path), str(other)]) == 0
+    assert main(["plan", "diff", "--times", str(plan_path), str(other)]) == 1
+
+
+def test_the_same_algorithms_with_another_workspace_are_another_choice(
+    plan_path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.plan"
+    write_plan(with_choice(read_plan(plan_path), MicroConfiguration(4, "GEMM", 1.0, 2048)), plan_path)
+    write_plan(with_choice(read_plan(plan_path), MicroConfiguration(4, "GEMM", 1.0, 4096)), other)
+    assert main(["plan", "diff", str(plan_path), str(other)]) == 1
 
 
 def test_equal_plans_have_no_difference(plan_path: Path, capsys: Capture) -> None:

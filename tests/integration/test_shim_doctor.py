@@ -85,6 +85,35 @@ def test_another_library_that_is_missing_does_not_matter(
     assert examine(path).works is True
 
 
+def test_a_loader_that_the_program_brings_along_is_not_run(tmp_path: Path) -> None:
+    loader, trace = tmp_path / "loader", tmp_path / "trace"
+    source = tmp_path / "loader.c"
+    source.write_text(f'#include <fcntl.h>\nint main(void) {{ return creat("{trace}", 0644) < 0; }}\n')
+    compile_c("-static", source, "-o", loader)
+    path = program(tmp_path, CALL, SHIM, f"-Wl,--dynamic-linker={loader}")
+    finding = examine(path)
+    assert not trace.exists()
+    assert finding.works is None
+    assert f"asks for the loader {loader}, which is not the system's: it was not run" in finding.text
+
+
+def test_an_auditor_that_the_program_brings_along_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    auditor, trace, source = tmp_path / "auditor.so", tmp_path / "trace", tmp_path / "auditor.c"
+    source.write_text(
+        "#include <fcntl.h>\n#include <unistd.h>\n"
+        f'unsigned la_version(unsigned v) {{ close(open("{trace}", O_CREAT | O_WRONLY, 0644)); return v; }}\n'
+    )
+    compile_c("-shared", "-fPIC", source, "-o", auditor)
+    path = program(tmp_path, CALL, SHIM, f"-Wl,--audit={auditor}")
+    finding = examine(path)
+    assert not trace.exists()
+    assert finding.works is None
+    assert f"brings the auditor {auditor} along, which the loader would run" in finding.text
+
+
 @pytest.mark.parametrize(
     ("name", "works", "text"),
     [

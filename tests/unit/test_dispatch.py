@@ -22,10 +22,15 @@ from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import Call, prepared
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
-from mucudnn.plans.optimizer import benchmark
+from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.optimizer import benchmark, optimize
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
+from mucudnn.plans.result import to_plan
 from mucudnn.problems import shapes
 from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -131,6 +136,52 @@ def test_a_plan_for_another_engine_says_so() -> None:
     plan = Plan({}, (PlanKernel(KERNEL, 1, alien, (alien,)),))
     with pytest.raises(UsageError, match=r"made for another engine: .*eng28"):
         prepared(CALL, plan)
+
+
+def header_here(engine: Engine) -> dict[str, str]:
+    return {"engine": engine.kind, "device": engine.device, "library": engine.library, "threads": "1"}
+
+
+@pytest.mark.parametrize("name", ["engine", "device", "library"])
+def test_a_plan_of_another_machine_is_refused_with_the_difference(name: str, engine: Engine) -> None:
+    there = header_here(engine)
+    assert prepared(CALL, Plan(there, PLAN.kernels)).configuration == WHOLE
+    with pytest.raises(
+        UsageError, match=f"cannot be followed here: the plan's {name} is 'an abacus', this one is '"
+    ):
+        prepared(CALL, Plan({**there, name: "an abacus"}, PLAN.kernels))
+
+
+def test_a_plan_of_other_threads_is_followed(engine: Engine) -> None:
+    there = {**header_here(engine), "threads": "3"}
+    assert prepared(CALL, Plan(there, PLAN.kernels)).configuration == WHOLE
+
+
+def test_a_plan_that_states_too_little_workspace_is_refused(engine: Engine) -> None:
+    false = Configuration((MicroConfiguration(8, "GEMM", 1.0, 0),))
+    kernels = (PlanKernel(KERNEL, 1, false, (false,)),)
+    [true] = [c.workspace for c in engine.enumerate(KERNEL) if c.algorithm == "GEMM"]
+    needs = f"needs {format_size(true)} of workspace, but the"
+    with pytest.raises(UsageError, match=f"{needs} limit is 1 KiB"):
+        prepared(CALL._replace(workspace="1KiB"), Plan({}, kernels))
+    with pytest.raises(UsageError, match=f"{needs} plan states 0 B"):
+        prepared(CALL, Plan(header_here(engine), kernels))
+    assert prepared(CALL._replace(workspace=true), Plan({}, kernels)).configuration == false
+
+
+@pytest.mark.parametrize("data_type", ["f32", "f16"])
+@pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
+def test_a_plan_of_optimize_states_enough_workspace(pass_: str, data_type: str, engine: Engine) -> None:
+    kernel = Kernel(PROBLEM.replace(data_type=data_type), pass_)
+    call = CALL._replace(pass_=pass_, data_type=data_type)
+    with Cache.in_memory(Path("none")) as cache:
+        for limit in (2**16, 2**20, 2**24):
+            result = optimize(
+                Bench(engine, cache, Listener()), [kernel], "power_of_two", Limits(workspace=limit), run=False
+            )
+            plan = to_plan(result)
+            assert prepared(call._replace(workspace=limit), plan).configuration == plan.kernels[0].chosen
+            assert prepared(call, plan)._workspace <= plan.kernels[0].chosen.workspace
 
 
 def test_a_plan_that_is_not_there(tmp_path: Path) -> None:

@@ -1,0 +1,175 @@
+"""Odd arguments, variables and files end in one clear sentence, and nothing of them reaches the terminal."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mucudnn
+from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Machine, Measurement
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.measuring.described_device import described_device, read_properties
+from mucudnn.plans.plan import Plan, read_plan, write_plan
+from mucudnn.problems.kernels import Flags, read_kernels
+
+pytestmark = pytest.mark.usefixtures("cache_path")
+
+GOOD = "mb2_ic4ih8_oc4_kh3"
+PLAN = Path(__file__).parent.parent / "data" / "plan-1.plan"
+Capture = pytest.CaptureFixture[str]
+
+
+def only_error(arguments: list[str], capsys: Capture) -> str:
+    """Run a command that fails. Return its one line, without the name of the command."""
+    try:
+        code = main(arguments)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code in (1, 2)
+    return line
+
+
+def test_a_descriptor_with_a_byte_that_is_no_text(capsys: Capture) -> None:
+    assert "is not text" in only_error(["optimize", os.fsdecode(b"mb2_ic4ih8\xff")], capsys)
+
+
+def test_a_descriptor_as_long_as_no_file_name(capsys: Capture) -> None:
+    line = only_error(["optimize", f'mb2_ic4ih8_oc4_kx3n"{"a" * 300}"'], capsys)
+    assert "File name too long" not in line
+    assert "kx3" in line
+    assert main(["optimize", f'{GOOD}n"{"a" * 300}"', "--no-run"]) == 0
+
+
+def test_a_name_that_is_neither_file_nor_network_may_be_long(capsys: Capture) -> None:
+    assert "is no network, file or descriptor" in only_error(["optimize", "x" * 300], capsys)
+
+
+def test_a_device_in_the_place_of_a_file_is_named(capsys: Capture) -> None:
+    assert "'/dev/null' is a device or a pipe" in only_error(["optimize", "/dev/null"], capsys)
+
+
+@pytest.mark.parametrize("variable", ["MUCUDNN_THREADS", "MUCUDNN_WORKSPACE_LIMIT"])
+def test_a_variable_of_many_digits(variable: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "9" * 5000)
+    line = only_error(["optimize", GOOD], capsys)
+    assert line.startswith(f"mucudnn: {variable}: ")
+    assert len(line) < 2200
+
+
+@pytest.mark.parametrize("flag", ["--batch", "--threads", "--workspace"])
+def test_a_flag_of_many_digits(flag: str, capsys: Capture) -> None:
+    line = only_error(["optimize", GOOD, flag, "9" * 5000], capsys)
+    assert flag in line
+    assert len(line) < 2200
+
+
+DEVICE = {"deviceName": "a", "deviceVer": 900, "multiProcessorCount": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({**DEVICE, "deviceVer": float("inf")}),
+        json.dumps({**DEVICE, "multiProcessorCount": float("nan")}),
+        '{"a": ' * 100_000,
+        "[" * 100_000,
+        json.dumps(DEVICE).replace("900", "9" * 5000),
+        "[]",
+    ],
+)
+def test_properties_that_describe_no_device(text: str) -> None:
+    with pytest.raises(UsageError, match="does not describe a device"):
+        described_device(text)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file_and_named_in_a_plan(tmp_path: Path) -> None:
+    plan, network, device = tmp_path / "a.plan", tmp_path / "a.txt", tmp_path / "a.json"
+    plan.write_bytes(b"\xef\xbb\xbf" + PLAN.read_bytes())
+    with pytest.raises(MucudnnError, match="begins with a byte-order mark: save it as UTF-8 without one"):
+        read_plan(plan)  # the drop-in cannot read it either
+    network.write_text(GOOD, "utf-8-sig")
+    assert read_kernels(str(network), Flags(), ("forward",)) == read_kernels(GOOD, Flags(), ("forward",))
+    device.write_text(json.dumps(DEVICE), "utf-8-sig")
+    assert described_device(read_properties(str(device))).startswith("a, compute capability 9.0")
+
+
+def test_a_plan_cut_inside_a_character_is_cut_short(tmp_path: Path) -> None:
+    plan, file = read_plan(PLAN), tmp_path / "a.plan"
+    write_plan(Plan({**plan.header, "device": "an ärray"}, plan.kernels), file)
+    content = file.read_bytes()
+    file.write_bytes(content[: content.index("ä".encode()) + 1])
+    with pytest.raises(MucudnnError, match="is cut short"):
+        read_plan(file)
+    file.write_bytes(b"mucudnn plan 1\n\xff\xfe\n")
+    with pytest.raises(MucudnnError, match="is not text"):
+        read_plan(file)
+
+
+def test_exact_without_a_total_is_refused(capsys: Capture) -> None:
+    line = only_error(["optimize", GOOD, "--exact"], capsys)
+    assert "--exact" in line
+    assert "--total-workspace" in line
+
+
+def test_a_cache_that_is_a_pipe_is_not_waited_for(cache_path: Path, capsys: Capture) -> None:
+    os.mkfifo(cache_path)
+    assert "is not a mucudnn cache" in only_error(["cache", "list"], capsys)
+    assert "is not a mucudnn cache" in only_error(["optimize", GOOD], capsys)
+    other = cache_path.with_name("other")
+    os.mkfifo(other)
+    assert "is not a mucudnn cache" in only_error(["optimize", GOOD, "--replay", str(other)], capsys)
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m"
+
+
+def test_control_characters_of_a_plan_are_printed_as_text(tmp_path: Path, capsys: Capture) -> None:
+    plan = read_plan(PLAN)
+    file = tmp_path / "a.plan"
+    write_plan(Plan({**plan.header, "device": f"an {EVIL}array"}, plan.kernels), file)
+    assert main(["plan", "show", str(file)]) == 0
+    assert main(["plan", "verify", str(file)]) == 1
+    captured = capsys.readouterr()
+    for text in (captured.out, captured.err):
+        assert not set(text) & set("\x1b\x07\x9b")
+        assert r"an \x1b]0;title\x07\x1b[2J\x9b31marray" in text
+
+
+def test_cells_of_a_cache_are_printed_as_text(cache_path: Path, capsys: Capture) -> None:
+    (kernel,) = read_kernels(GOOD, Flags(), ("forward",))
+    with Cache.open(cache_path) as cache:
+        measured = Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
+        cache.add(Machine("host", f"an {EVIL}array", "[/red][bold]", 1), kernel, measured)
+    assert main(["cache", "info"]) == 0
+    assert main(["cache", "list"]) == 0
+    text = capsys.readouterr().out
+    assert not set(text) & set("\x1b\x07\x9b")
+    assert "[/red][bold]" in text
+
+
+@pytest.mark.parametrize(("given", "warned"), [("64", True), ("4096", False), ("0", False)])
+def test_a_limit_that_was_meant_in_larger_units_is_asked_about(given: str, warned: bool) -> None:
+    command = [sys.executable, "-m", "mucudnn", "run", "--workspace", given, "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert ("Warning: the limit is 64 bytes: write 64MiB if you meant that" in done.stderr) == warned
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [(64, True), ("64", True), ("64B", False), ("1KiB", False), (4096, False), (0, False)],
+)
+def test_a_workspace_that_was_meant_in_larger_units_is_asked_about(
+    given: int | str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
+    mucudnn.convolution_forward(x, w, workspace=given)
+    found = [record.levelname for record in caplog.records if "write 64MiB" in record.message]
+    assert found == ["WARNING"] * warned
