@@ -12,14 +12,17 @@ import fcntl
 import hashlib
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
 from mucudnn.forks import close_in_child, no_fork
 
 _BUSY = (BlockingIOError, PermissionError)  # EAGAIN and EACCES, as file systems differ
+_MOMENT = 0.02  # seconds between two tries
+PATIENCE_SECONDS = 60.0  # more than one measurement takes
 
 
 class Claims:
@@ -29,9 +32,8 @@ class Claims:
         self._path = cache.with_name(cache.name + ".lock")
         self._open()
         try:
-            with suppress(*_BUSY):  # another process has it: then there are locks
-                _lock(self._file, 0, fcntl.F_WRLCK, wait=False)
-                _lock(self._file, 0, fcntl.F_UNLCK, wait=False)
+            if _try_lock(self._file, 0, fcntl.F_WRLCK):  # else another process has it: then there are locks
+                _try_lock(self._file, 0, fcntl.F_UNLCK)
         except OSError:
             self.close()
             raise
@@ -41,25 +43,25 @@ class Claims:
         self._file.close()
 
     @contextmanager
-    def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
-        """Yield whether the claim is ours inside the block; with `wait`, first wait for its owner.
+    def claim(self, name: str, patience: Callable[[], bool] | None = None) -> Iterator[bool]:
+        """Yield whether the claim is ours inside the block.
 
-        The holder of a claim must not wait for another claim, or two processes wait for each other.
+        While another process has it, `patience` is called, which waits a moment and returns whether to try
+        again. The holder of a claim must not wait for another claim, or two processes wait for each other.
         """
         offset = 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
         if self._file.closed:  # in a child of fork()
             self._open()
         file = self._file
-        try:
-            _lock(file, offset, fcntl.F_WRLCK, wait=wait)
-        except _BUSY:
-            yield False
-            return
+        while not _try_lock(file, offset, fcntl.F_WRLCK):
+            if patience is None or not patience():
+                yield False
+                return
         try:
             yield True
         finally:
             if not file.closed:
-                _lock(file, offset, fcntl.F_UNLCK, wait=False)
+                _try_lock(file, offset, fcntl.F_UNLCK)
 
     def _open(self) -> None:
         with no_fork:
@@ -67,7 +69,44 @@ class Claims:
             close_in_child(self)
 
 
-def _lock(file: FileIO, offset: int, kind: int, *, wait: bool) -> None:
+class Patience:
+    """A wait for the owner of a claim, which ends when the owner makes no progress for PATIENCE_SECONDS.
+
+    `progress` returns a value that changes when the owner makes progress. After a second of waiting, `tell`
+    gets a message that says what the wait is for.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        tell: Callable[[str], None] = lambda _: None,
+        progress: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._what, self._tell, self._progress = what, tell, progress
+        self._seen, self._since = progress(), time.monotonic()
+        self._begin, self._told = self._since, False
+
+    def __call__(self) -> bool:
+        """Wait a moment. Return False if the owner makes no progress."""
+        time.sleep(_MOMENT)
+        now, seen = time.monotonic(), self._progress()
+        if not self._told and now - self._begin >= 1:
+            self._tell(f"Waiting for another process: {self._what}")
+            self._told = True
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        if now - self._since < PATIENCE_SECONDS:
+            return True
+        self._tell(f"Going on without it: nothing has changed for {PATIENCE_SECONDS:.0f} s")
+        return False
+
+
+def _try_lock(file: FileIO, offset: int, kind: int) -> bool:
+    """Lock or unlock a byte. Return False if another process has it."""
     # The lock belongs to the open file: a lock of the process is lost when any thread closes the file.
-    command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
-    fcntl.fcntl(file, command, struct.pack("hhqqi0q", kind, os.SEEK_SET, offset, 1, 0))
+    wanted = struct.pack("hhqqi0q", kind, os.SEEK_SET, offset, 1, 0)
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
+    except _BUSY:
+        return False
+    return True

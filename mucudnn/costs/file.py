@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from mucudnn.costs.claims import Claims
+from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.schema import TABLES
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.forks import close_before_fork, no_fork
@@ -216,7 +216,9 @@ def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
 def _set_aside(path: Path, claims: Claims) -> Path | None:
     """Rename a cache of a version that is not read any more; returns its new path."""
     # The claim is so that a new one is not set aside by the next.
-    with claims.claim("the file itself", wait=True), no_fork:
+    with claims.claim("the file itself", Patience(f"it has {path}")) as ours, no_fork:
+        if not ours:
+            raise UnwritableError(f"the cache {path} is locked by another process")
         if not _is_cache(path):
             return None
         connection = connect(path, "?mode=rw")

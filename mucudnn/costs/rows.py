@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mucudnn.costs import file as cache_file
-from mucudnn.costs.claims import Claims
+from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.exchange import checked_row
 from mucudnn.costs.file import DamagedError, Database, UnwritableError
 from mucudnn.costs.salvage import copy_in_memory, replace_damaged
@@ -56,19 +56,22 @@ class CacheRows:
     def claimed(self, items: Iterable[T], name: Callable[[T], str]) -> Iterator[T]:
         """Yield each item while its name is claimed for us.
 
-        First come the items that no other process works at, then the others as these are done. The caller
-        must look in the cache again before measuring: another process may have finished the item.
+        First come the items that no other process works at, then the others as these are done, or as their
+        process makes no progress. The caller must look in the cache again before measuring: another process
+        may have finished the item.
         """
-        waiting = list(items)
-        for wait in (False, True):
-            left = []
-            for item in waiting:
-                with self._claim(name(item), wait=wait) as ours:
-                    if ours:
-                        yield item
-                    else:
-                        left.append(item)
-            waiting = left
+        busy = []
+        for item in items:
+            with self._claim(name(item)) as ours:
+                if ours:
+                    yield item
+                else:
+                    busy.append(item)
+        for item in busy:
+            what = f"it is to {name(item)}"
+            patience = Patience(what, self._listener.message, self._version_of_data)
+            with self._claim(name(item), patience):
+                yield item
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows of the file, sorted, as `merge` takes them."""
@@ -174,8 +177,12 @@ class CacheRows:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
 
-    def _claim(self, name: str, *, wait: bool) -> AbstractContextManager[bool]:
-        return nullcontext(True) if self._claims is None else self._claims.claim(name, wait=wait)
+    def _claim(self, name: str, patience: Patience | None = None) -> AbstractContextManager[bool]:
+        return nullcontext(True) if self._claims is None else self._claims.claim(name, patience)
+
+    def _version_of_data(self) -> Any:
+        """Return a number that changes when another process writes to the file."""
+        return self.query("PRAGMA data_version")[0][0]
 
     def _go_on_in_memory(self, failure: UnwritableError) -> None:
         lost = "what is measured from now on is lost afterwards" if self.kept else "what can be read is used"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn.costs import file as cache_file
-from mucudnn.costs.claims import Claims
+from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.exchange import checked_row
-from mucudnn.costs.file import DamagedError, Database
+from mucudnn.costs.file import DamagedError, Database, UnwritableError
 from mucudnn.costs.schema import TABLES, Table
 from mucudnn.forks import no_fork
 
@@ -44,7 +44,9 @@ def replace_damaged(path: Path) -> str | None:
     """
     claims = Claims(path)
     try:
-        with claims.claim("the file itself", wait=True), no_fork:
+        with claims.claim("the file itself", Patience(f"it has {path}")) as ours, no_fork:
+            if not ours:
+                raise UnwritableError(f"the cache {path} is locked by another process")
             if not is_damaged(path):
                 return None
             fresh = path.with_name(f".{path.name}.{os.getpid()}")

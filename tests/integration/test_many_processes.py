@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from mucudnn.cli import devices, main
+from mucudnn.costs import claims as claiming
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.claims import Claims
+from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.records import Machine
 from mucudnn.listener import Listener
 
@@ -23,6 +24,16 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 
 NETWORK = "\n".join(f"ic4ih{size}_oc4_kh3" for size in range(8, 16))
 Capture = pytest.CaptureFixture[str]
+
+
+class Recorder(Listener):
+    """A listener that keeps the messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 @pytest.fixture
@@ -50,22 +61,38 @@ def test_a_claim_is_one_processs_until_it_ends_however_it_ends(tmp_path: Path) -
     path = tmp_path / "cache.sqlite"
     script = (
         "import signal, sys; from pathlib import Path; from mucudnn.costs.claims import Claims\n"
-        "with Claims(Path(sys.argv[1])).claim('a kernel', wait=True):\n"
+        "with Claims(Path(sys.argv[1])).claim('a kernel'):\n"
         "    print('mine', flush=True)\n    signal.pause()"
     )
     owner = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     assert owner.stdout.readline() == "mine\n"
     claims = Claims(path)
-    with claims.claim("a kernel", wait=False) as ours:
+    with claims.claim("a kernel") as ours:
         assert not ours
-    with claims.claim("another kernel", wait=False) as ours:
+    with claims.claim("another kernel") as ours:
         assert ours
     owner.send_signal(signal.SIGKILL)
-    with claims.claim("a kernel", wait=True) as ours:
+    with claims.claim("a kernel", Patience("it works")) as ours:
         assert ours
     owner.communicate()
     claims.close()
+
+
+def test_a_process_that_makes_no_progress_is_not_waited_for(
+    cache_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "PATIENCE_SECONDS", 1.5)
+    listener = Recorder()
+    with Cache.open(cache_path) as owner, Cache.open(cache_path, listener=listener) as other:
+        held = owner.claimed("a", str)
+        assert next(held) == "a"
+        assert list(other.claimed("ab", str)) == ["b", "a"]
+        held.close()
+    assert listener.messages == [
+        "Waiting for another process: it is to a",
+        "Going on without it: nothing has changed for 2 s",
+    ]
 
 
 def test_what_others_work_at_comes_last(cache_path: Path) -> None:
