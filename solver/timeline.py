@@ -116,3 +116,14 @@ def simulate(
         simulation.peak,
         simulation.compute_ms,
     )
+
+
+def required_bytes(
+    runs: Sequence[Run], tensors: Sequence[SavedTensor], choices: Sequence[Choice], link: Link
+) -> list[int]:
+    """Return the bytes that each step needs if no copy is under way.
+
+    The choice can run within their maximum.
+    """
+    required: list[int] = Simulation(runs, tensors, choices, link, None, None, {}).profile.tolist()
+    return required

@@ -7,7 +7,7 @@ bytes, and a step or a tensor is given by its index.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -182,6 +182,12 @@ class TrainingStep:
         """Return whether the offloaded tensors fit host memory together."""
         offloaded = (t.bytes for t, choice in zip(self.tensors, choices, strict=True) if choice == "offload")
         return self.host_memory is None or sum(offloaded) <= self.host_memory
+
+
+def offload_those(offloaded: Iterable[bool]) -> tuple[Choice, ...]:
+    """Return the choices that offload some tensors and keep the others."""
+    choices: list[Choice] = ["offload" if one else "keep" for one in offloaded]
+    return tuple(choices)
 
 
 def check_replays(tensors: Sequence[SavedTensor]) -> None:
