@@ -150,7 +150,10 @@ class _Joint:
             offload=self._offload,
         )
         if answer.choices is not None:
-            best = _faster(self._play(answer.choices, answer.configurations, "ilp"), best)
+            order = {i: CopySteps(leaves_at=step) for i, step in answer.leaves_at.items()}
+            for schedule in ({}, order):
+                found = self._play(answer.choices, answer.configurations, "ilp", schedule)
+                best = _faster(found, best)
         assert best is not None  # the choice that needs least memory always runs
         return replace(self._keep_more(best), bound_ms=answer.bound if math.isfinite(answer.bound) else 0.0)
 
@@ -180,7 +183,11 @@ class _Joint:
         return best
 
     def _play(
-        self, choices: Sequence[Choice], configurations: Sequence[int], source: str
+        self,
+        choices: Sequence[Choice],
+        configurations: Sequence[int],
+        source: str,
+        schedule: dict[int, CopySteps] | None = None,
     ) -> MemoryDecision | None:
         """Return a decision with its simulation; None if it does not fit device or host memory."""
         work = self._work
@@ -194,20 +201,23 @@ class _Joint:
                 work.link,
                 memory=self._memory,
                 window=self._window,
+                schedule=schedule,
             )
         except Infeasible:
             return None
-        return MemoryDecision(tuple(choices), tuple(configurations), timeline, self._floor, source)
+        return MemoryDecision(
+            tuple(choices), tuple(configurations), timeline, self._floor, source, schedule=schedule or {}
+        )
 
     def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
         """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""
-        if best.schedule:
+        if best.source == "vdnn":
             return best
         tensors = self._work.tensors
         for i in sorted(range(len(tensors)), key=lambda i: -tensors[i].bytes):
             if best.choices[i] != "keep":
                 choices = (*best.choices[:i], "keep", *best.choices[i + 1 :])
-                found = self._play(choices, best.configurations, best.source)
+                found = self._play(choices, best.configurations, best.source, best.schedule)
                 if found is not None and found.timeline.time_ms <= best.timeline.time_ms:
                     best = found
         return best

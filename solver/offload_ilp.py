@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .timeline import WINDOW
-from .training import Choice, TrainingStep
+import numpy as np
+
+from .timeline import WINDOW, required_bytes
+from .training import Choice, Run, TrainingStep, offload_those
 
 if TYPE_CHECKING:
     import pulp
@@ -36,11 +38,13 @@ class Decision:
         choices: the choice for each tensor; None if the solver found none in time, or there is none.
         configurations: the index of each kernel's configuration.
         bound: milliseconds; within the program's rules no choice takes less.
+        leaves_at: for each offloaded tensor, the first step after its last forward use without it.
     """
 
     choices: tuple[Choice, ...] | None
     configurations: tuple[int, ...]
     bound: float
+    leaves_at: dict[int, int] = field(default_factory=dict)
 
 
 def solve(
@@ -70,6 +74,14 @@ def solve(
     return program.solve(gap, time_limit)
 
 
+@dataclass(frozen=True, slots=True)
+class _Scratch:
+    """The choice of a step's workspace: a binary for each size, and each kernel's configuration within it."""
+
+    chosen: list[pulp.LpVariable]
+    within: list[dict[int, int]]
+
+
 class _Program:
     """The variables and constraints."""
 
@@ -95,6 +107,7 @@ class _Program:
         self._offloaded = [self._binary(f"o{i}") for i in range(len(work.tensors))]
         self._recomputed = [self._binary(f"r{i}") for i in range(len(work.tensors))]
         self._back: list[dict[int, pulp.LpVariable]] = []
+        self._stays: list[list[pulp.LpVariable]] = []
         self._fetched: list[dict[int, Terms]] = []  # the copies in that end before a replay's step
         self._replays = [self._find_replays(i) for i in range(len(work.tensors))]
         for i, tensor in enumerate(work.tensors):
@@ -106,7 +119,11 @@ class _Program:
             self._add_tensor(i)
         for i in range(len(work.tensors)):
             self._add_replay(i)
-        self._chosen = [self._add_kernel(k) for k in range(len(work.kernels))]
+        away = offload_those(tensor.is_idle for tensor in work.tensors)
+        self._required = required_bytes(
+            [Run(step.time_ms, step.fixed) for step in work.steps], work.tensors, away, work.link
+        )
+        self._scratch = [self._add_workspace(s, memory) for s in count]
         self._add_steps(memory)
         if work.host_memory is not None:
             host = [(o, t.bytes * self._bytes) for o, t in zip(self._offloaded, work.tensors, strict=True)]
@@ -126,8 +143,17 @@ class _Program:
         choices: list[Choice] = []
         for o, r in zip(self._offloaded, self._recomputed, strict=True):
             choices.append("offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep")
-        configurations = [max(range(len(row)), key=lambda c: row[c].value()) for row in self._chosen]
-        return Decision(tuple(choices), tuple(configurations), bound)
+        configurations: dict[int, int] = {}
+        for scratch in self._scratch:
+            if scratch.chosen:
+                configurations |= scratch.within[int(np.argmax([x.value() for x in scratch.chosen]))]
+        leaves_at = {
+            i: self._work.tensors[i].last_forward_use + 1 + sum(z.value() > 0.5 for z in self._stays[i])
+            for i, choice in enumerate(choices)
+            if choice == "offload"
+        }
+        chosen = tuple(configurations[k] for k in sorted(configurations))
+        return Decision(tuple(choices), chosen, bound, leaves_at)
 
     def _add_tensor(self, i: int) -> None:
         """Add the residency of a tensor in each step, and its copies."""
@@ -140,6 +166,7 @@ class _Program:
         stays = {s: self._binary(f"z{i}_{s}") for s in late}
         back = {s: self._binary(f"y{i}_{s}") for s in early}
         self._back.append(back)
+        self._stays.append(list(stays.values()))
         for s in range(gone, need):
             # A kept tensor is resident: 1 - o - r.
             self._constant[s] += tensor.bytes
@@ -198,16 +225,28 @@ class _Program:
                 copied = [(one, -part) for one, part in self._fetched[source].get(step, ())]
                 self._add([*both, *copied], "<=", 1)
 
-    def _add_kernel(self, k: int) -> list[pulp.LpVariable]:
-        kernel = self._work.kernels[k]
-        row = [self._binary(f"x{k}_{c}") for c in range(len(kernel.configurations))]
-        self._add([(x, 1) for x in row], "==", 1)
-        needed = [(x, -c.workspace * self._bytes) for x, c in zip(row, kernel.configurations, strict=True)]
-        self._add([(self._workspace[kernel.step], 1), *needed], ">=", 0)
-        self._work_terms[kernel.step] += [
-            (x, c.time_ms / self._unit) for x, c in zip(row, kernel.configurations, strict=True)
-        ]
-        return row
+    def _add_workspace(self, step: int, memory: int) -> _Scratch:
+        """Add the choice of a step's workspace, within which each of its kernels runs as fast as it can."""
+        kernels = [(k, kernel) for k, kernel in enumerate(self._work.kernels) if kernel.step == step]
+        free = memory - self._required[step]
+        least = max((kernel.configurations[0].workspace for _, kernel in kernels), default=0)
+        all_sizes = {one.workspace for _, kernel in kernels for one in kernel.configurations}
+        sizes = sorted(size for size in all_sizes if size == least or least < size <= free)
+        options = _Scratch([], [])
+        for size in sizes:
+            within = {
+                k: sum(one.workspace <= size for one in kernel.configurations) - 1 for k, kernel in kernels
+            }
+            x = self._binary(f"x{step}_{size}")
+            options.chosen.append(x)
+            options.within.append(within)
+            milliseconds = sum(kernel.configurations[within[k]].time_ms for k, kernel in kernels)
+            self._work_terms[step].append((x, milliseconds / self._unit))
+        if kernels:
+            self._add([(x, 1) for x in options.chosen], "==", 1)
+            needed = [(x, -size * self._bytes) for x, size in zip(options.chosen, sizes, strict=True)]
+            self._add([(self._workspace[step], 1), *needed], ">=", 0)
+        return options
 
     def _add_steps(self, memory: int) -> None:
         """Add the memory and the time of each step and pause."""

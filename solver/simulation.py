@@ -40,6 +40,7 @@ class _Transfer:
     need: int
     out_from: int
     in_from: int
+    leaves_at: int
 
 
 class Simulation:
@@ -89,13 +90,21 @@ class Simulation:
             out_from = max(bounds.out_from or 0, tensor.produced_at + 1)
             freed_from = tensor.last_forward_use + 1
             self._transfers[i] = _Transfer(
-                i, tensor.bytes, tensor.bytes, 0, freed_from, need, min(out_from, freed_from), in_from
+                i,
+                tensor.bytes,
+                tensor.bytes,
+                0,
+                freed_from,
+                need,
+                min(out_from, freed_from),
+                in_from,
+                freed_from if bounds.leaves_at is None else bounds.leaves_at,
             )
             if bounds.out_by is not None:
                 self._awaited_out[max(bounds.out_by, freed_from)].append(i)
             self._awaited_in[need if bounds.in_by is None else min(bounds.in_by, need)].append(i)
         copied = [one for one in self._transfers.values() if one.out_left]
-        self._out_order = sorted(copied, key=lambda one: (one.freed_from, one.tensor))
+        self._out_order = sorted(copied, key=lambda one: (one.leaves_at, one.freed_from, one.tensor))
         self._in_order = sorted(copied, key=lambda one: (one.need, one.tensor))
         for later, earlier in zip(self._in_order[::-1], self._in_order[-2::-1], strict=False):
             earlier.in_from = min(earlier.in_from, later.in_from)  # none overtakes another

@@ -11,26 +11,47 @@ from mucudnn.solver.copies import Link
 from mucudnn.solver.training import KernelChoice, Replay, SavedTensor, StepCost, TrainingStep
 
 FLOPS, BANDWIDTH, PCIE = 7e12, 336e9, 12.8e9
-LAYERS = [64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512, "pool"]
+LAYERS = [
+    64,
+    64,
+    "pool",
+    128,
+    128,
+    "pool",
+    256,
+    256,
+    256,
+    "pool",
+    512,
+    512,
+    512,
+    "pool",
+    512,
+    512,
+    512,
+    "pool",
+]
 CLASSIFIER = 25088 * 4096 + 4096 * 4096 + 4096 * 1000
-GEMM, TRANSFORMED = 0.35, 0.6  # the part of the peak that implicit GEMM and Winograd's products reach
+EFFICIENCY = 0.5  # the part of the peak that products of matrices reach
 
 
 def algorithms(batch: int, inner: int, outer: int, width: int) -> list[MicroConfiguration]:
-    """Return implicit GEMM, and non-fused Winograd F(4x4, 3x3) with its transforms in the workspace."""
+    """Return implicit GEMM, and fused Winograd F(2x2, 3x3) and non-fused F(4x4, 3x3) with their workspaces."""
     flops = 2 * 9 * batch * inner * outer * width * width
     x, y, w = (4 * n for n in (batch * inner * width**2, batch * outer * width**2, 9 * inner * outer))
-    workspace = int(2.25 * (x + y) + 4 * w)
-    traffic = (x + y + w + 2 * workspace) / BANDWIDTH
-    slow = flops / (GEMM * FLOPS) * 1e3
-    fast = (flops / 4 / (TRANSFORMED * FLOPS) + traffic) * 1e3
+    gemm = flops / (EFFICIENCY * FLOPS) * 1e3
+    transforms = int(2.25 * (x + y) + 4 * w)
+    traffic = (x + y + w + 2 * transforms) / BANDWIDTH * 1e3
     return [
-        MicroConfiguration(batch, "IMPLICIT_GEMM", slow, 0),
-        MicroConfiguration(batch, "WINOGRAD_NONFUSED", fast, workspace),
+        MicroConfiguration(batch, "IMPLICIT_GEMM", gemm, 0),
+        MicroConfiguration(batch, "WINOGRAD", gemm / 1.5, 16 * w // 9),  # of 2.25; the rest is transforms
+        MicroConfiguration(batch, "WINOGRAD_NONFUSED", gemm / 4 + traffic, transforms),
     ]
 
 
-def configurations(batch: int, inner: int, outer: int, width: int, divided: bool) -> tuple[Configuration, ...]:
+def configurations(
+    batch: int, inner: int, outer: int, width: int, divided: bool
+) -> tuple[Configuration, ...]:
     sizes = [batch >> power for power in range(batch.bit_length())] if divided else [batch]
     measured = [one for size in sizes for one in algorithms(size, inner, outer, width)]
     return tuple(desirable_set(measured, batch))
@@ -67,11 +88,13 @@ def vgg16(batch: int, *, divided: bool = True, bandwidth: float = PCIE) -> Train
         steps.append(StepCost(traffic, always))
         if kernel >= 0:
             kernels.append(KernelChoice(at, configurations(*shapes[kernel], divided)))
-    classifier = 2 * batch * CLASSIFIER / (TRANSFORMED * FLOPS) * 1e3
+    classifier = 2 * batch * CLASSIFIER / (EFFICIENCY * FLOPS) * 1e3
     steps += [StepCost(classifier, always), StepCost(2 * classifier, always + sizes[-1])]
     for at in range(len(forward) - 1, -1, -1):
         layer, before, after, kernel = forward[at]
-        gradients = after if layer == "relu" or at == 0 else before + after  # ReLU in place, the input has none
+        gradients = (
+            after if layer == "relu" or at == 0 else before + after
+        )  # ReLU in place, the input has none
         traffic = 1.5 * (before + after) / BANDWIDTH * 1e3 if layer != "conv" else 0.0
         steps.append(StepCost(traffic, always + gradients))
         if kernel >= 0:
@@ -84,9 +107,7 @@ def vgg16(batch: int, *, divided: bool = True, bandwidth: float = PCIE) -> Train
         # A layer's output is read by its own backward steps, and by those of the next layer.
         after_relu = at + 1 if layer == "conv" else at
         time_ms = (
-            configurations(*shapes[kernel], False)[0].time_ms
-            if kernel >= 0
-            else 2.5 * size / BANDWIDTH * 1e3
+            configurations(*shapes[kernel], False)[0].time_ms if kernel >= 0 else 2.5 * size / BANDWIDTH * 1e3
         )
         tensors.append(
             SavedTensor(
