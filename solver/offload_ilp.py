@@ -7,6 +7,8 @@ and in during a step. A step lasts as long as its work, and as the copies of eit
 
 A pause before a step lasts as long as the copies in it. A tensor may leave in the pause after its last
 forward use, and come back in the pause before the step that needs it. The program minimises steps and pauses.
+
+Memory is freed and allocated by the tensor here, whatever the link says of pieces.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ EFFICIENCY = 0.5  # the part of the peak that products of matrices reach
 
 
 def algorithms(batch: int, inner: int, outer: int, width: int) -> list[MicroConfiguration]:
-    """Return implicit GEMM, and fused Winograd F(2x2, 3x3) and non-fused F(4x4, 3x3) with their workspaces."""
+    """Return implicit GEMM, fused Winograd F(2x2, 3x3), and non-fused Winograd F(4x4, 3x3)."""
     flops = 2 * 9 * batch * inner * outer * width * width
     x, y, w = (4 * n for n in (batch * inner * width**2, batch * outer * width**2, 9 * inner * outer))
     gemm = flops / (EFFICIENCY * FLOPS) * 1e3
@@ -44,7 +44,9 @@ def algorithms(batch: int, inner: int, outer: int, width: int) -> list[MicroConf
     traffic = (x + y + w + 2 * transforms) / BANDWIDTH * 1e3
     return [
         MicroConfiguration(batch, "IMPLICIT_GEMM", gemm, 0),
-        MicroConfiguration(batch, "WINOGRAD", gemm / 1.5, 16 * w // 9),  # of 2.25; the rest is transforms
+        MicroConfiguration(
+            batch, "WINOGRAD", gemm / 1.5, 16 * w // 9
+        ),  # F(2x2, 3x3) needs 2.25 times fewer products
         MicroConfiguration(batch, "WINOGRAD_NONFUSED", gemm / 4 + traffic, transforms),
     ]
 
