@@ -21,8 +21,8 @@ from .timeline import WINDOW, Timeline, required_bytes, simulate
 from .training import Choice, TrainingStep
 
 GAP = 1e-3  # the default for the relative gap at which the solver stops
-TIME_LIMIT = 10.0  # seconds, by default
-ROUNDS = 3  # the most times that single changes of all choices are tried
+TIME_LIMIT = 20.0  # seconds, by default
+CHANGES = 500  # the most changes of a decision that are simulated
 
 Policy: TypeAlias = Literal["none", "all", "conv", "dynamic", "joint"]
 
@@ -217,17 +217,25 @@ class _Joint:
 
     def _improve(self, best: MemoryDecision) -> MemoryDecision:
         """Change one choice or configuration at a time as long as the simulation gets faster."""
-        for _ in range(ROUNDS):
+        work, left = self._work, CHANGES
+        while left > 0:
             before = best
-            for i in range(len(self._work.tensors)):
+            for i in range(len(work.tensors)):
                 for choice in self._other_choices(i, best.choices):
                     choices = (*best.choices[:i], choice, *best.choices[i + 1 :])
                     best = self._take_faster(best, choices, best.configurations)
-            for k, kernel in enumerate(self._work.kernels):
+                    left -= 1
+                if left <= 0:
+                    return best
+            for k, kernel in enumerate(work.kernels):
                 chosen = best.configurations[k]
-                for near in range(max(chosen - 1, 0), min(chosen + 2, len(kernel.configurations))):
-                    configurations = (*best.configurations[:k], near, *best.configurations[k + 1 :])
-                    best = self._take_faster(best, best.choices, configurations)
+                for near in (chosen - 1, chosen + 1):
+                    if 0 <= near < len(kernel.configurations):
+                        configurations = (*best.configurations[:k], near, *best.configurations[k + 1 :])
+                        best = self._take_faster(best, best.choices, configurations)
+                        left -= 1
+                if left <= 0:
+                    return best
             if best is before:
                 break
         return best
