@@ -84,6 +84,22 @@ class TestByHand:
         out = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "out"]
         assert out == [(0, 1.0), (1, 5.0), (0, 7.0)]
 
+    def test_a_schedule_orders_the_copies_out(self) -> None:
+        residual = SavedTensor("residual", 6, 0, 3, 6, 7)
+        brief = SavedTensor("brief", 2, 1, 2, 6, 7)
+        first = {0: CopySteps(leaves_at=1)}
+        runs = runs_of(1, 1, 9, 9, 9, 9, 9, 9)
+        timeline = simulate(runs, [residual, brief], ["offload"] * 2, LINK, schedule=first)
+        out = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "out"]
+        assert out == [(0, 1.0), (0, 5.0), (1, 7.0)]
+
+    def test_a_tensor_comes_back_before_those_that_are_needed_later(self) -> None:
+        tensors = [SavedTensor("soon", 2, 0, 1, 5, 6), SavedTensor("late", 2, 0, 1, 6, 6)]
+        bounds = {0: CopySteps(in_from=5), 1: CopySteps(in_from=3, in_by=4)}
+        timeline = simulate(runs_of(*[10] * 7), tensors, ["offload"] * 2, LINK, schedule=bounds)
+        copies_in = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "in"]
+        assert copies_in == [(0, 30.0), (1, 32.0)]
+
     def test_a_schedule_bounds_the_copies(self) -> None:
         bounds = CopySteps(out_from=1, out_by=2, in_from=3, in_by=4)
         timeline = simulate(runs_of(1, 1, 1, 1, 1, 1), [TENSOR], ["offload"], LINK, schedule={0: bounds})
