@@ -1,0 +1,73 @@
+"""The copies between device and host memory: the engines, single copies, and the steps that bound them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+PIECE = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The two copy engines between device and host memory.
+
+    Args:
+        out_bandwidth: bytes per second from the device to the host.
+        in_bandwidth: bytes per second from the host to the device.
+        piece: the most bytes of one copy. A copy of another tensor can go first only between two pieces.
+        frees_pieces: True if the device's memory is freed and allocated by the piece. False if a tensor's
+            memory is freed after its last piece and allocated before its first, as PyTorch must do.
+    """
+
+    out_bandwidth: float
+    in_bandwidth: float
+    piece: int = PIECE
+    frees_pieces: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("out_bandwidth", self.out_bandwidth), ("in_bandwidth", self.in_bandwidth)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}, must be finite and above 0")
+        if self.piece < 1:
+            raise ValueError(f"piece is {self.piece}, must be at least 1")
+
+    def out_ms(self, size: int) -> float:
+        """Return the milliseconds in which so many bytes are copied to the host."""
+        return size / self.out_bandwidth * 1e3
+
+    def in_ms(self, size: int) -> float:
+        """Return the milliseconds in which so many bytes are copied to the device."""
+        return size / self.in_bandwidth * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class CopySteps:
+    """The steps that bound the copies of an offloaded tensor; None for the rule of the module's docstring.
+
+    Args:
+        out_from: the copy out begins no earlier than this step.
+        out_by: this step waits until the copy out has ended.
+        in_from: the copy in begins no earlier than this step.
+        in_by: this step waits until the copy in has ended.
+        leaves_at: of several copies out, the one with the lowest of these steps goes first; by default it is
+            the step after the last forward use. No step waits for it.
+    """
+
+    out_from: int | None = None
+    out_by: int | None = None
+    in_from: int | None = None
+    in_by: int | None = None
+    leaves_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a piece: the tensor, the direction, milliseconds since the training step began, bytes."""
+
+    tensor: int
+    direction: Literal["out", "in"]
+    start_ms: float
+    end_ms: float
+    bytes: int

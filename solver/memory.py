@@ -1,0 +1,282 @@
+"""The memory planner: one figure for all that a training step allocates.
+
+For each saved tensor it decides whether the tensor stays, goes to host memory, or is computed again, and for
+each kernel which configuration runs. The policies of vDNN decide by rules, the policy `joint` by an integer
+linear program. Every answer is simulated, and its memory is checked in whole bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from . import offload_ilp, vdnn
+from .configuration import TIE, Infeasible
+from .copies import CopySteps
+from .floor import check_floor, find_floor
+from .timeline import WINDOW, Timeline, required_bytes, simulate
+from .training import Choice, TrainingStep
+
+GAP = 1e-3  # the default for the relative gap at which the solver stops
+TIME_LIMIT = 20.0  # seconds, by default
+CHANGES = 500  # the most changes of a decision that are simulated
+
+Policy: TypeAlias = Literal["none", "all", "conv", "dynamic", "joint"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDecision:
+    """The answer of the planner.
+
+    Attributes:
+        choices: the choice for each tensor.
+        configurations: the index of each kernel's configuration.
+        timeline: the simulated training step.
+        floor: the least memory with which the policy has an answer, in bytes.
+        source: "ilp", "vdnn" or "greedy", the method that found it; "none" if all fits as it is.
+        bound_ms: no answer takes less by the rules of the integer linear program; 0 for the policies of vDNN.
+        seconds: the time that the planner took.
+        schedule: the steps that bound the copies; empty if they are as early as memory allows.
+    """
+
+    choices: tuple[Choice, ...]
+    configurations: tuple[int, ...]
+    timeline: Timeline
+    floor: int
+    source: str
+    bound_ms: float = 0.0
+    seconds: float = 0.0
+    schedule: dict[int, CopySteps] = field(default_factory=dict)
+
+
+def decide_memory(
+    work: TrainingStep,
+    memory: int,
+    *,
+    policy: Policy = "joint",
+    recompute: bool = True,
+    offload: bool = True,
+    window: int = WINDOW,
+    exact: bool = False,
+    time_limit: float = TIME_LIMIT,
+) -> MemoryDecision:
+    """Decide for all tensors and kernels, so that the training step is fast and fits the memory.
+
+    Args:
+        work: the training step.
+        memory: the most bytes in memory at any time.
+        policy: "joint", or a policy of vDNN. The static ones run performance-optimal algorithms if these
+            fit, else greedy ones, else memory-optimal ones.
+        recompute: False to recompute nothing. The policies of vDNN never do.
+        offload: False to offload nothing; for "joint" alone.
+        window: a copy in begins at most so many steps before the tensor is needed; for "joint" alone.
+        exact: let the solver go on to the optimum of its program, instead of to 1e-3 of it.
+        time_limit: seconds for the solver.
+
+    Raises:
+        Infeasible: the memory is below the floor. Its `need` is the floor; `find_floor` says how exact it is.
+            `need` is None if host memory is too small for the policy.
+        ValueError: there is no such policy.
+    """
+    start = time.monotonic()
+    if policy == "joint":
+        planner = _Joint(work, memory, recompute, offload, window)
+        decision = planner.decide(0.0 if exact else GAP, time_limit)
+    elif policy == "dynamic":
+        decision = _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
+    elif policy in ("none", "all", "conv"):
+        decision = _decide_by_trials(work, memory, policy, _try_algorithms(work, memory, policy))
+    else:
+        raise ValueError(f"there is no policy {policy!r}: give none, all, conv, dynamic or joint")
+    return replace(decision, seconds=time.monotonic() - start)
+
+
+def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) -> vdnn.Trial | None:
+    """Return the static policy's first trial that fits, the fastest algorithms first."""
+    fastest = vdnn.try_static(work, policy, "performance")
+    if vdnn.fits(work, fastest, memory):
+        return fastest
+    greedy = vdnn.try_greedy(work, policy, memory)
+    if vdnn.fits(work, greedy, memory):
+        return greedy
+    smallest = vdnn.try_static(work, policy, "memory")
+    return smallest if vdnn.fits(work, smallest, memory) else None
+
+
+def _decide_by_trials(
+    work: TrainingStep, memory: int, policy: vdnn.StaticPolicy, trial: vdnn.Trial | None
+) -> MemoryDecision:
+    """Return the decision of a policy of vDNN. Raises Infeasible if no trial fits."""
+    smallest = vdnn.try_static(work, policy, "memory")
+    floor = smallest.timeline.peak
+    if not work.fits_host(smallest.choices):
+        raise Infeasible(
+            f"host memory of {work.host_memory} bytes is too small for the tensors that vDNN offloads",
+            limit=memory,
+            need=None,
+        )
+    check_floor(memory, floor)
+    assert trial is not None  # the smallest one fits
+    return MemoryDecision(
+        trial.choices, trial.configurations, trial.timeline, floor, "vdnn", schedule=trial.schedule
+    )
+
+
+class _Joint:
+    """The search for the fastest decision: greedy ones first, then the integer linear program."""
+
+    def __init__(self, work: TrainingStep, memory: int, recompute: bool, offload: bool, window: int) -> None:
+        self._work, self._memory, self._window = work, memory, window
+        self._recompute, self._offload = recompute, offload
+        self._floor, self._smallest = find_floor(work, offload=offload, recompute=recompute)
+        check_floor(memory, self._floor)
+
+    def decide(self, gap: float, time_limit: float) -> MemoryDecision:
+        work = self._work
+        keep = vdnn.choose_tensors(work, "none")
+        unlimited = self._play(keep, work.fastest, "none")
+        if unlimited is not None:
+            return replace(unlimited, bound_ms=unlimited.timeline.time_ms)
+        bound = math.fsum(run.time_ms for run in work.runs(work.fastest))
+        best = self._decide_greedily()
+        if best is None or best.timeline.time_ms > bound * (1 + gap):
+            answer = offload_ilp.solve(
+                work,
+                self._memory,
+                gap=gap,
+                time_limit=time_limit,
+                window=self._window,
+                recompute=self._recompute,
+                offload=self._offload,
+            )
+            bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
+            if answer.choices is not None:
+                order = {i: CopySteps(leaves_at=step) for i, step in answer.leaves_at.items()}
+                for schedule in ({}, order):
+                    found = self._play(answer.choices, answer.configurations, "ilp", schedule)
+                    best = _faster(found, best)
+        assert best is not None  # the choice that needs least memory always runs
+        if best.source != "vdnn" and best.timeline.time_ms > bound * (1 + gap):
+            best = self._improve(best)
+        return replace(self._keep_more(best), bound_ms=bound)
+
+    def _decide_greedily(self) -> MemoryDecision | None:
+        """Return the fastest of simple choices, each with the fastest configurations that fit beside it."""
+        work, memory = self._work, self._memory
+        best: MemoryDecision | None = None
+        tried = [vdnn.choose_tensors(work, "none"), self._smallest]
+        if self._offload:
+            tried += [vdnn.choose_tensors(work, "conv"), vdnn.choose_tensors(work, "all")]
+        least = work.runs(work.least_workspace)
+        for choices in tried:
+            required = required_bytes(least, work.tensors, choices, work.link)
+            free = [memory - held + run.workspace for held, run in zip(required, least, strict=True)]
+            best = _faster(self._play(choices, vdnn.fastest_within(work, free), "greedy"), best)
+        trial = vdnn.try_dynamic(work, memory) if self._offload else None
+        if trial is not None:
+            found = MemoryDecision(
+                trial.choices,
+                trial.configurations,
+                trial.timeline,
+                self._floor,
+                "vdnn",
+                schedule=trial.schedule,
+            )
+            best = _faster(found, best)
+        return best
+
+    def _play(
+        self,
+        choices: Sequence[Choice],
+        configurations: Sequence[int],
+        source: str,
+        schedule: dict[int, CopySteps] | None = None,
+    ) -> MemoryDecision | None:
+        """Return a decision with its simulation; None if it does not fit device or host memory."""
+        work = self._work
+        if not work.fits_host(choices):
+            return None
+        try:
+            timeline = simulate(
+                work.runs(configurations),
+                work.tensors,
+                choices,
+                work.link,
+                memory=self._memory,
+                window=self._window,
+                schedule=schedule,
+            )
+        except Infeasible:
+            return None
+        return MemoryDecision(
+            tuple(choices), tuple(configurations), timeline, self._floor, source, schedule=schedule or {}
+        )
+
+    def _improve(self, best: MemoryDecision) -> MemoryDecision:
+        """Change one choice or configuration at a time as long as the simulation gets faster."""
+        work, left = self._work, CHANGES
+        while left > 0:
+            before = best
+            for i in range(len(work.tensors)):
+                for choice in self._other_choices(i, best.choices):
+                    choices = (*best.choices[:i], choice, *best.choices[i + 1 :])
+                    best = self._take_faster(best, choices, best.configurations)
+                    left -= 1
+                if left <= 0:
+                    return best
+            for k, kernel in enumerate(work.kernels):
+                chosen = best.configurations[k]
+                for near in (chosen - 1, chosen + 1):
+                    if 0 <= near < len(kernel.configurations):
+                        configurations = (*best.configurations[:k], near, *best.configurations[k + 1 :])
+                        best = self._take_faster(best, best.choices, configurations)
+                        left -= 1
+                if left <= 0:
+                    return best
+            if best is before:
+                break
+        return best
+
+    def _other_choices(self, i: int, choices: Sequence[Choice]) -> list[Choice]:
+        """Return the other choices for a tensor that can run, given those for all tensors."""
+        tensors = self._work.tensors
+        tensor = tensors[i]
+        found: list[Choice] = ["keep"]
+        if self._offload and tensor.is_idle:
+            found.append("offload")
+        if self._recompute and tensor.is_idle and tensor.replay:
+            replayed = {j for j, choice in enumerate(choices) if choice == "recompute"}
+            read = {source for j in replayed if (replay := tensors[j].replay) for source in replay.sources}
+            if i not in read and replayed.isdisjoint(tensor.replay.sources):
+                found.append("recompute")
+        return [choice for choice in found if choice != choices[i]]
+
+    def _take_faster(
+        self, best: MemoryDecision, choices: Sequence[Choice], configurations: Sequence[int]
+    ) -> MemoryDecision:
+        """Return the faster of a decision and of its change."""
+        schedule = {i: best.schedule[i] for i in best.schedule if choices[i] == "offload"}
+        found = self._play(choices, configurations, best.source, schedule)
+        return _faster(found, best) or best
+
+    def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
+        """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""
+        if best.source == "vdnn":
+            return best
+        tensors = self._work.tensors
+        for i in sorted(range(len(tensors)), key=lambda i: -tensors[i].bytes):
+            if best.choices[i] != "keep":
+                choices = (*best.choices[:i], "keep", *best.choices[i + 1 :])
+                found = self._play(choices, best.configurations, best.source, best.schedule)
+                if found is not None and found.timeline.time_ms <= best.timeline.time_ms:
+                    best = found
+        return best
+
+
+def _faster(new: MemoryDecision | None, old: MemoryDecision | None) -> MemoryDecision | None:
+    if new is None or old is None:
+        return new or old
+    return new if new.timeline.time_ms < old.timeline.time_ms * (1 - TIE) else old

@@ -1,0 +1,251 @@
+"""The state and the events of a simulated training step; `timeline` has the rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .copies import Copy, CopySteps, Link
+from .training import Choice, Run, SavedTensor, first_needs
+
+UNLIMITED = 2**62
+
+
+def spans(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> list[tuple[int, int, int]]:
+    """Return (tensor, begin, end) for each range of steps in which a tensor must be in memory."""
+    found = []
+    for i, (tensor, choice, need) in enumerate(
+        zip(tensors, choices, first_needs(tensors, choices), strict=True)
+    ):
+        if choice == "keep":
+            found.append((i, tensor.produced_at, tensor.last_use + 1))
+        else:
+            found.append((i, tensor.produced_at, tensor.last_forward_use + 1))
+            found.append((i, need, tensor.last_use + 1))
+    return found
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """An offloaded tensor: the bytes left to copy out and in, those allocated for the copy in, the bounds."""
+
+    tensor: int
+    out_left: int
+    in_left: int
+    allocated: int
+    freed_from: int  # the step before which its last forward use has ended
+    need: int
+    out_from: int
+    in_from: int
+    leaves_at: int
+
+
+class Simulation:
+    """The state of the compute stream, the two engines and the memory.
+
+    `step` is the step that runs or that waits to start. `profile` holds the bytes of each step without those
+    of tensors that linger: tensors that no forward step uses any more, but that are not yet copied out.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        tensors: Sequence[SavedTensor],
+        choices: Sequence[Choice],
+        link: Link,
+        memory: int | None,
+        window: int | None,
+        schedule: Mapping[int, CopySteps],
+    ) -> None:
+        self._tensors, self._link = tensors, link
+        self._limit = UNLIMITED if memory is None else memory
+        self._time = [run.time_ms for run in runs]
+        self._fixed = [run.fixed for run in runs]
+        workspace = [run.workspace for run in runs]
+        for tensor, choice in zip(tensors, choices, strict=True):
+            if choice == "recompute" and tensor.replay:
+                step = tensor.first_backward_use
+                self._time[step] += tensor.replay.time_ms
+                workspace[step] = max(workspace[step], tensor.replay.workspace)
+        self._transient = [fixed + scratch for fixed, scratch in zip(self._fixed, workspace, strict=True)]
+        self.profile = np.array(self._transient, dtype=np.int64)
+        self._starting = [0] * len(runs)  # bytes of tensors that the step allocates itself
+        offloaded = {i for i, choice in enumerate(choices) if choice == "offload"}
+        for i, begin, end in spans(tensors, choices):
+            self.profile[begin:end] += tensors[i].bytes
+            if begin == tensors[i].produced_at or i not in offloaded:
+                self._starting[begin] += tensors[i].bytes
+
+        needs = first_needs(tensors, choices)
+        self._transfers: dict[int, _Transfer] = {}
+        self._awaited_out: list[list[int]] = [[] for _ in runs]
+        self._awaited_in: list[list[int]] = [[] for _ in runs]
+        for i in sorted(offloaded):
+            tensor, need, bounds = tensors[i], needs[i], schedule.get(i, CopySteps())
+            earliest = 0 if window is None else need - window
+            in_from = earliest if bounds.in_from is None else min(bounds.in_from, need)
+            out_from = max(bounds.out_from or 0, tensor.produced_at + 1)
+            freed_from = tensor.last_forward_use + 1
+            self._transfers[i] = _Transfer(
+                i,
+                tensor.bytes,
+                tensor.bytes,
+                0,
+                freed_from,
+                need,
+                min(out_from, freed_from),
+                in_from,
+                freed_from if bounds.leaves_at is None else bounds.leaves_at,
+            )
+            if bounds.out_by is not None:
+                self._awaited_out[max(bounds.out_by, freed_from)].append(i)
+            self._awaited_in[need if bounds.in_by is None else min(bounds.in_by, need)].append(i)
+        copied = [one for one in self._transfers.values() if one.out_left]
+        self._out_order = sorted(copied, key=lambda one: (one.leaves_at, one.freed_from, one.tensor))
+        self._in_order = sorted(copied, key=lambda one: (one.need, one.tensor))
+        for later, earlier in zip(self._in_order[::-1], self._in_order[-2::-1], strict=False):
+            earlier.in_from = min(earlier.in_from, later.in_from)  # none overtakes another
+
+        self._now = 0.0
+        self.step = 0
+        self._is_running = False
+        self._lingering = 0
+        self._held = 0  # bytes in memory while no step runs, without those that linger
+        self._compute_end = self._out_end = self._in_end = math.inf
+        self._outgoing: tuple[_Transfer, int] | None = None
+        self._incoming: tuple[_Transfer, int] | None = None
+        self.starts_ms: list[float] = []
+        self.ends_ms: list[float] = []
+        self.copies: list[Copy] = []
+        self.memory: list[tuple[float, int]] = []
+        self.step_bytes = [0] * len(runs)
+        self.peak = 0
+
+    def run(self) -> bool:
+        """Run all steps. Return False if a step waits for ever."""
+        self._wait()
+        while self.step < len(self._time):
+            self._start_step()
+            self._start_out()
+            self._start_in()
+            self._record()
+            self._now = min(self._compute_end, self._out_end, self._in_end)
+            if self._now == math.inf:
+                return False
+            if self._out_end <= self._now:
+                self._end_out()
+            if self._in_end <= self._now:
+                self._end_in()
+            if self._compute_end <= self._now:
+                self._end_step()
+        return True
+
+    @property
+    def compute_ms(self) -> float:
+        """Milliseconds of all steps and replays."""
+        return math.fsum(self._time)
+
+    def _start_step(self) -> None:
+        if self._is_running or self.profile[self.step] + self._lingering > self._limit:
+            return
+        if any(self._transfers[i].out_left for i in self._awaited_out[self.step]):
+            return
+        if any(self._transfers[i].in_left for i in self._awaited_in[self.step]):
+            return
+        self._is_running = True
+        self.starts_ms.append(self._now)
+        self._compute_end = self._now + self._time[self.step]
+
+    def _end_step(self) -> None:
+        self.ends_ms.append(self._now)
+        self._compute_end = math.inf
+        self._is_running = False
+        self.step += 1
+        for one in self._transfers.values():
+            if one.freed_from == self.step and one.out_left:
+                size = self._tensors[one.tensor].bytes
+                self._lingering += one.out_left if self._link.frees_pieces else size
+        self._wait()
+
+    def _wait(self) -> None:
+        """Set the bytes that are in memory after one step and before the next."""
+        if self.step == len(self._time):
+            return
+        fixed = min(self._fixed[max(self.step - 1, 0)], self._fixed[self.step])
+        absent = sum(
+            self._tensors[one.tensor].bytes - one.allocated
+            for one in self._transfers.values()
+            if one.need == self.step
+        )
+        tensors = int(self.profile[self.step]) - self._transient[self.step]
+        self._held = fixed + tensors - self._starting[self.step] - absent
+
+    def _start_out(self) -> None:
+        if self._outgoing is not None:
+            return
+        one = next((one for one in self._out_order if one.out_from <= self.step), None)
+        if one is not None:
+            size = min(self._link.piece, one.out_left)
+            self._outgoing = one, size
+            self._out_end = self._now + self._link.out_ms(size)
+            self.copies.append(Copy(one.tensor, "out", self._now, self._out_end, size))
+
+    def _end_out(self) -> None:
+        assert self._outgoing is not None
+        one, size = self._outgoing
+        self._outgoing, self._out_end = None, math.inf
+        one.out_left -= size
+        if not one.out_left:
+            self._out_order.remove(one)
+        if one.freed_from <= self.step:  # its last forward use has ended
+            if self._link.frees_pieces:
+                self._lingering -= size
+            elif not one.out_left:
+                self._lingering -= self._tensors[one.tensor].bytes
+
+    def _start_in(self) -> None:
+        if self._incoming is not None or not self._in_order:
+            return
+        one = self._in_order[0]
+        if one.in_from > self.step or one.freed_from > self.step or one.out_left:
+            return
+        size = min(self._link.piece, one.in_left)
+        needed = size if self._link.frees_pieces else one.in_left
+        if (self._link.frees_pieces or not one.allocated) and not self._allocate(one, needed):
+            return
+        self._incoming = one, size
+        self._in_end = self._now + self._link.in_ms(size)
+        self.copies.append(Copy(one.tensor, "in", self._now, self._in_end, size))
+
+    def _allocate(self, one: _Transfer, size: int) -> bool:
+        """Allocate memory for a copy in, until the tensor is needed. Return False if it is not free."""
+        before = self.profile[self.step : one.need]
+        now = int(self.profile[self.step]) + self._lingering + (size if len(before) else 0)
+        if now > self._limit or (len(before) and int(before.max()) + size > self._limit):
+            return False
+        before += size
+        one.allocated += size
+        self._held += size
+        return True
+
+    def _end_in(self) -> None:
+        assert self._incoming is not None
+        one, size = self._incoming
+        self._incoming, self._in_end = None, math.inf
+        one.in_left -= size
+        if not one.in_left:
+            self._in_order.pop(0)
+
+    def _record(self) -> None:
+        held = int(self.profile[self.step]) if self._is_running else self._held
+        held += self._lingering
+        self.peak = max(self.peak, held)
+        if self._is_running:
+            self.step_bytes[self.step] = max(self.step_bytes[self.step], held)
+        if self.memory and self.memory[-1][0] == self._now:
+            self.memory.pop()
+        if not self.memory or self.memory[-1][1] != held:
+            self.memory.append((self._now, held))

@@ -1,0 +1,140 @@
+"""The memory policies of vDNN (Rhu et al., MICRO 2016, section III).
+
+The static policies (III-C) offload no saved tensor, all, or the inputs of convolutions, with memory-optimal
+(m) or performance-optimal (p) algorithms. The dynamic policy (III-C, "dynamic vDNN") tries them in an order.
+
+vDNN's copies (III-B): a tensor is copied out while its last forward step runs, and the next step waits for
+the end. A backward step starts the copy in of the next tensor that is needed, and the step after it waits for
+the end. The search for that tensor ends at the next step with a kernel, so that nothing comes back too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .copies import CopySteps
+from .timeline import Timeline, simulate
+from .training import Choice, TrainingStep, offload_those
+
+StaticPolicy: TypeAlias = Literal["none", "all", "conv"]
+Algorithms: TypeAlias = Literal["memory", "performance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training step that vDNN tries.
+
+    Attributes:
+        choices: the choice for each tensor, keep or offload.
+        configurations: the index of each kernel's configuration.
+        schedule: the steps that bound the copies.
+        timeline: the simulated training step, without a limit.
+    """
+
+    choices: tuple[Choice, ...]
+    configurations: tuple[int, ...]
+    schedule: dict[int, CopySteps]
+    timeline: Timeline
+
+
+def choose_tensors(work: TrainingStep, policy: StaticPolicy) -> tuple[Choice, ...]:
+    """Return the choices of a static policy. A tensor with no step between its uses stays."""
+    return offload_those(
+        tensor.is_idle and (policy == "all" or (policy == "conv" and tensor.is_kernel_input))
+        for tensor in work.tensors
+    )
+
+
+def bound_copies(work: TrainingStep, choices: Sequence[Choice]) -> dict[int, CopySteps]:
+    """Return the steps at which vDNN starts the copies and waits for them."""
+    kernels = {kernel.step for kernel in work.kernels}
+    needed: dict[int, list[int]] = {}
+    for i, (tensor, choice) in enumerate(zip(work.tensors, choices, strict=True)):
+        if choice == "offload":
+            needed.setdefault(tensor.first_backward_use, []).append(i)
+    bounds: dict[int, CopySteps] = {}
+    begin = min((tensor.first_backward_use for tensor in work.tensors), default=0)
+    for step in range(begin, len(work.steps)):
+        for later in range(step + 1, len(work.steps)):
+            found = [i for i in needed.get(later, ()) if i not in bounds]
+            for i in found:
+                bounds[i] = _bound(work, i, step)
+            if found or later in kernels:
+                break
+    for i in (i for tensors in needed.values() for i in tensors):
+        bounds.setdefault(i, _bound(work, i, work.tensors[i].first_backward_use))
+    return bounds
+
+
+def _bound(work: TrainingStep, i: int, step: int) -> CopySteps:
+    tensor = work.tensors[i]
+    use = tensor.last_forward_use
+    return CopySteps(
+        out_from=use, out_by=use + 1, in_from=step, in_by=min(step + 1, tensor.first_backward_use)
+    )
+
+
+def try_static(work: TrainingStep, policy: StaticPolicy, algorithms: Algorithms) -> Trial:
+    """Return the training step of a static policy, whatever memory it needs."""
+    configurations = work.least_workspace if algorithms == "memory" else work.fastest
+    return _try(work, choose_tensors(work, policy), configurations)
+
+
+def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
+    """Return the training step of a static policy with greedy algorithms; it may need more than the memory.
+
+    Each kernel runs its fastest configuration that fits the memory beside all that the policy leaves there
+    during its step, or the one with the least workspace if none fits.
+    """
+    choices = choose_tensors(work, policy)
+    least = work.least_workspace
+    occupied = _try(work, choices, least).timeline.step_bytes
+    scratch = [run.workspace for run in work.runs(least)]
+    free = [memory - held + workspace for held, workspace in zip(occupied, scratch, strict=True)]
+    return _try(work, choices, fastest_within(work, free))
+
+
+def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
+    """Return each kernel's fastest configuration within the bytes free in its step, else the smallest."""
+    return [
+        max(sum(one.workspace <= free[kernel.step] for one in kernel.configurations) - 1, 0)
+        for kernel in work.kernels
+    ]
+
+
+def _try(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence[int]) -> Trial:
+    schedule = bound_copies(work, choices)
+    timeline = simulate(work.runs(configurations), work.tensors, choices, work.link, schedule=schedule)
+    return Trial(tuple(choices), tuple(configurations), schedule, timeline)
+
+
+def try_dynamic(work: TrainingStep, memory: int) -> Trial | None:
+    """Return the training step that the dynamic policy adopts; None if it finds that none fits.
+
+    It tries, in this order:
+
+    1. all(m): if that does not fit, the network cannot be trained.
+    2. none(p), conv(p), all(p): it adopts the first one that fits.
+    3. conv and all with greedy algorithms: the first one that fits.
+    4. all(m), which fits.
+    """
+    smallest = try_static(work, "all", "memory")
+    if not fits(work, smallest, memory):
+        return None
+    policies: tuple[StaticPolicy, ...] = ("none", "conv", "all")
+    for policy in policies:
+        trial = try_static(work, policy, "performance")
+        if fits(work, trial, memory):
+            return trial
+    for policy in policies[1:]:
+        trial = try_greedy(work, policy, memory)
+        if fits(work, trial, memory):
+            return trial
+    return smallest
+
+
+def fits(work: TrainingStep, trial: Trial, memory: int | None) -> bool:
+    """Return whether a training step fits device and host memory."""
+    return (memory is None or trial.timeline.peak <= memory) and work.fits_host(trial.choices)
