@@ -6,6 +6,7 @@ import numpy as np
 from reference import OUTPUT
 
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 from tests.drop_in.guarded_memory import GuardedBuffer
 
 
@@ -20,7 +21,9 @@ def assert_keeps_to_its_tensors(
     memory = {name: engine.borrow(buffer.address, buffer.size) for name, buffer in buffers.items()}
     for seed, (name, count) in enumerate(counts.items()):
         memory[name].fill_random(problem.data_type, count, seed)
-    engine.execute(problem, pass_, [(problem.mini_batch, algorithm)], *memory.values(), None, beta=beta)
+    engine.execute(
+        Kernel(problem, pass_), [(problem.mini_batch, algorithm)], *memory.values(), None, beta=beta
+    )
     assert np.isfinite(memory[OUTPUT[pass_]].read(problem.data_type, counts[OUTPUT[pass_]])).all()
     for buffer in buffers.values():
         assert not buffer.is_damaged()

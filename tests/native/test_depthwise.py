@@ -7,9 +7,10 @@ import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, PASSES, Bench, assert_each_algorithm_is_right, divisions
+from reference import EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right, divisions
 
 from mucudnn._native import Engine, Problem, host_library
+from mucudnn.problems.kernels import Kernel
 
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
@@ -52,7 +53,7 @@ def depthwise_problems(
 def test_every_depthwise_convolution_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, problem, pass_), alpha, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
 @settings(max_examples=60)
@@ -60,10 +61,10 @@ def test_every_depthwise_convolution_agrees_with_the_definition(
 def test_a_division_of_a_depthwise_convolution_gives_the_same_bits(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, beta: float
 ) -> None:
-    bench = Bench(engine, problem, pass_)
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
     parts = [(size, DIRECT[pass_]) for size in data.draw(divisions(problem.mini_batch))]
-    whole = bench.run([(problem.mini_batch, DIRECT[pass_])], beta=beta)
-    np.testing.assert_array_equal(bench.run(parts, beta=beta), whole)
+    whole = checked.run([(problem.mini_batch, DIRECT[pass_])], beta=beta)
+    np.testing.assert_array_equal(checked.run(parts, beta=beta), whole)
 
 
 def large(layout: str, data_type: str = "f32", **sizes: int) -> Problem:
@@ -83,7 +84,9 @@ def test_any_number_of_threads_gives_a_depthwise_convolution_the_same_bits(
     problem = large(layout, stride=stride)
     assert problem.flops > 8e6 / stride**2  # smaller ones stay on one thread
     results = [
-        Bench(Engine(host_library(), threads=threads), problem, pass_).run([(2, DIRECT[pass_])], beta=0.5)
+        CheckedKernel(Engine(host_library(), threads=threads), Kernel(problem, pass_)).run(
+            [(2, DIRECT[pass_])], beta=0.5
+        )
         for threads in (1, 2, 3, 5)
     ]
     for result in results[1:]:
@@ -96,9 +99,9 @@ def test_any_number_of_threads_gives_a_depthwise_convolution_the_same_bits(
 def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
     engine: Engine, layout: str, pass_: str, data_type: str
 ) -> None:
-    bench = Bench(engine, large(layout, data_type), pass_)
-    result = bench.run([(2, DIRECT[pass_])], over=float("nan"))
-    assert np.linalg.norm(result - bench.exact()) <= 2 * EPSILON[data_type] * bench.magnitude()
+    checked = CheckedKernel(engine, Kernel(large(layout, data_type), pass_))
+    result = checked.run([(2, DIRECT[pass_])], over=float("nan"))
+    assert np.linalg.norm(result - checked.exact()) <= 2 * EPSILON[data_type] * checked.magnitude()
 
 
 @pytest.mark.parametrize("at_end", [True, False])
@@ -129,4 +132,4 @@ def test_extreme_sizes_agree_with_the_definition(
 ) -> None:
     sizes = {"input": (3, 2), "kernel": (3, 3), "stride": 2**16, "padding": 1, "groups": 5} | odd
     problem = Problem(mini_batch=1, in_channels=5, out_channels=5, **sizes)
-    assert_each_algorithm_is_right(Bench(engine, problem, pass_), 1.0, 0.5)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), 1.0, 0.5)

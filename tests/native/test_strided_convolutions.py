@@ -6,9 +6,10 @@ import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Bench, assert_each_algorithm_is_right
+from reference import PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem
+from mucudnn.problems.kernels import Kernel
 
 
 @st.composite
@@ -31,7 +32,7 @@ def wide_problems(draw: st.DrawFn) -> Problem:
 def test_a_strided_convolution_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(Bench(engine, problem, pass_), 1.0, beta)
+    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), 1.0, beta)
 
 
 @pytest.mark.parametrize("at_end", [True, False])
