@@ -67,7 +67,7 @@ def run_timing(*command: str | Path, **environment: str) -> list[tuple[float, fl
 
     Exits if the program prints an error.
     """
-    variables = {**os.environ, "MUCUDNN_LIBRARY": "host", **environment}
+    variables = {**os.environ, "MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "warning", **environment}
     answer = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     if answer.stderr:  # such as the loader's warning that it could not preload the drop-in
         raise SystemExit(answer.stderr)

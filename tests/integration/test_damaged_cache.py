@@ -21,7 +21,7 @@ from mucudnn.costs.salvage import replace_damaged
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
-CASES = int(os.environ.get("TEST_CASES", "200"))
+CASES = int(os.environ.get("TEST_CASES", "80"))
 GOOD = "mb2_ic4ih8_oc4_kh3"
 HERE = Machine("host", "a device", "a library 1.0", 7)
 KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
