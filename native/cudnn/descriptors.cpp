@@ -23,10 +23,18 @@ cudnnDataType_t cudnn_type(DataType type) {
 }
 
 std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept {
-  for (const DataType known : {DataType::f32, DataType::f64, DataType::f16, DataType::bf16}) {
-    if (cudnn_type(known) == type) return known;
+  switch (type) {
+    case CUDNN_DATA_FLOAT:
+      return DataType::f32;
+    case CUDNN_DATA_DOUBLE:
+      return DataType::f64;
+    case CUDNN_DATA_HALF:
+      return DataType::f16;
+    case CUDNN_DATA_BFLOAT16:
+      return DataType::bf16;
+    default:
+      return std::nullopt;
   }
-  return std::nullopt;
 }
 
 namespace {
