@@ -28,7 +28,7 @@ WINDOW = 6  # steps
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The simulated training step.
+    """A simulated training step: when each step and copy ran, and how much memory was in use.
 
     Attributes:
         starts_ms: the start of each step.

@@ -37,7 +37,7 @@ class Store:
 
     @property
     def summary(self) -> Path:
-        """The page that sums up the figures."""
+        """The path of `summary.md`, the page with the tables of a run."""
         return self.folder / "summary.md"
 
     @property

@@ -20,9 +20,10 @@ from mucudnn.torch.options import Ints, Options
 # The roles of a pass's first and second tensor and of its result.
 _ROLES = {"forward": ("x", "w", "y"), "backward_data": ("y", "w", "x"), "backward_filter": ("x", "y", "w")}
 _PASS_TO = {roles[2]: pass_ for pass_, roles in _ROLES.items()}
-# vmap's rule folds the batch of vmap into an axis that the convolution has already. The key names the tensors
-# that have the batch. For each of them the value gives the axis, and True if groups divide that axis. If all
-# three tensors have the batch, each of its members becomes a group of the convolution.
+# The axes of the convolution into which vmap's rule folds the batch axis of vmap. A key names the tensors
+# (x, w, y) that have a batch axis. Its value gives, for each of these tensors, the axis to fold into, and
+# True if the groups of the convolution divide that axis. If all three tensors have a batch axis, each member
+# of the batch becomes a group.
 _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
     frozenset("xy"): {"x": (0, False), "y": (0, False)},  # the mini-batch
     frozenset("wy"): {"w": (0, True), "y": (1, True)},  # the filters

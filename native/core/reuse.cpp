@@ -10,8 +10,8 @@ namespace {
 constexpr double kTie = 1e-12;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The fastest way to compute every number of samples up to the mini-batch, with the parts added so far: an
-// unbounded knapsack.
+// An unbounded knapsack whose items are micro-configurations. For each number of samples n up to the
+// mini-batch it holds the least time in which the items added so far compute n samples.
 class Knapsack {
  public:
   explicit Knapsack(std::int64_t mini_batch) : best_(static_cast<std::size_t>(mini_batch) + 1) {
@@ -44,7 +44,7 @@ class Knapsack {
     Configuration parts;
     std::size_t size = 0;
     for (std::size_t left = best_.size() - 1; left > 0; left -= size) {
-      // The rest cannot have a larger part, so this one repeats as long as a fastest way has it.
+      // Parts are taken largest first. The last size is taken again as long as the least time allows it.
       if (size == 0 || !can_begin_with(size, left) || best_[left - size].parts + 1 > best_[left].parts)
         size = first_size(left);
       parts.push_back(*best_[size].part);

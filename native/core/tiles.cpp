@@ -8,7 +8,7 @@
 namespace mucudnn {
 namespace {
 
-// The sizes along the first spatial axis, along which tiles are cut.
+// The convolution's sizes along its first spatial axis (depth in 3-D, height in 2-D). Tiles divide this axis.
 struct Axis {
   explicit Axis(const Problem& p)
       : index(static_cast<std::size_t>(3 - p.dims)),

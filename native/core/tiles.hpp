@@ -2,8 +2,8 @@
 // tile includes the halo that the filter reaches, so that even a mini-batch of one can be divided.
 //
 // A tile is copied into scratch memory, with zeros for the padding. There it is an ordinary kernel without
-// padding along that axis. A tile is therefore measured, stored and chosen like a micro-batch: the dynamic
-// programming adds tiles to the steps of a sample as it adds micro-batches to the mini-batch.
+// padding along that axis, and is measured as one. The tiles of a sample are chosen as the micro-batches of a
+// mini-batch are: by dynamic programming, here over the steps of the sample.
 #pragma once
 
 #include <cstddef>

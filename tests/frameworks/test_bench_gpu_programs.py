@@ -16,7 +16,7 @@ H200 = 150_121_545_728  # bytes
 def test_a_program_may_allocate_as_much_more_as_it_is_left(
     reserved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The test runs PyTorch's own functions, and replaces only the call into its C++ code.
+    # There is no GPU here. So the test replaces the calls of torch.cuda that would need one, and no others.
     set_to: list[tuple[float, int]] = []
     monkeypatch.setattr("torch.cuda._lazy_init", lambda: None)
     monkeypatch.setattr("torch.cuda.memory._lazy_init", lambda: None)

@@ -40,7 +40,7 @@ def mucudnn(*arguments: str | Path) -> str:
 
 
 def optimize(*flags: str) -> dict[str, Any]:
-    """Run `optimize` for the kernel in all passes. Return its JSON."""
+    """Run `mucudnn optimize --json` for the test's kernel in all three passes, and return the parsed JSON."""
     command = ("optimize", KERNEL, "--engine", "cudnn", "--passes", "all", *flags, "--json")
     result: dict[str, Any] = json.loads(mucudnn(*command))
     return result

@@ -20,7 +20,7 @@ habits = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
 
 
 def lay_out_package(packages: Path, cudnn: Path) -> None:
-    """Link `cudnn` to the place of the package nvidia-cudnn in a folder of Python packages."""
+    """Make `packages` look like site-packages with NVIDIA's cuDNN, whose libraries are in `cudnn`."""
     (packages / "nvidia" / "cudnn").mkdir(parents=True)
     (packages / "nvidia" / "cudnn" / "lib").symlink_to(cudnn)
 

@@ -221,7 +221,7 @@ def test_steps_and_tensors_are_found_by_name() -> None:
 
 
 def test_networks_are_values() -> None:
-    again = Network([*TENSORS], [replace(step, reads=[*step.reads]) for step in STEPS])  # type: ignore[arg-type]
+    again = Network([*TENSORS], [replace(step, reads=[*step.reads]) for step in STEPS])  # type: ignore[arg-type]  # wrong on purpose
     assert again == FORWARD
     assert hash(again) == hash(FORWARD)
     assert TRAINING != FORWARD

@@ -122,14 +122,14 @@ def test_a_step_that_cannot_be_is_refused(given: dict, message: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Tensor(7, (1,)),  # type: ignore[arg-type]
-        lambda: Tensor("t", 1),  # type: ignore[arg-type]
-        lambda: Tensor("t", (1.5,)),  # type: ignore[arg-type]
-        lambda: Step("s", reads="tensor"),  # type: ignore[arg-type]
-        lambda: Step("s", reads=(1,)),  # type: ignore[arg-type]
+        lambda: Tensor(7, (1,)),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: Tensor("t", 1),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: Tensor("t", (1.5,)),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: Step("s", reads="tensor"),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: Step("s", reads=(1,)),  # type: ignore[arg-type]  # wrong on purpose
         lambda: Step("s", flops=True),
     ],
 )
 def test_a_wrong_type_is_refused(make: object) -> None:
     with pytest.raises(ArgumentTypeError):
-        make()  # type: ignore[operator]
+        make()  # type: ignore[operator]  # wrong on purpose

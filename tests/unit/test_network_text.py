@@ -225,4 +225,4 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(MucudnnError, match=r"the network .* cannot be written"):
         NETWORK.write(tmp_path / "no" / "folder.txt")
     with pytest.raises(ArgumentTypeError, match="path is 7, not the path of a network"):
-        Network.read(7)  # type: ignore[arg-type]
+        Network.read(7)  # type: ignore[arg-type]  # wrong on purpose
