@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from .relaxation import worthwhile
 
 GAP = 1e-4  # the default for the relative gap at which a solver stops
 TIME_LIMIT = 30.0  # seconds, by default
+MOST_COPIES = 64  # groups of identical kernels that may differ; more make the search long for little gain
 
 SOLVERS: dict[str, Solver] = {"highs": ilp.solve, "exact": dynamic_programming.solve}
 
 K = TypeVar("K", bound=Hashable)
+
+Shares: TypeAlias = tuple[tuple[int, Configuration], ...]
+"""How many of a number of identical kernels take which configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,10 @@ class WorkspaceDivision(Generic[K]):
     """A division of the total workspace among kernels.
 
     Attributes:
-        choice: every kernel's configuration, in the order of the kernels given.
+        choice: every kernel's configuration, in the order of the kernels given. Where identical kernels
+            differ, the configuration that most of them take; of equally many, the one with less workspace.
+        shares: for every kernel, its configurations with the number of identical kernels that take each,
+            workspace descending. The numbers add to the kernel's count.
         gap: no division takes less than (1 - gap) of this one's time; 0 within 1e-12.
         reached: True if the gap is within the one asked for; False if the solvers ran out of time.
         solver: the solver that found it, "highs" or "exact"; "none" if every kernel's fastest fits.
@@ -37,6 +45,7 @@ class WorkspaceDivision(Generic[K]):
     """
 
     choice: dict[K, Configuration]
+    shares: dict[K, Shares]
     gap: float
     reached: bool
     solver: str
@@ -60,6 +69,7 @@ def solve_division(
     total: int,
     *,
     counts: Mapping[K, int] | None = None,
+    apart: bool = False,
     exact: bool = False,
     solver: Literal["auto", "highs", "exact"] = "auto",
     time_limit: float = TIME_LIMIT,
@@ -73,11 +83,13 @@ def solve_division(
         kernels: each kernel's configurations, in any order; those not Pareto-optimal are never chosen.
         total: bytes for all kernels together.
         counts: the number of identical kernels that each kernel stands for; 1 by default.
+        apart: let identical kernels get different configurations, which uses a small total better. More than
+            `MOST_COPIES` identical kernels are divided into that many groups, each with one configuration.
         exact: find the optimum (within 1e-12) instead of an answer within 1e-4 of it, both relative.
         solver: the order of the solvers. "exact" is dynamic programming alone. "highs" is the integer linear
             program, and then dynamic programming if the program's answer does not fit or comes too late.
-            "auto" is "highs"; with `exact`, dynamic programming goes first, because HiGHS's tolerances are
-            too wide to prove an optimum.
+            "auto" is dynamic programming, which is the faster one, and then the program if dynamic
+            programming runs out of time.
         time_limit: seconds for each solver; after that its best answer counts.
 
     Raises:
@@ -86,27 +98,24 @@ def solve_division(
         ValueError: a count is less than 1 or is given for no kernel, or there is no such solver.
     """
     start = time.monotonic()
-    orders = {
-        "auto": ("exact", "highs") if exact else ("highs", "exact"),
-        "highs": ("highs", "exact"),
-        "exact": ("exact",),
-    }
+    orders = {"auto": ("exact", "highs"), "highs": ("highs", "exact"), "exact": ("exact",)}
     if solver not in orders:
         raise ValueError(f"there is no solver {solver!r}: give {', '.join(orders)}")
     weights = _check_counts(kernels, counts)
     fronts = {kernel: _find_front(configurations) for kernel, configurations in kernels.items()}
     capacity = total - _sum_least(fronts, weights, total)
-    fronts = {k: _keep_affordable(front, capacity // weights[k]) for k, front in fronts.items()}
-    problem = {k: _make_options(front, weights[k]) for k, front in fronts.items()}
+    groups = [(k, size) for k in kernels for size in (_split(weights[k]) if apart else [weights[k]])]
+    choices = [_keep_affordable(fronts[kernel], capacity // size) for kernel, size in groups]
+    problem = [_make_options(front, size) for front, (_, size) in zip(choices, groups, strict=True)]
 
-    if sum(int(options.workspace[-1]) for options in problem.values()) <= capacity:
-        fastest = {kernel: front[-1] for kernel, front in fronts.items()}
-        return WorkspaceDivision(fastest, 0.0, True, "none", time.monotonic() - start)
+    if sum(int(options.workspace[-1]) for options in problem) <= capacity:
+        taken = [front[-1] for front in choices]
+        return _describe(kernels, groups, taken, 0.0, True, "none", time.monotonic() - start)
 
-    order = sorted(problem, key=lambda k: (*_list_values(problem[k]), repr(k)))
-    kept = worthwhile([problem[k] for k in order], capacity)
-    capacity -= sum(int(problem[k].workspace[indices[0]]) for k, indices in zip(order, kept, strict=True))
-    options = [problem[k].take(indices) for k, indices in zip(order, kept, strict=True)]
+    order = sorted(range(len(problem)), key=lambda i: (*_list_values(problem[i]), repr(groups[i])))
+    kept = worthwhile([problem[i] for i in order], capacity)
+    capacity -= sum(int(problem[i].workspace[indices[0]]) for i, indices in zip(order, kept, strict=True))
+    options = [problem[i].take(indices) for i, indices in zip(order, kept, strict=True)]
     gap_asked = 0.0 if exact else GAP
     chosen: list[int] | None = None
     best, bound, winner = math.inf, 0.0, ""
@@ -121,14 +130,39 @@ def solve_division(
         if chosen is not None and gap <= gap_asked + 2 * TIE:
             break
     assert chosen is not None  # dynamic programming always finds a choice
-    index = {k: int(indices[i]) for k, indices, i in zip(order, kept, chosen, strict=True)}
-    return WorkspaceDivision(
-        choice={kernel: front[index[kernel]] for kernel, front in fronts.items()},
-        gap=gap if gap > 2 * TIE else 0.0,
-        reached=gap <= gap_asked + 2 * TIE,
-        solver=winner,
-        seconds=time.monotonic() - start,
-    )
+    index = {i: int(indices[option]) for i, indices, option in zip(order, kept, chosen, strict=True)}
+    taken = [front[index[i]] for i, front in enumerate(choices)]
+    reached = gap <= gap_asked + 2 * TIE
+    seconds = time.monotonic() - start
+    return _describe(kernels, groups, taken, gap if gap > 2 * TIE else 0.0, reached, winner, seconds)
+
+
+def _split(count: int) -> list[int]:
+    """Return the sizes of the groups that `count` identical kernels form: single kernels, if they are few."""
+    groups = min(count, MOST_COPIES)
+    return [(count + i) // groups for i in range(groups)]
+
+
+def _describe(
+    kernels: Mapping[K, object],
+    groups: Sequence[tuple[K, int]],
+    taken: Sequence[Configuration],
+    gap: float,
+    reached: bool,
+    solver: str,
+    seconds: float,
+) -> WorkspaceDivision[K]:
+    """Return the division in which each group of identical kernels takes its configuration."""
+    numbers: dict[K, Counter[Configuration]] = {kernel: Counter() for kernel in kernels}
+    for (kernel, size), configuration in zip(groups, taken, strict=True):
+        numbers[kernel][configuration] += size
+    shares = {
+        kernel: tuple(sorted(((n, c) for c, n in found.items()), key=lambda share: -share[1].workspace))
+        for kernel, found in numbers.items()
+    }
+    # Configurations stand with workspace descending: of equally many, the later one has less.
+    choice = {kernel: max(reversed(found), key=lambda share: share[0])[1] for kernel, found in shares.items()}
+    return WorkspaceDivision(choice, shares, gap, reached, solver, seconds)
 
 
 def _check_counts(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -> dict[K, int]:

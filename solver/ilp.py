@@ -24,18 +24,25 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     milliseconds = sum(float(kernel.time[0]) for kernel in options) / 1e3
     units = CAPACITY_UNITS / max(capacity, 1)
     problem = pulp.LpProblem("workspace_division", pulp.LpMinimize)
-    chosen: list[list[pulp.LpVariable]] = []
+    # Kernels with equal options share one row of variables, which count them. With a row for each kernel,
+    # HiGHS would try the same choices in every order.
+    alike: dict[tuple[bytes, bytes], list[int]] = {}
+    for k, kernel in enumerate(options):
+        alike.setdefault((kernel.time.tobytes(), kernel.workspace.tobytes()), []).append(k)
+    numbers: list[list[pulp.LpVariable]] = []
     time: list[tuple[pulp.LpVariable, float]] = []
     workspace: list[tuple[pulp.LpVariable, float]] = []
-    for k, kernel in enumerate(options):
-        row = [problem.add_variable(f"x{k}_{i}", cat=pulp.LpBinary) for i in range(len(kernel.time))]
+    for first, *others in alike.values():
+        kernel, most = options[first], 1 + len(others)
+        row = [
+            problem.add_variable(f"x{first}_{i}", 0, most, pulp.LpInteger) for i in range(len(kernel.time))
+        ]
         time += zip(row, (kernel.time / milliseconds).tolist(), strict=True)
         workspace += zip(row, (kernel.workspace * units).tolist(), strict=True)
-        chosen.append(row)
+        problem += pulp.LpAffineExpression((x, 1) for x in row) == most
+        numbers.append(row)
     problem += pulp.LpAffineExpression(time)
     problem += pulp.LpAffineExpression(workspace) <= capacity * units
-    for row in chosen:
-        problem += pulp.LpAffineExpression((x, 1) for x in row) == 1
 
     problem.solve(
         # One thread, so that equal inputs get equal answers.
@@ -45,4 +52,11 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     bound = float(problem.solverModel.getInfo().mip_dual_bound) * milliseconds
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return Answer(None, bound)
-    return Answer([int(np.argmax([x.value() for x in row])) for row in chosen], bound)
+    choice = [0] * len(options)
+    for row, kernels in zip(numbers, alike.values(), strict=True):
+        taken = np.repeat(np.arange(len(row)), [round(x.value()) for x in row])
+        if len(taken) != len(kernels):  # beyond HiGHS's tolerance for whole numbers
+            return Answer(None, bound)
+        for k, option in zip(kernels, taken.tolist(), strict=True):
+            choice[k] = option
+    return Answer(choice, bound)

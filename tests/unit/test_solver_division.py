@@ -89,6 +89,46 @@ def test_a_division_is_as_good_as_the_best_of_all_choices(
 
 
 @settings(deadline=None)
+@given(networks_with_totals(), st.sampled_from(SOLVERS))
+def test_identical_kernels_apart_are_as_good_as_so_many_kernels_with_names_of_their_own(
+    case: tuple[Kernels, dict[str, int], int], solver: SolverName
+) -> None:
+    kernels, counts, total = case
+    singles = {f"{name}{i}": kernels[name] for name in kernels for i in range(counts.get(name, 1))}
+    try:
+        best = time_of(divide_workspace(singles, total, exact=True), {})
+    except Infeasible:
+        with pytest.raises(Infeasible):
+            solve_division(kernels, total, counts=counts, apart=True, solver=solver)
+        return
+    found = solve_division(kernels, total, counts=counts, apart=True, solver=solver)
+    assert {name: sum(n for n, _ in shares) for name, shares in found.shares.items()} == {
+        name: counts.get(name, 1) for name in kernels
+    }
+    taken = [(n, c) for shares in found.shares.values() for n, c in shares]
+    assert sum(n * c.workspace for n, c in taken) <= total
+    assert math.fsum(n * c.time_ms for n, c in taken) <= best * (1 + division.GAP * 1.01)
+
+
+def test_identical_kernels_apart_use_a_total_that_is_too_small_for_all_of_them() -> None:
+    slow, fast = configuration(2.0, 0), configuration(1.0, 10)
+    kernels = {"a": [slow, fast]}
+    together = solve_division(kernels, 25, counts={"a": 3})
+    assert together.shares == {"a": ((3, slow),)}
+    apart = solve_division(kernels, 25, counts={"a": 3}, apart=True)
+    assert apart.shares == {"a": ((2, fast), (1, slow))}
+    assert apart.choice == {"a": fast}
+
+
+def test_very_many_identical_kernels_are_divided_in_groups() -> None:
+    slow, fast = configuration(2.0, 0), configuration(1.0, 10)
+    found = solve_division({"a": [slow, fast]}, 5 * 10**6, counts={"a": 10**6}, apart=True)
+    (fast_ones, _), (slow_ones, _) = found.shares["a"]
+    assert fast_ones + slow_ones == 10**6
+    assert 450_000 < fast_ones <= 500_000
+
+
+@settings(deadline=None)
 @given(networks_with_totals(), st.randoms(use_true_random=False), st.booleans())
 def test_the_order_of_kernels_and_configurations_does_not_matter(
     case: tuple[Kernels, dict[str, int], int], shuffler: random.Random, exact: bool
