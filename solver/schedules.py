@@ -1,0 +1,231 @@
+"""Orders of work for pipelines: which rank computes which stage of which micro-batch, one after the other.
+
+A model is cut into D stages. Rank r holds stage r of the first replica. In a schedule with two replicas it
+also holds stage D-1-r of the second one, whose micro-batches travel in the opposite direction. All
+micro-batches contribute to one update, so every schedule gives the same gradients. `pipelines` simulates the
+schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The forward or backward pass of one micro-batch through one stage of one replica.
+
+    Args:
+        pass_: the pass; "backward" computes the gradients of both the stage's input and its weights.
+        micro_batch: the number of the micro-batch in the mini-batch, from 0.
+        stage: the stage, from 0.
+        replica: 0, or 1 for the replica whose micro-batches travel from the last rank to the first.
+    """
+
+    pass_: Literal["forward", "backward"]
+    micro_batch: int
+    stage: int
+    replica: int = 0
+
+    def __str__(self) -> str:
+        """Return a text such as `forward of micro-batch 3 in stage 1`."""
+        replica = f" of replica {self.replica}" if self.replica else ""
+        return f"{self.pass_} of micro-batch {self.micro_batch} in stage {self.stage}{replica}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order of work of every rank.
+
+    Attributes:
+        name: the name by which a person chooses the schedule.
+        orders: each rank's tasks in the order in which it runs them.
+        replicas: how many copies of the model the ranks hold together, 1 or 2.
+        recomputes: True if a stage keeps its input alone and runs forward again before it runs backward.
+    """
+
+    name: str
+    orders: tuple[tuple[Task, ...], ...]
+    replicas: int = 1
+    recomputes: bool = False
+
+    @property
+    def stages(self) -> int:
+        """The number of stages, which is the number of ranks too."""
+        return len(self.orders)
+
+    @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches."""
+        return len({task.micro_batch for order in self.orders for task in order})
+
+    def rank_of(self, stage: int, replica: int) -> int:
+        """Return the rank that holds a stage."""
+        return stage if replica == 0 else self.stages - 1 - stage
+
+    def stages_of(self, rank: int) -> list[tuple[int, int]]:
+        """Return the (stage, replica) that a rank holds."""
+        return [(rank, 0), (self.stages - 1 - rank, 1)][: self.replicas]
+
+
+def layer_parallel(stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule that a model cut into stages has without a pipeline.
+
+    A micro-batch goes forward and backward before the next one starts, so one rank works at a time.
+    """
+    _check(stages, micro_batches)
+    orders = [tuple(task for i in range(micro_batches) for task in _both(i, rank)) for rank in range(stages)]
+    return Schedule("layers", tuple(orders))
+
+
+def gems(stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule of GEMS: two replicas take turns, and one runs forward behind the other's backward.
+
+    A rank keeps the activations of one micro-batch at most. With two micro-batches it is the paper's MAST,
+    with more MASTER.
+
+    Source: Jain et al., "GEMS: GPU-Enabled Memory-Aware Model-Parallelism System for Distributed DNN
+    Training", SC'20.
+    """
+    _check(stages, micro_batches)
+    orders = []
+    for rank in range(stages):
+        order: list[Task] = []
+        for i in range(micro_batches):
+            replica = i % 2
+            order += _both(i, rank if replica == 0 else stages - 1 - rank, replica)
+        orders.append(tuple(order))
+    return Schedule("gems", tuple(orders), replicas=2)
+
+
+def gpipe(stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule of GPipe: all micro-batches go forward, then all go backward.
+
+    A rank keeps the activations of all micro-batches.
+
+    Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism",
+    NeurIPS 2019.
+    """
+    _check(stages, micro_batches)
+    orders = [
+        tuple(Task(pass_, i, rank) for pass_ in ("forward", "backward") for i in range(micro_batches))
+        for rank in range(stages)
+    ]
+    return Schedule("gpipe", tuple(orders))
+
+
+def one_forward_one_backward(stages: int, micro_batches: int, *, recomputes: bool = False) -> Schedule:
+    """Return the schedule 1F1B: a rank runs backward as soon as it can, forward to fill the pipeline.
+
+    It takes GPipe's time. Rank r of D keeps the activations of D-r micro-batches at most.
+
+    Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019;
+    with one update for each mini-batch, as in their "Memory-Efficient Pipeline-Parallel DNN Training", 2021.
+    """
+    _check(stages, micro_batches)
+    orders = []
+    for rank in range(stages):
+        ahead = min(stages - 1 - rank, micro_batches)
+        order = [Task("forward", i, rank) for i in range(ahead)]
+        for i in range(micro_batches):
+            if i + ahead < micro_batches:
+                order.append(Task("forward", i + ahead, rank))
+            order.append(Task("backward", i, rank))
+        orders.append(tuple(order))
+    return Schedule("1f1b, recompute" if recomputes else "1f1b", tuple(orders), recomputes=recomputes)
+
+
+def bidirectional(stages: int, micro_batches: int) -> Schedule:
+    """Return a schedule in which two replicas are pipelined at once, in opposite directions.
+
+    The micro-batches go to the replicas in turns. A rank prefers backward to forward, and keeps at most as
+    many micro-batches as there are stages. The order comes from a simulation in which a backward pass takes
+    twice as long as a forward pass.
+
+    Source: the idea is that of Chimera (Li and Hoefler, SC'21) and of DualPipe; the order is ours.
+    """
+    _check(stages, micro_batches)
+    return Schedule("bidirectional", _run_greedily(stages, micro_batches), replicas=2)
+
+
+SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
+    "layers": layer_parallel,
+    "gems": gems,
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "1f1b, recompute": lambda stages, micro_batches: one_forward_one_backward(
+        stages, micro_batches, recomputes=True
+    ),
+    "bidirectional": bidirectional,
+}
+"""The schedules by name; each is made for a number of stages and of micro-batches."""
+
+
+def _check(stages: int, micro_batches: int) -> None:
+    for name, value in (("stages", stages), ("micro_batches", micro_batches)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, must be at least 1")
+
+
+def _both(micro_batch: int, stage: int, replica: int = 0) -> Iterator[Task]:
+    yield Task("forward", micro_batch, stage, replica)
+    yield Task("backward", micro_batch, stage, replica)
+
+
+def _run_greedily(stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ...]:
+    """Return the orders in which ranks run if each takes the best task that is ready, and never waits."""
+    orders: list[list[Task]] = [[] for _ in range(stages)]
+    ready: list[list[tuple[bool, int, int, Task]]] = [[] for _ in range(stages)]
+    busy, held = [False] * stages, [0] * stages
+    arrivals: list[tuple[float, int, int, Task]] = []  # (time, number, rank that ends its task or -1, task)
+    count = 0
+
+    def rank_of(task: Task) -> int:
+        return task.stage if task.replica == 0 else stages - 1 - task.stage
+
+    def arrive(time: float, task: Task, ended_on: int = -1) -> None:
+        nonlocal count
+        heappush(arrivals, (time, count, ended_on, task))
+        count += 1
+
+    for i in range(micro_batches):
+        arrive(0.0, Task("forward", i, 0, i % 2))
+    while arrivals:
+        now = arrivals[0][0]
+        while arrivals and arrivals[0][0] == now:
+            _, _, ended_on, task = heappop(arrivals)
+            if ended_on >= 0:
+                busy[ended_on] = False
+                held[ended_on] -= task.pass_ == "backward"
+                follower = _follower(task, stages)
+                if follower is None:
+                    continue
+                task = follower
+            # Later stages first: they are nearest to a backward pass, which frees memory.
+            heappush(ready[rank_of(task)], (task.pass_ == "forward", task.micro_batch, -task.stage, task))
+        for rank in range(stages):
+            if busy[rank] or not ready[rank]:
+                continue
+            is_forward, *_, task = ready[rank][0]
+            if is_forward and held[rank] >= stages:
+                continue
+            heappop(ready[rank])
+            orders[rank].append(task)
+            busy[rank] = True
+            held[rank] += is_forward
+            arrive(now + (1.0 if is_forward else 2.0), task, rank)
+    return tuple(map(tuple, orders))
+
+
+def _follower(task: Task, stages: int) -> Task | None:
+    """Return the task that needs this one's result; None after the backward pass of the first stage."""
+    if task.pass_ == "forward":
+        if task.stage + 1 < stages:
+            return Task("forward", task.micro_batch, task.stage + 1, task.replica)
+        return Task("backward", task.micro_batch, task.stage, task.replica)
+    if task.stage == 0:
+        return None
+    return Task("backward", task.micro_batch, task.stage - 1, task.replica)
