@@ -1,0 +1,292 @@
+"""`BidirectionalPipeline`: runs a schedule's tasks on this process, with torch.distributed's messages."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import checkpoint
+
+from mucudnn.errors import NothingFitsError, UsageError
+from mucudnn.sizes import parse_size
+from mucudnn.solver import Infeasible
+from mucudnn.solver.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
+from mucudnn.solver.schedules import SCHEDULES, Task
+from mucudnn.torch.pipeline.costs import measure_stage, share_costs
+from mucudnn.torch.pipeline.gradients import Reduction
+from mucudnn.torch.pipeline.shapes import Description, StageSource, as_tuple, inputs_of_stages
+from mucudnn.torch.pipeline.transfers import Transfers, make_directions
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class BidirectionalPipeline:
+    """A model cut into stages, one on each rank, that trains with a schedule of `mucudnn.solver.schedules`.
+
+    After `step`, the gradients equal those of the undivided model on the whole mini-batch, if its loss is a
+    mean over samples. Layers that look at the whole batch, such as BatchNorm in training, look at one
+    micro-batch at a time, as in every pipeline.
+
+    Args:
+        stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks; the same
+            on every rank. A stage that does not fit everywhere may be a function that builds it, which is
+            called on the ranks that hold the stage. Stages pass a tensor, or a tuple of tensors.
+        mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
+        loss: a function of the last stage's output and of the targets of the same samples; the mean over
+            these samples.
+        schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto": the
+            fastest by simulation whose ranks stay within `memory`. GEMS and "bidirectional" hold two stages
+            on each rank.
+        replications: a mini-batch is divided into twice so many micro-batches.
+        example: inputs of one mini-batch, with which "auto" measures the stages.
+        memory: the most bytes that "auto" may use on a rank; None for no limit.
+        link: the connection between two ranks, for "auto".
+        timeout: seconds to wait for another rank before an error.
+
+    Attributes:
+        modules: the stages that this rank holds, {(stage, replica): module}.
+        schedule: the schedule in use.
+        timeline: the simulation that "auto" chose; None with another schedule.
+        live: the most micro-batches whose activations this rank kept at once in the last step.
+
+    Raises:
+        UsageError: an argument cannot be used, on every rank alike.
+        NothingFitsError: no schedule stays within the memory.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[StageSource],
+        mesh: DeviceMesh,
+        loss: Loss,
+        schedule: str = "auto",
+        replications: int = 1,
+        *,
+        example: Any = None,
+        memory: int | str | None = None,
+        link: PeerLink = INSTANT,
+        timeout: float = 300.0,
+    ) -> None:
+        pipes = _check(stages, mesh, schedule, replications)
+        self._loss, self._sources = loss, list(stages)
+        self._micro_batches = 2 * replications
+        self._timeout = timedelta(seconds=timeout)
+        self._device = (
+            torch.device(mesh.device_type, torch.cuda.current_device())
+            if (mesh.device_type == "cuda")
+            else torch.device(mesh.device_type)
+        )
+        world_rank = dist.get_rank()
+        (self._row,) = [row for row in pipes if world_rank in row]
+        self._rank = self._row.index(world_rank)
+        self._directions = make_directions(pipes, world_rank)
+        self._inputs: dict[tuple[Description, ...], list[tuple[Description, ...]]] = {}
+        self._built: dict[int, nn.Module] = {}
+        self.live = 0
+        self.timeline: PipelineTimeline | None = None
+        if schedule == "auto":
+            self.timeline = self._choose(example, memory, link)
+            self.schedule = self.timeline.schedule
+        else:
+            self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
+        self.modules = self._hold()
+        self._reduction = Reduction(self.schedule, pipes, self._rank, self.modules, self._timeout)
+        self._reduction.copy_weights()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of all stages that this rank holds; an optimizer takes them."""
+        for module in dict.fromkeys(self.modules.values()):
+            yield from module.parameters()
+
+    def step(self, inputs: Any, targets: Any) -> Tensor:
+        """Run one mini-batch forward and backward. Return the mean loss; gradients add to `.grad`.
+
+        Args:
+            inputs: the mini-batch, a tensor or a tuple of tensors with the samples along axis 0. Every rank
+                of a pipeline gives the same one; each pipeline along "data" its own.
+            targets: the samples' targets, likewise.
+
+        Raises:
+            UsageError: the mini-batch cannot be divided, or a stage does not take what it gets.
+            MucudnnError: another rank did not answer in time.
+        """
+        parts = _divide(as_tuple(inputs, "inputs"), self._micro_batches, "inputs")
+        wanted = _divide(as_tuple(targets, "targets"), self._micro_batches, "targets")
+        samples = [sum(part[0].shape[0] for part in one) for one in (parts, wanted)]
+        if samples[0] != samples[1]:
+            raise UsageError(f"the mini-batch has {samples[0]} samples in inputs and {samples[1]} in targets")
+        shapes = self._shapes(parts[0])
+        transfers = Transfers(
+            self.schedule, self._rank, self._directions, shapes, self._device, self._timeout
+        )
+        before = {p: p.grad for p in self.parameters()}
+        for parameter in before:
+            parameter.grad = None
+        run = _MiniBatch(self, parts, wanted, transfers)
+        for task in self.schedule.orders[self._rank]:
+            run.perform(task)
+        transfers.finish()
+        self.live = run.live
+        self._reduction.sum_gradients()
+        for parameter, earlier in before.items():
+            if earlier is not None:
+                parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
+        self._reduction.average_buffers()
+        return self._reduction.mean_loss(run.loss)
+
+    def run_stage(self, task: Task, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs of a task's stage."""
+        module = self.modules[task.stage, task.replica]
+        if self.schedule.recomputes:
+            contexts = nullcontext(), _unchanged_buffers(module)
+            output = checkpoint(module, *inputs, use_reentrant=False, context_fn=lambda: contexts)
+        else:
+            output = module(*inputs)
+        return as_tuple(output, f"the output of stage {task.stage}")
+
+    def loss_of(self, outputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
+        """Return a micro-batch's part of the mean loss of the mini-batch."""
+        value = self._loss(*(one[0] if len(one) == 1 else one for one in (outputs, targets)))
+        return value / self._micro_batches
+
+    def _shapes(self, micro_batch: Sequence[Tensor]) -> list[tuple[Description, ...]]:
+        key = tuple(map(Description.of, micro_batch))
+        if key not in self._inputs:
+            self._inputs[key] = inputs_of_stages(self._sources, micro_batch)
+        return self._inputs[key]
+
+    def _hold(self) -> dict[tuple[int, int], nn.Module]:
+        # The rank in the middle of an odd number holds one stage for both replicas: one module serves both.
+        return {(s, replica): self._build(s) for s, replica in self.schedule.stages_of(self._rank)}
+
+    def _build(self, stage: int) -> nn.Module:
+        """Return a stage's module, built once. Raises UsageError for one on the meta device."""
+        if stage not in self._built:
+            source = self._sources[stage]
+            module = source if isinstance(source, nn.Module) else source()
+            if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+                raise UsageError(
+                    f"stage {stage} is on the meta device, and this rank holds it: "
+                    "give a function that builds the stage instead"
+                )
+            self._built[stage] = module
+        return self._built[stage]
+
+    def _choose(self, example: Any, memory: int | str | None, link: PeerLink) -> PipelineTimeline:
+        """Measure the stages and return the fastest schedule's timeline; the same on every rank."""
+        if example is None:
+            raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
+        shapes = self._shapes(_divide(as_tuple(example, "example"), self._micro_batches, "example")[0])
+        module = self._build(self._rank)
+        own = measure_stage(module, shapes[self._rank], self._device, is_first=self._rank == 0)
+        costs = share_costs(own, len(self._sources), self._directions.up)
+        limit = None if memory is None else parse_size(str(memory))
+        try:
+            return choose_schedule(costs, self._micro_batches, memory=limit, link=link)
+        except Infeasible as error:
+            raise NothingFitsError(str(error)) from None
+
+
+class _MiniBatch:
+    """The state of one mini-batch on one rank."""
+
+    def __init__(
+        self,
+        pipeline: BidirectionalPipeline,
+        parts: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[tuple[Tensor, ...]],
+        transfers: Transfers,
+    ) -> None:
+        self._pipeline, self._parts, self._targets, self._transfers = pipeline, parts, targets, transfers
+        self._last = pipeline.schedule.stages - 1
+        self._kept: dict[tuple[int, int], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+        self.loss = 0.0
+        self.live = 0
+
+    def perform(self, task: Task) -> None:
+        if task.pass_ == "forward":
+            self._forward(task)
+        else:
+            self._backward(task)
+
+    def _forward(self, task: Task) -> None:
+        if task.stage == 0:
+            inputs = self._parts[task.micro_batch]
+        else:
+            received = self._transfers.receive(task)
+            inputs = tuple(t.requires_grad_(t.is_floating_point() or t.is_complex()) for t in received)
+        outputs = self._pipeline.run_stage(task, inputs)
+        if task.stage == self._last:
+            loss = self._pipeline.loss_of(outputs, self._targets[task.micro_batch])
+            self.loss += float(loss.detach())
+            outputs = (loss,)
+        else:
+            self._transfers.send(task, [output.detach() for output in outputs])
+        self._kept[task.micro_batch, task.stage] = inputs, outputs
+        self.live = max(self.live, len(self._kept))
+
+    def _backward(self, task: Task) -> None:
+        inputs, outputs = self._kept.pop((task.micro_batch, task.stage))
+        if task.stage == self._last:
+            outputs[0].backward()
+        else:
+            with_gradient = [o for o in outputs if o.is_floating_point() or o.is_complex()]
+            pairs = zip(with_gradient, self._transfers.receive(task), strict=True)
+            needed = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+            if needed:
+                torch.autograd.backward(*zip(*needed, strict=True))
+        if task.stage > 0:
+            wanted = [i for i in inputs if i.requires_grad]
+            self._transfers.send(task, [torch.zeros_like(i) if i.grad is None else i.grad for i in wanted])
+
+
+@contextmanager
+def _unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore a module's buffers afterwards: BatchNorm must not count a forward pass that runs again."""
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _divide(tensors: tuple[Tensor, ...], parts: int, what: str) -> list[tuple[Tensor, ...]]:
+    """Return the micro-batches of a mini-batch. Raises UsageError if its samples do not divide."""
+    samples = {t.shape[0] if t.dim() else 0 for t in tensors}
+    if len(samples) != 1:
+        raise UsageError(f"the {what} have different numbers of samples: {sorted(samples)}")
+    (count,) = samples
+    if count == 0 or count % parts:
+        raise UsageError(
+            f"the {what} have {count} samples, which do not divide into {parts} equal micro-batches: "
+            "give a multiple, or other replications"
+        )
+    chunks = [tensor.split(count // parts) for tensor in tensors]
+    return list(zip(*chunks, strict=True))
+
+
+def _check(
+    stages: Sequence[StageSource], mesh: DeviceMesh, schedule: str, replications: int
+) -> list[list[int]]:
+    """Return the global ranks of each pipeline. Raises UsageError."""
+    names = mesh.mesh_dim_names or ()
+    if "pipe" not in names or not set(names) <= {"pipe", "data"}:
+        raise UsageError(f"the mesh has the dimensions {names}: it must have 'pipe', and may have 'data'")
+    if schedule != "auto" and schedule not in SCHEDULES:
+        raise UsageError(f"there is no schedule {schedule!r}: give auto, {', '.join(SCHEDULES)}")
+    if replications < 1:
+        raise UsageError(f"replications is {replications}, must be at least 1")
+    ranks = mesh.mesh.movedim(names.index("pipe"), -1).reshape(-1, mesh.size(names.index("pipe")))
+    if len(stages) != ranks.shape[1]:
+        raise UsageError(
+            f"the model has {len(stages)} stages and the mesh {ranks.shape[1]} ranks along 'pipe': "
+            "give one stage for each"
+        )
+    found: list[list[int]] = ranks.tolist()
+    return found

@@ -1,0 +1,197 @@
+"""Functions that run on every rank of a pipeline, for `test_pipeline`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from mucudnn.errors import MucudnnError
+from mucudnn.torch.pipeline import BidirectionalPipeline
+
+
+class Join(nn.Module):
+    """A layer that takes two tensors and gives two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(self.inner(x)) + skip, skip * 2
+
+
+class Fork(nn.Module):
+    """A layer that gives two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.inner(x)
+        return torch.tanh(y), y
+
+
+class Meet(nn.Module):
+    """A layer that takes two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        return self.inner(x * torch.sigmoid(skip))
+
+
+def make_stages(depth: int) -> list[nn.Module]:
+    torch.manual_seed(depth)
+    return [Fork(), *(Join() for _ in range(depth - 2)), Meet()]
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.mse_loss(output, target)
+
+
+def mini_batches(count: int, samples: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    return [
+        (
+            torch.randn(samples, 5, generator=generator, dtype=torch.float64),
+            torch.randn(samples, 3, generator=generator, dtype=torch.float64),
+        )
+        for _ in range(count)
+    ]
+
+
+def train_undivided(depth: int, data: int, samples: int, steps: int) -> tuple[list[float], list[Tensor]]:
+    """Return the losses, and the gradients of the last step, of the undivided model."""
+    stages = [stage.double() for stage in make_stages(depth)]
+    parameters = [p for stage in stages for p in stage.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    losses = []
+    for x, y in mini_batches(steps, samples * data):
+        optimizer.zero_grad()
+        value: Any = (x,)
+        for stage in stages:
+            value = stage(*value) if isinstance(value, tuple) else stage(value)
+        error = loss(value, y)
+        error.backward()
+        losses.append(float(error.detach()))
+        optimizer.step()
+    return losses, [p.grad for p in parameters if p.grad is not None]
+
+
+def train(
+    schedule: str, depth: int, data: int, samples: int, steps: int, replications: int
+) -> tuple[list[float], dict[int, list[Tensor]], int]:
+    """Return the losses, the gradients of the last step by stage, and the live activations."""
+    mesh = init_device_mesh("cpu", (data, depth), mesh_dim_names=("data", "pipe"))
+    stages = [stage.double() for stage in make_stages(depth)]
+    if torch.distributed.get_rank() > 0:
+        with torch.no_grad():
+            for stage in stages:  # the copies begin alike all the same
+                for parameter in stage.parameters():
+                    parameter.add_(torch.distributed.get_rank())
+        own = mesh.get_local_rank("pipe")
+        if mesh.get_local_rank("data") == 0:
+            for p, q in zip(stages[own].parameters(), make_stages(depth)[own].parameters(), strict=True):
+                p.data.copy_(q.data.double())
+    pipeline = BidirectionalPipeline(stages, mesh, loss, schedule, replications)
+    optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.1)
+    losses = []
+    for x, y in mini_batches(steps, samples * data):
+        mine = slice(mesh.get_local_rank("data") * samples, (mesh.get_local_rank("data") + 1) * samples)
+        optimizer.zero_grad()
+        losses.append(float(pipeline.step(x[mine], y[mine])))
+        optimizer.step()
+    gradients = {
+        stage: [p.grad.clone() for p in module.parameters() if p.grad is not None]
+        for (stage, _), module in pipeline.modules.items()
+    }
+    return losses, gradients, pipeline.live
+
+
+def error_of(depth: int, change: str) -> str:
+    """Return the message of the error that a wrong argument raises on this rank."""
+    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    stages: list[Any] = [stage.double() for stage in make_stages(depth)]
+    (x, y), schedule, replications = mini_batches(1, 8)[0], "gems", 1
+    try:
+        if change == "stages":
+            stages.append(nn.Linear(3, 3))
+        elif change == "shapes":
+            stages[1] = nn.Linear(9, 9).double()
+        elif change == "batch":
+            x, y = x[:7], y[:7]
+        elif change == "schedule":
+            schedule = "zigzag"
+        elif change == "replications":
+            replications = 0
+        elif change == "meta":
+            stages = [stage.to("meta") for stage in stages]
+        elif change == "targets":
+            y = y[:6]
+        elif change == "memory":
+            BidirectionalPipeline(stages, mesh, loss, "auto", example=x, memory="100")
+        elif change == "example":
+            BidirectionalPipeline(stages, mesh, loss, "auto")
+        BidirectionalPipeline(stages, mesh, loss, schedule, replications).step(x, y)
+    except MucudnnError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def built(depth: int) -> list[int]:
+    """Return the stages that functions built on this rank, off the meta device."""
+    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    calls: list[int] = []
+
+    def builder(number: int) -> Any:
+        def build() -> nn.Module:
+            stage = [Fork, *([Join] * (depth - 2)), Meet][number]()
+            if not next(stage.parameters()).is_meta:
+                calls.append(number)
+            return stage.double()
+
+        return build
+
+    (x, y) = mini_batches(1, 8)[0]
+    BidirectionalPipeline([builder(i) for i in range(depth)], mesh, loss, "gems").step(x, y)
+    return calls
+
+
+def choose(depth: int) -> tuple[str, str]:
+    """Return the schedules that "auto" takes with memory without end and with the least memory that does."""
+    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    (x, y) = mini_batches(1, 64)[0]
+    names = []
+    for memory in (None, "least"):
+        stages = [stage.double() for stage in make_stages(depth)]
+        if memory == "least":
+            try:
+                BidirectionalPipeline(stages, mesh, loss, "auto", 2, example=x, memory=1)
+            except MucudnnError as error:
+                memory = str(error).rpartition("the least is ")[2].split()[0]
+        pipeline = BidirectionalPipeline(stages, mesh, loss, "auto", 2, example=x, memory=memory)
+        assert pipeline.timeline is not None
+        assert pipeline.timeline.schedule == pipeline.schedule
+        pipeline.step(x, y)
+        names.append(pipeline.schedule.name)
+    return names[0], names[1]
+
+
+def statistics(depth: int, schedule: str) -> dict[int, Tensor]:
+    """Return the running mean of each stage's BatchNorm that this rank holds after a step."""
+    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    torch.manual_seed(0)
+    stages = [nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)).double() for _ in range(depth)]
+    (x, _) = mini_batches(1, 8)[0]
+    pipeline = BidirectionalPipeline(stages, mesh, loss, schedule)
+    pipeline.step(x, x)
+    return {
+        stage: module[1].running_mean  # type: ignore[index, union-attr, misc]  # a Sequential with a BatchNorm
+        for (stage, _), module in pipeline.modules.items()
+    }

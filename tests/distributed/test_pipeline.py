@@ -1,0 +1,91 @@
+"""A pipeline trains as the undivided model does, on real processes, and fails on all of them alike."""
+
+from __future__ import annotations
+
+import pipeline_cases as cases
+import pytest
+import torch
+from processes import Processes
+
+SAMPLES = 8
+STEPS = 3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "depth", "data", "replications"),
+    [
+        ("gems", 2, 1, 1),
+        ("gems", 3, 1, 2),
+        ("gems", 4, 1, 2),
+        ("gems", 2, 2, 1),
+        ("bidirectional", 4, 1, 2),
+        ("bidirectional", 3, 1, 4),
+        ("1f1b", 3, 1, 2),
+        ("1f1b, recompute", 2, 2, 2),
+        ("gpipe", 4, 1, 1),
+        ("layers", 2, 1, 1),
+    ],
+)
+def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
+    processes: Processes, schedule: str, depth: int, data: int, replications: int
+) -> None:
+    losses, gradients = cases.train_undivided(depth, data, SAMPLES, STEPS)
+    per_stage = iter(gradients)
+    expected = {
+        stage: [next(per_stage) for _ in module.parameters()]
+        for stage, module in enumerate(cases.make_stages(depth))
+    }
+    for found_losses, found, live in processes.run(
+        depth * data, cases.train, schedule, depth, data, SAMPLES, STEPS, replications
+    ):
+        assert found_losses == pytest.approx(losses, rel=1e-13)
+        for stage, tensors in found.items():
+            for tensor, wanted in zip(tensors, expected[stage], strict=True):
+                torch.testing.assert_close(tensor, wanted, rtol=1e-13, atol=1e-14)
+        if schedule in ("gems", "layers"):
+            assert live == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("stages", "UsageError: the model has 3 stages and the mesh 2 ranks along 'pipe'"),
+        ("shapes", "UsageError: stage 1 does not take (4, 6) torch.float64 and (4, 6) torch.float64"),
+        ("batch", "UsageError: the inputs have 7 samples, which do not divide into 2 equal micro-batches"),
+        ("targets", "UsageError: the mini-batch has 8 samples in inputs and 6 in targets"),
+        ("schedule", "UsageError: there is no schedule 'zigzag': give auto, layers, gems"),
+        ("replications", "UsageError: replications is 0, must be at least 1"),
+        ("meta", "is on the meta device, and this rank holds it: give a function that builds the stage"),
+        ("memory", "NothingFitsError: no schedule of 2 stages fits 100 bytes on each rank"),
+        ("example", 'UsageError: schedule="auto" measures the stages: give it an example mini-batch'),
+    ],
+)
+def test_a_wrong_argument_is_an_error_on_every_rank(processes: Processes, change: str, message: str) -> None:
+    for found in processes.run(2, cases.error_of, 2, change):
+        assert message in found
+
+
+def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held(processes: Processes) -> None:
+    assert processes.run(3, cases.built, 3) == [[0, 2], [1], [2, 0]]
+
+
+def test_auto_takes_the_fastest_schedule_that_fits_and_all_ranks_agree(processes: Processes) -> None:
+    found = processes.run(2, cases.choose, 2)
+    assert found[0] == found[1]
+    fastest, leanest = found[0]
+    assert fastest in {"gpipe", "1f1b", "bidirectional"}
+    assert leanest != "bidirectional"
+
+
+def test_both_replicas_of_a_stage_end_with_the_same_statistics(processes: Processes) -> None:
+    first, second = processes.run(2, cases.statistics, 2, "gems")
+    assert first.keys() == second.keys() == {0, 1}
+    for stage in first:
+        torch.testing.assert_close(first[stage], second[stage], rtol=0, atol=0)
+
+
+def test_running_forward_again_does_not_count_twice_in_statistics(processes: Processes) -> None:
+    once = processes.run(2, cases.statistics, 2, "1f1b")
+    again = processes.run(2, cases.statistics, 2, "1f1b, recompute")
+    for stage, (kept, recomputed) in enumerate(zip(once, again, strict=True)):
+        torch.testing.assert_close(recomputed[stage], kept[stage], rtol=0, atol=0)
