@@ -1,0 +1,270 @@
+"""Placement of a graph of operations on several equal devices, so that the last operation ends early.
+
+A device runs one operation at a time. An operation starts when all operations that it depends on have ended
+and, from other devices, their results have arrived. This is DLPlacer's model (Pal et al., "Optimizing
+Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro 2019) as an integer linear
+program.
+
+Some operations depend on all before them, and all after them depend on these. The graph is cut there: on
+equal devices the parts can be placed one by one, without losing the optimum. That makes large networks
+solvable, because the program grows with the square of the operations that may run at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .configuration import Infeasible
+
+TIME_LIMIT = 30.0  # seconds, by default
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a graph.
+
+    Args:
+        time_ms: milliseconds on any of the devices.
+        memory: bytes that the device must hold for it all the time, such as weights.
+
+    Raises:
+        ValueError: a figure is negative or not finite.
+    """
+
+    time_ms: float
+    memory: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.time_ms < math.inf:
+            raise ValueError(f"time_ms of an operation is {self.time_ms}, must be finite and not negative")
+        if self.memory < 0:
+            raise ValueError(f"memory of an operation is {self.memory}, must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A device and a start for each operation.
+
+    Attributes:
+        devices: the device of each operation, from 0.
+        starts_ms: the start of each operation.
+        time_ms: the end of the last operation.
+        bound_ms: no placement ends earlier.
+        programs: the integer linear programs that were solved.
+        seconds: the time that the solver took.
+    """
+
+    devices: tuple[int, ...]
+    starts_ms: tuple[float, ...]
+    time_ms: float
+    bound_ms: float
+    programs: int
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """True if the placement is known to be an optimum, within 1e-6."""
+        return self.time_ms <= self.bound_ms * (1 + 1e-6) + 1e-9
+
+
+Edges = Mapping[tuple[int, int], float]
+"""For each dependency (earlier, later) the milliseconds in which the result reaches another device."""
+
+
+def place(
+    operations: Sequence[Operation],
+    edges: Edges,
+    devices: int,
+    *,
+    memory: int | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Placement:
+    """Place operations on devices and order them.
+
+    Args:
+        operations: the operations.
+        edges: the dependencies between them, by index.
+        devices: the number of devices.
+        memory: the most bytes on each device; None for no limit.
+        time_limit: seconds for all programs together; after that the best placement found counts.
+
+    Raises:
+        Infeasible: the operations do not fit the devices' memory.
+        ValueError: the graph has a cycle or names an operation that is not there, a transfer is negative, or
+            there is no device.
+    """
+    start = time.monotonic()
+    if devices < 1:
+        raise ValueError(f"devices is {devices}, must be at least 1")
+    order = sort_operations(len(operations), edges)
+    _check_memory(operations, devices, memory)
+    ends = [] if _is_tight(operations, memory) else find_cuts(order, edges)
+    parts = _cut(order, ends)
+    placed = [0] * len(operations)
+    starts = [0.0] * len(operations)
+    now, bound, programs = 0.0, 0.0, 0
+    gate: int | None = None  # the operation that all of the part depend on; it has ended
+    known: dict[object, tuple[list[int], list[float], float, float]] = {}
+    for i, part in enumerate(parts):
+        key = _describe(operations, edges, gate, part)
+        if key not in known:
+            left = time_limit - (time.monotonic() - start)
+            share = max(left, 0.0) / (len(parts) - i)
+            known[key] = _solve(operations, edges, devices, memory, gate, part, share)
+            programs += len(part) > 1 and devices > 1
+        where, when, length, least = known[key]
+        # Equal devices may trade names: the part's device 0 is the gate's.
+        names = {0: placed[gate] if gate is not None else 0}
+        free = [d for d in range(devices) if d != names[0]]
+        for d in range(1, devices):
+            names[d] = free[d - 1]
+        for operation, device, at in zip(part, where, when, strict=True):
+            placed[operation], starts[operation] = names[device], now + at
+        now, bound = now + length, bound + least
+        gate = part[-1]
+    return Placement(tuple(placed), tuple(starts), now, bound, programs, time.monotonic() - start)
+
+
+def sort_operations(count: int, edges: Edges) -> list[int]:
+    """Return the operations in an order in which each comes after those that it depends on.
+
+    Raises ValueError for a cycle, an operation that is not there, or a negative transfer.
+    """
+    after: dict[int, list[int]] = {i: [] for i in range(count)}
+    missing = [0] * count
+    for (earlier, later), milliseconds in edges.items():
+        for one in (earlier, later):
+            if not 0 <= one < count:
+                raise ValueError(f"a dependency names operation {one}; there are {count}, from 0")
+        if not 0 <= milliseconds < math.inf:
+            raise ValueError(
+                f"the transfer from operation {earlier} to {later} takes {milliseconds} ms, "
+                "must be finite and not negative"
+            )
+        after[earlier].append(later)
+        missing[later] += 1
+    ready = [i for i in range(count) if not missing[i]]
+    order = []
+    while ready:
+        one = ready.pop(0)
+        order.append(one)
+        for later in after[one]:
+            missing[later] -= 1
+            if not missing[later]:
+                ready.append(later)
+    if len(order) < count:
+        circle = [i for i in range(count) if missing[i]]
+        raise ValueError(f"the graph has a cycle through some of the operations {circle[:5]}")
+    return order
+
+
+def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
+    """Return the operations that every other one depends on, or that depend on it, in their order."""
+    before = _reach(order, edges)
+    after = _reach(order[::-1], {(later, earlier): ms for (earlier, later), ms in edges.items()})
+    everything = (1 << len(order)) - 1
+    return [i for i in order if before[i] | after[i] | 1 << i == everything]
+
+
+def simulate_placement(
+    operations: Sequence[Operation], edges: Edges, devices: Sequence[int], order: Sequence[int]
+) -> list[float]:
+    """Return the starts if each device runs its operations in this order, each as early as it can."""
+    incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
+    for earlier, later in edges:
+        incoming[later].append(earlier)
+    starts, free = [0.0] * len(operations), dict.fromkeys(devices, 0.0)
+    for i in order:
+        arrivals = [
+            starts[j] + operations[j].time_ms + (edges[j, i] if devices[j] != devices[i] else 0.0)
+            for j in incoming[i]
+        ]
+        starts[i] = max([free[devices[i]], *arrivals])
+        free[devices[i]] = starts[i] + operations[i].time_ms
+    return starts
+
+
+def _reach(order: Sequence[int], edges: Edges) -> dict[int, int]:
+    """Return, as bits, the operations on whose results each one depends, directly or not."""
+    incoming: dict[int, list[int]] = {i: [] for i in order}
+    for earlier, later in edges:
+        incoming[later].append(earlier)
+    reached: dict[int, int] = {}
+    for i in order:
+        reached[i] = 0
+        for earlier in incoming[i]:
+            reached[i] |= reached[earlier] | 1 << earlier
+    return reached
+
+
+def _check_memory(operations: Sequence[Operation], devices: int, memory: int | None) -> None:
+    if memory is None:
+        return
+    total = sum(one.memory for one in operations)
+    largest = max((one.memory for one in operations), default=0)
+    if total > memory * devices or largest > memory:
+        need = max(largest, -(-total // devices))
+        raise Infeasible(
+            f"{len(operations)} operations need at least {need} bytes on each of {devices} devices, "
+            f"and {memory} are allowed",
+            limit=memory,
+            need=need,
+        )
+
+
+def _is_tight(operations: Sequence[Operation], memory: int | None) -> bool:
+    """Return whether memory may force operations apart, so that parts of the graph depend on each other."""
+    return memory is not None and sum(one.memory for one in operations) > memory
+
+
+def _cut(order: Sequence[int], ends: Sequence[int]) -> list[list[int]]:
+    """Return the parts of an order; each of `ends` is the last operation of its part."""
+    parts: list[list[int]] = [[]]
+    last = set(ends)
+    for i in order:
+        parts[-1].append(i)
+        if i in last:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def _describe(operations: Sequence[Operation], edges: Edges, gate: int | None, part: Sequence[int]) -> object:
+    """Return a key that equal parts share, so that a block that a network repeats is solved once."""
+    index = {operation: i for i, operation in enumerate(part)}
+    if gate is not None:
+        index[gate] = -1
+    inner = sorted(
+        (index[a], index[b], ms)
+        for (a, b), ms in edges.items()
+        if b in index and a in index and index[b] >= 0
+    )
+    return tuple(operations[i] for i in part), tuple(inner)
+
+
+def _solve(
+    operations: Sequence[Operation],
+    edges: Edges,
+    devices: int,
+    memory: int | None,
+    gate: int | None,
+    part: Sequence[int],
+    seconds: float,
+) -> tuple[list[int], list[float], float, float]:
+    """Return the devices and starts of a part's operations, its length, and a bound of it.
+
+    The part starts when `gate`, which is on device 0, has ended.
+    """
+    from .placement_ilp import solve  # imported late, because PuLP loads slowly
+
+    chosen = [operations[i] for i in part]
+    index = {operation: i for i, operation in enumerate(part)}
+    inner = {(index[a], index[b]): ms for (a, b), ms in edges.items() if a in index and b in index}
+    arrival = {index[b]: ms for (a, b), ms in edges.items() if a == gate and b in index}
+    if len(chosen) == 1 or devices == 1:
+        starts = simulate_placement(chosen, inner, [0] * len(chosen), range(len(chosen)))
+        length = math.fsum(one.time_ms for one in chosen)
+        return [0] * len(chosen), starts, length, length
+    return solve(chosen, inner, arrival, devices, memory, seconds)
