@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .configuration import Infeasible
 
@@ -80,6 +80,7 @@ def place(
     devices: int,
     *,
     memory: int | None = None,
+    merges_chains: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> Placement:
     """Place operations on devices and order them.
@@ -89,6 +90,9 @@ def place(
         edges: the dependencies between them, by index.
         devices: the number of devices.
         memory: the most bytes on each device; None for no limit.
+        merges_chains: treat operations that follow one another without a branch as one operation. This is
+            much faster, and not exact: nothing else can run in the middle of a chain. `bound_ms` is then that
+            of the merged graph.
         time_limit: seconds for all programs together; after that the best placement found counts.
 
     Raises:
@@ -99,6 +103,8 @@ def place(
     start = time.monotonic()
     if devices < 1:
         raise ValueError(f"devices is {devices}, must be at least 1")
+    if merges_chains:
+        return _place_chains(operations, edges, devices, memory, time_limit)
     order = sort_operations(len(operations), edges)
     _check_memory(operations, devices, memory)
     ends = [] if _is_tight(operations, memory) else find_cuts(order, edges)
@@ -169,6 +175,27 @@ def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
     return [i for i in order if before[i] | after[i] | 1 << i == everything]
 
 
+def find_chains(count: int, edges: Edges) -> list[list[int]]:
+    """Return the operations in chains: each follows the one before it, and nothing else is between them.
+
+    The chains stand in an order in which each comes after those that it depends on.
+    """
+    before: dict[int, list[int]] = {i: [] for i in range(count)}
+    after: dict[int, list[int]] = {i: [] for i in range(count)}
+    for earlier, later in edges:
+        before[later].append(earlier)
+        after[earlier].append(later)
+    chains: list[list[int]] = []
+    for i in sort_operations(count, edges):
+        if len(before[i]) == 1 and len(after[before[i][0]]) == 1:
+            continue
+        chains.append([i])
+        while len(after[i]) == 1 and len(before[after[i][0]]) == 1:
+            i = after[i][0]
+            chains[-1].append(i)
+    return chains
+
+
 def simulate_placement(
     operations: Sequence[Operation], edges: Edges, devices: Sequence[int], order: Sequence[int]
 ) -> list[float]:
@@ -185,6 +212,27 @@ def simulate_placement(
         starts[i] = max([free[devices[i]], *arrivals])
         free[devices[i]] = starts[i] + operations[i].time_ms
     return starts
+
+
+def _place_chains(
+    operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None, time_limit: float
+) -> Placement:
+    """Place chains, each as one operation, and return the placement of the operations."""
+    chains = find_chains(len(operations), edges)
+    merged = [
+        Operation(math.fsum(operations[i].time_ms for i in chain), sum(operations[i].memory for i in chain))
+        for chain in chains
+    ]
+    chain_of = {i: number for number, chain in enumerate(chains) for i in chain}
+    between = {(chain_of[a], chain_of[b]): ms for (a, b), ms in edges.items() if chain_of[a] != chain_of[b]}
+    found = place(merged, between, devices, memory=memory, time_limit=time_limit)
+    starts = [0.0] * len(operations)
+    for chain, at in zip(chains, found.starts_ms, strict=True):
+        for i in chain:
+            starts[i] = at
+            at += operations[i].time_ms
+    placed = tuple(found.devices[chain_of[i]] for i in range(len(operations)))
+    return replace(found, devices=placed, starts_ms=tuple(starts))
 
 
 def _reach(order: Sequence[int], edges: Edges) -> dict[int, int]:

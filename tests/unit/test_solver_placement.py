@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.placement import Edges, Operation, find_cuts, place, simulate_placement, sort_operations
+from mucudnn.solver.placement import (
+    Edges,
+    Operation,
+    find_chains,
+    find_cuts,
+    place,
+    simulate_placement,
+    sort_operations,
+)
 
 
 def random_graph(rng: random.Random, count: int) -> tuple[list[Operation], dict[tuple[int, int], float]]:
@@ -113,6 +121,21 @@ def test_memory_forces_operations_apart() -> None:
     assert len(set(apart.devices)) == 2
     with pytest.raises(Infeasible, match="need at least 6 bytes on each of 2 devices, and 5 are allowed"):
         place(operations, edges, 2, memory=5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chains_that_are_merged_keep_the_dependencies(seed: int) -> None:
+    rng = random.Random(seed)
+    operations, edges = random_graph(rng, rng.randint(1, 8))
+    memory = rng.choice([None, sum(o.memory for o in operations)])
+    found = place(operations, edges, 2, memory=memory, merges_chains=True)
+    check_runs(operations, edges, found, memory)
+    assert found.time_ms >= place(operations, edges, 2, memory=memory).bound_ms - 1e-6
+
+
+def test_a_chain_ends_where_another_operation_begins_or_ends() -> None:
+    edges = dict.fromkeys([(0, 1), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 6)], 1.0)
+    assert sorted(find_chains(7, edges)) == [[0, 1, 2], [3], [4], [5, 6]]
 
 
 @settings(deadline=None, max_examples=30)
