@@ -1,0 +1,116 @@
+"""The time of a whole training by data parallelism alone, and with several devices for each replica.
+
+With data parallelism on N devices, a step takes t_N and the training E_N epochs: a larger mini-batch can need
+more of them. If M devices run a step of one replica SU^M times as fast as one device, N replicas of M devices
+train SU^M times as fast as N devices.
+
+Source: Pal et al., "Optimizing Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro
+2019, equations 3 to 6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """A training by data parallelism on a number of devices.
+
+    Args:
+        devices: the number of devices.
+        step_ms: milliseconds of a training step, with the same samples on each device.
+        epochs: the epochs until the model is as good as wanted.
+
+    Raises:
+        ValueError: a figure is not above 0 or not finite.
+    """
+
+    devices: int
+    step_ms: float
+    epochs: float
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "step_ms", "epochs"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}, must be above 0 and finite")
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to train: `replicas` times `devices_each` devices, and its speed over one device.
+
+    Attributes:
+        replicas: the replicas, which divide the mini-batch.
+        devices_each: the devices of a replica; 1 for data parallelism alone.
+        speedup: the training's speed over that on one device.
+    """
+
+    replicas: int
+    devices_each: int
+    speedup: float
+
+    @property
+    def devices(self) -> int:
+        """The devices together."""
+        return self.replicas * self.devices_each
+
+
+def scaling_efficiency(table: Sequence[DataParallel], devices: int) -> float:
+    """Return SE_N: the share of N that N devices are faster in samples per second. Raises KeyError."""
+    rows = {row.devices: row for row in table}
+    return rows[1].step_ms / rows[devices].step_ms
+
+
+def project(
+    table: Sequence[DataParallel], model_speedups: Mapping[int, float]
+) -> list[tuple[Strategy | None, Strategy | None]]:
+    """Return, for each number of devices, data parallelism alone and the best hybrid strategy.
+
+    Only numbers of devices that the table has are used, nothing is interpolated. The first of a pair is None
+    where the table lacks the number, the second where no hybrid has replicas that the table has.
+
+    Args:
+        table: the trainings by data parallelism; one of them on one device.
+        model_speedups: SU^M, how much faster M devices run a step of one replica than one device does, by M.
+
+    Raises:
+        ValueError: the table has no row for one device or two rows for one number, M is less than 2, or a
+            speedup is not above 0.
+    """
+    rows = {row.devices: row for row in table}
+    if len(rows) < len(table):
+        raise ValueError("the table has two rows for one number of devices")
+    if 1 not in rows:
+        raise ValueError("the table has no row for 1 device, to which all speeds refer")
+    for devices, speedup in model_speedups.items():
+        if devices < 2:
+            raise ValueError(f"a speedup is given for {devices} devices of a replica, must be at least 2")
+        if not 0 < speedup < math.inf:
+            raise ValueError(f"the speedup of {devices} devices is {speedup}, must be above 0 and finite")
+    alone = {n: Strategy(n, 1, _speedup(rows[1], row)) for n, row in rows.items()}
+    hybrids: dict[int, Strategy] = {}
+    for (n, plain), (m, speedup) in ((a, b) for a in alone.items() for b in model_speedups.items()):
+        hybrid = Strategy(n, m, plain.speedup * speedup)
+        if n * m not in hybrids or hybrid.speedup > hybrids[n * m].speedup:
+            hybrids[n * m] = hybrid
+    return [(alone.get(n), hybrids.get(n)) for n in sorted(alone.keys() | hybrids.keys())]
+
+
+def least_model_speedup(table: Sequence[DataParallel], replicas: int, devices_each: int) -> float:
+    """Return the SU^M above which N replicas of M devices train faster than N M replicas.
+
+    That is M (SE_MN / SE_N) (E_N / E_MN). Raises KeyError if the table lacks N or N M devices.
+    """
+    rows = {row.devices: row for row in table}
+    many, few = rows[replicas * devices_each], rows[replicas]
+    efficiency = scaling_efficiency(table, many.devices) / scaling_efficiency(table, few.devices)
+    return devices_each * efficiency * few.epochs / many.epochs
+
+
+def _speedup(one: DataParallel, row: DataParallel) -> float:
+    """Return the speed of a training over that on one device: steps, step time and epochs together."""
+    return row.devices * one.step_ms / row.step_ms * one.epochs / row.epochs
