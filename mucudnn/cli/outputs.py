@@ -33,6 +33,7 @@ PAGE = Kind("page of mucudnn report", lambda start: b"mucudnn</title>" in start)
 PLOT = Kind("plot", lambda start: start.startswith((b"\x89PNG", b"<?xml", b"<svg")))
 ROWS = Kind("export of a cache", lambda start: start.startswith(b'{"kind": "header"'))
 CONVOLUTIONS = Kind("list of convolutions", _is_list_of_convolutions)
+TIMELINE = Kind("timeline for Perfetto", lambda start: start.startswith(b'{"traceEvents"'))
 DEVICE = Kind("description of a device", lambda start: b'"deviceName"' in start)
 
 

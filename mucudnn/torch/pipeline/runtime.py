@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import NothingFitsError, UsageError
@@ -128,7 +129,8 @@ class BidirectionalPipeline:
             parameter.grad = None
         run = _MiniBatch(self, parts, wanted, transfers)
         for task in self.schedule.orders[self._rank]:
-            run.perform(task)
+            with record_function(str(task)):
+                run.perform(task)
         transfers.finish()
         self.live = run.live
         self._reduction.sum_gradients()

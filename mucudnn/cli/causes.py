@@ -1,0 +1,94 @@
+"""`mucudnn causes`: show why the devices of a training idle, and what would help."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mucudnn.cli import options, outputs
+from mucudnn.cli.terminal import show, table
+from mucudnn.diagnosis.causes import CAUSES, Shares, divide
+from mucudnn.diagnosis.perfetto import write_timelines
+from mucudnn.diagnosis.remedies import Remedy, remedies
+from mucudnn.diagnosis.traces import read_traces
+from mucudnn.output import write_lines
+from mucudnn.plans.text import milliseconds
+
+HELP = "show why the ranks of a training idle, from traces of torch.profiler"
+DESCRIPTION = (
+    "Divides the time of each rank into waiting for data, computation, waiting for another rank, transfer, "
+    "reduction of gradients, and the rest. Names the changes that would save time, each with the figure of a "
+    "simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace writes them."
+)
+SCHEMA = 1
+_MEANINGS = {
+    "data": "waits for its data loader",
+    "compute": "computes",
+    "wait": "waits for another rank",
+    "transfer": "receives from another rank",
+    "reduce": "reduces gradients",
+    "rest": "the rest: Python, launches, sleep",
+}
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "traces", nargs="+", type=Path, metavar="TRACE", help="a rank's trace, .json or .json.gz"
+    )
+    parser.add_argument(
+        "--output", type=options.checked(options.output), metavar="FILE",
+        help="write the measured and simulated timelines for ui.perfetto.dev",
+    )  # fmt: skip
+    outputs.add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the causes as a table or as JSON, and write the timelines."""
+    if arguments.output:
+        outputs.check(arguments.output, outputs.TIMELINE, force=arguments.force)
+    ranks = divide(read_traces(arguments.traces))
+    found = remedies(ranks)
+    if arguments.output:
+        write_lines(arguments.output, [write_timelines(ranks, found)], "the timelines")
+    if arguments.json:
+        print(json.dumps(_make_json(ranks, found), indent=1))
+        return
+    rows = table()
+    rows.add_column("a rank …")
+    for rank in ranks:
+        rows.add_column(f"rank {rank.rank} ms", justify="right")
+        rows.add_column("share", justify="right")
+    for cause in CAUSES:
+        cells = [(milliseconds(r.ms[cause]), f"{r.share(cause):.0%}") for r in ranks]
+        rows.add_row(_MEANINGS[cause], *(cell for pair in cells for cell in pair))
+    rows.add_section()
+    rows.add_row("all", *(c for r in ranks for c in (milliseconds(r.total_ms), "100%")))
+    steps = ", ".join(sorted({f"{r.steps} steps" if r.steps > 1 else "1 step" for r in ranks}))
+    show(f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}", "", rows, "", *_sentences(found))
+
+
+def _sentences(found: Sequence[Remedy]) -> list[str]:
+    if not found:
+        return ["No change that a simulation knows would save 2 % or more."]
+    return [
+        f"{r.change}: −{r.saved:.0%} of a step, simulated ({milliseconds(r.before_ms)} → "
+        f"{milliseconds(r.after_ms)} ms)"
+        for r in found
+    ]
+
+
+def _make_json(ranks: Sequence[Shares], found: Sequence[Remedy]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "ranks": [
+            {"rank": r.rank, "steps": r.steps, "total_ms": r.total_ms, "ms": {c: r.ms[c] for c in CAUSES}}
+            for r in ranks
+        ],
+        "remedies": [
+            {"cause": r.cause, "change": r.change, "before_ms": r.before_ms, "after_ms": r.after_ms}
+            for r in found
+        ],
+    }

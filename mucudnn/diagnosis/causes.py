@@ -1,0 +1,117 @@
+"""The division of each rank's time into causes, which together are all of it.
+
+Each moment belongs to one cause. The next batch comes first: while a rank waits for its data loader, the
+operations that it runs belong to loading. Then comes computation, then waiting for another rank, then the
+reduction of gradients. The rest is Python, the launch of kernels, and sleep.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mucudnn.diagnosis.traces import Interval, Trace
+
+CAUSES = ("data", "compute", "wait", "transfer", "reduce", "rest")
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One rank's milliseconds by cause.
+
+    Attributes:
+        rank: the rank.
+        steps: the training steps in the trace.
+        total_ms: the trace's length.
+        ms: for each of `CAUSES` its milliseconds. Their sum is `total_ms`.
+        spans: for each of `CAUSES` its disjoint spans, by start.
+    """
+
+    rank: int
+    steps: int
+    total_ms: float
+    ms: dict[str, float]
+    spans: dict[str, list[Interval]]
+
+    def share(self, cause: str) -> float:
+        """Return the part of the time that a cause takes, 0 to 1."""
+        return self.ms[cause] / self.total_ms if self.total_ms else 0.0
+
+
+def divide(traces: Sequence[Trace]) -> list[Shares]:
+    """Return the causes of each rank.
+
+    With the traces of several ranks, a receive is divided: until the later of its own start and the sender's
+    start the rank waits, then the data travel. The traces' clocks must agree, as they do on one machine. With
+    a single trace all of a receive is waiting.
+    """
+    return [_divide(trace, _split_receives(trace, traces)) for trace in traces]
+
+
+def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Shares:
+    wait, transfer = receives
+    by_priority = {
+        "data": trace.intervals["data"],
+        "compute": trace.intervals["compute"],
+        "transfer": transfer,
+        "wait": wait,
+        "reduce": trace.intervals["reduce"],
+        "rest": [Interval(trace.start, trace.end)],
+    }
+    spans: dict[str, list[Interval]] = {}
+    taken: list[Interval] = []
+    for cause, intervals in by_priority.items():
+        spans[cause] = subtract(unite(intervals), taken)
+        taken = unite([*taken, *spans[cause]])
+    ms = {cause: sum(one.length for one in spans[cause]) for cause in CAUSES}
+    return Shares(trace.rank, trace.steps, trace.end - trace.start, ms, {c: spans[c] for c in CAUSES})
+
+
+def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:
+    """Return the waiting and the transferring spans of a rank's receives.
+
+    The trace does not name the sender. A message leaves and arrives almost at once, so the sender is taken to
+    be the rank whose send ends nearest to the receive's end.
+    """
+    sends = [send for other in traces if other is not trace for send in other.intervals["send"]]
+    wait, transfer = [], []
+    for receive in trace.intervals["receive"]:
+        started = [send for send in sends if send.start < receive.end]
+        if not started:
+            wait.append(receive)
+            continue
+        send = min(started, key=lambda one: abs(one.end - receive.end))
+        sends.remove(send)
+        middle = max(receive.start, send.start)
+        wait.append(Interval(receive.start, middle, receive.name))
+        transfer.append(Interval(middle, receive.end, receive.name))
+    return wait, transfer
+
+
+def unite(intervals: Sequence[Interval]) -> list[Interval]:
+    """Return disjoint spans that cover the same time, by start."""
+    united: list[Interval] = []
+    for one in sorted(intervals, key=lambda i: i.start):
+        if united and one.start <= united[-1].end:
+            if one.end > united[-1].end:
+                united[-1] = Interval(united[-1].start, one.end, united[-1].name)
+        elif one.end > one.start:
+            united.append(one)
+    return united
+
+
+def subtract(spans: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """Return the parts of disjoint spans outside other disjoint spans; both by start."""
+    left: list[Interval] = []
+    first = 0
+    for span in spans:
+        start = span.start
+        while first < len(others) and others[first].end <= start:
+            first += 1
+        for other in others[first:]:
+            if other.start >= span.end:
+                break
+            if other.start > start:
+                left.append(Interval(start, other.start, span.name))
+            start = max(start, other.end)
+        if start < span.end:
+            left.append(Interval(start, span.end, span.name))
+    return left

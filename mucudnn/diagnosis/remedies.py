@@ -1,0 +1,98 @@
+"""The remedy for each cause, with the time that a simulation says it saves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mucudnn.diagnosis.causes import Shares
+from mucudnn.solver.pipelines import PipelineTimeline, Stage, simulate_pipeline
+from mucudnn.solver.schedules import gpipe
+
+MOST_WORKERS = 16
+MICRO_BATCHES = (2, 4, 8, 16, 32)
+WORTH = 0.02  # a remedy that saves less is not named
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change to make.
+
+    Attributes:
+        cause: the cause that it takes away.
+        change: the change in words, such as `4 loader workers`.
+        before_ms: the milliseconds of a step in the trace.
+        after_ms: those in the simulation.
+        timeline: the simulated pipeline; None where the remedy is no pipeline.
+    """
+
+    cause: str
+    change: str
+    before_ms: float
+    after_ms: float
+    timeline: PipelineTimeline | None = None
+
+    @property
+    def saved(self) -> float:
+        """The part of the step that the change saves, 0 to 1."""
+        return 1 - self.after_ms / self.before_ms if self.before_ms else 0.0
+
+
+def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
+    """Return the changes that save at least `WORTH` of a step, those that save most first."""
+    found = [*_loader_workers(ranks), *_micro_batches(ranks)]
+    return sorted((r for r in found if r.saved >= WORTH), key=lambda r: -r.saved)
+
+
+def simulate_loading(load_ms: float, step_ms: float, workers: int, steps: int = 64) -> float:
+    """Return the milliseconds of a step if so many workers load batches ahead, two each.
+
+    A worker starts on its next batch when a batch of its own has been taken and it is free. The first batch
+    does not count.
+    """
+    queue = 2 * workers
+    free, now = [0.0] * workers, 0.0
+    taken: list[float] = []  # the times at which the batches were taken
+    first = 0.0
+    for step in range(steps):
+        worker = step % workers
+        allowed = taken[step - queue] if step >= queue else 0.0
+        free[worker] = max(free[worker], allowed) + load_ms
+        now = max(now, free[worker])
+        taken.append(now)
+        if step == 0:
+            first = now
+        now += step_ms
+    return (now - first - step_ms) / (steps - 1)
+
+
+def _loader_workers(ranks: Sequence[Shares]) -> list[Remedy]:
+    """Return the fewest loader workers that take nearly all of the waiting for data away."""
+    worst = max(ranks, key=lambda r: r.ms["data"], default=None)
+    if worst is None or not worst.ms["data"]:
+        return []
+    load = worst.ms["data"] / worst.steps
+    before = worst.total_ms / worst.steps
+    after = [simulate_loading(load, before - load, workers) for workers in range(1, MOST_WORKERS + 1)]
+    best = min(after)
+    workers = next(i for i, ms in enumerate(after, 1) if ms <= best * 1.01)
+    noun = "worker" if workers == 1 else "workers"
+    return [Remedy("data", f"{workers} loader {noun}", before, after[workers - 1])]
+
+
+def _micro_batches(ranks: Sequence[Shares]) -> list[Remedy]:
+    """Return GPipe with the fewest micro-batches that take nearly all of the waiting of ranks away.
+
+    Each rank's computation is taken for its stage: a third forward, two thirds backward.
+    """
+    if len(ranks) < 2 or not any(rank.ms["wait"] for rank in ranks):
+        return []
+    before = max(rank.total_ms / rank.steps for rank in ranks)
+    other = max((rank.total_ms - rank.ms["compute"] - rank.ms["wait"]) / rank.steps for rank in ranks)
+    timelines = []
+    for parts in MICRO_BATCHES:
+        work = [rank.ms["compute"] / rank.steps / parts for rank in ranks]
+        stages = [Stage(ms / 3, 2 * ms / 3) for ms in work]
+        timelines.append(simulate_pipeline(gpipe(len(ranks), parts), stages))
+    best = min(timeline.time_ms for timeline in timelines)
+    index = next(i for i, timeline in enumerate(timelines) if timeline.time_ms <= best * 1.05)
+    change = f"GPipe with {MICRO_BATCHES[index]} micro-batches"
+    return [Remedy("wait", change, before, timelines[index].time_ms + other, timelines[index])]

@@ -1,0 +1,209 @@
+"""The causes of a trace are those that it was made with, and a remedy's figure is that of a simulation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mucudnn.cli import main
+from mucudnn.diagnosis.causes import CAUSES, divide, subtract, unite
+from mucudnn.diagnosis.remedies import remedies, simulate_loading
+from mucudnn.diagnosis.traces import Interval, read_traces
+from mucudnn.errors import MucudnnError
+
+DATA = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def write_trace(path: Path, rank: int, events: list[tuple[str, float, float]], **others: Any) -> Path:
+    """Write a trace of (name, start, length) in milliseconds, in torch.profiler's form."""
+    categories = {"aten": "cpu_op", "c10d": "cpu_op"}
+    content = {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2},
+        "baseTimeNanoseconds": 1_790_000_000_000_000_000,
+        "traceEvents": [
+            {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": -1e6, "dur": 9e6},
+            {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+            *(
+                {
+                    "ph": "X", "cat": categories.get(name.partition(":")[0], "user_annotation"),
+                    "name": name, "pid": 1, "tid": 1, "ts": start * 1e3, "dur": length * 1e3,
+                }
+                for name, start, length in events
+            ),
+        ],
+    } | others  # fmt: skip
+    path.write_text(json.dumps(content))
+    return path
+
+
+def starving(steps: int, load: float, compute: float) -> list[tuple[str, float, float]]:
+    """Return the events of a training that loads each batch before it computes."""
+    events: list[tuple[str, float, float]] = []
+    for step in range(steps):
+        at = step * (load + compute)
+        events += [(DATA, at, load), ("aten::stack", at + 1, 1), ("aten::conv2d", at + load, compute)]
+    return events
+
+
+def test_a_training_that_starves_waits_for_data(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "0.json", 0, starving(10, load=30, compute=10))
+    (rank,) = divide(read_traces([path]))
+    assert rank.share("data") == pytest.approx(0.75)
+    assert rank.share("compute") == pytest.approx(0.25)
+    (remedy,) = remedies([rank])
+    # Three workers load as fast as the device computes.
+    assert remedy.change == "3 loader workers"
+    assert remedy.before_ms == pytest.approx(40)
+    assert remedy.after_ms == pytest.approx(10, rel=0.05)
+
+
+def test_ranks_that_wait_for_each_other_are_told_waiting_from_transfer(tmp_path: Path) -> None:
+    first, second = [], []
+    for step in range(8):
+        at = step * 100.0
+        first += [("aten::conv2d", at, 40.0), ("gloo:send", at + 40, 5.0), ("gloo:recv", at + 45, 50.0)]
+        second += [("gloo:recv", at, 45.0), ("aten::conv2d", at + 45, 45.0), ("gloo:send", at + 90, 5.0)]
+        second += [("aten::conv2d", at + 95, 5.0)]
+        first += [("aten::conv2d", at + 95, 5.0)]
+    ranks = divide(
+        read_traces([write_trace(tmp_path / "1.json", 1, second), write_trace(tmp_path / "0.json", 0, first)])
+    )
+    assert [rank.rank for rank in ranks] == [0, 1]
+    assert [round(100 * rank.share("compute")) for rank in ranks] == [45, 50]
+    assert [round(100 * rank.share("wait")) for rank in ranks] == [45, 40]
+    assert [round(100 * rank.share("transfer")) for rank in ranks] == [5, 5]
+    assert remedies(ranks)[0].change.startswith("GPipe with ")
+
+
+def test_reduction_that_computation_hides_is_no_cause(tmp_path: Path) -> None:
+    events = [("aten::conv2d", 0.0, 60.0), ("gloo:all_reduce", 40.0, 60.0)]
+    (rank,) = divide(read_traces([write_trace(tmp_path / "0.json", 0, events)]))
+    assert rank.share("reduce") == pytest.approx(0.4)
+    assert rank.share("compute") == pytest.approx(0.6)
+
+
+def test_on_a_gpu_the_kernels_count(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "0.json", 0, [])
+    content = json.loads(path.read_text())
+    for name, category, start, length in [
+        ("aten::conv2d", "cpu_op", 0, 100),
+        ("sm90_xmma_fprop", "kernel", 10, 50),
+        ("ncclDevKernel_AllReduce_Sum_f32", "kernel", 60, 30),
+        ("ncclDevKernel_SendRecv", "kernel", 90, 10),
+    ]:
+        content["traceEvents"].append(
+            {"ph": "X", "cat": category, "name": name, "ts": start * 1e3, "dur": length * 1e3}
+        )
+    path.write_text(json.dumps(content))
+    (rank,) = divide(read_traces([path]))
+    assert {cause: round(rank.ms[cause]) for cause in CAUSES} == {
+        "data": 0, "compute": 50, "wait": 10, "transfer": 0, "reduce": 30, "rest": 10
+    }  # fmt: skip
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [DATA, "aten::mm", "gloo:recv", "gloo:send", "gloo:all_reduce", "Optimizer.step#SGD"]
+        ),
+        st.floats(0, 100),
+        st.floats(0, 50),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(events, events)
+def test_the_causes_add_to_all_of_the_time_and_share_no_moment(
+    tmp_path_factory: pytest.TempPathFactory, first: Any, second: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    paths = [write_trace(folder / f"{r}.json", r, e) for r, e in enumerate((first, second))]
+    for rank in divide(read_traces(paths)):
+        assert math.isclose(math.fsum(rank.ms.values()), rank.total_ms, rel_tol=1e-6, abs_tol=1e-3)
+        spans = sorted((s for spans in rank.spans.values() for s in spans), key=lambda s: s.start)
+        assert all(a.end <= b.start + 1e-9 for a, b in zip(spans, spans[1:], strict=False))
+
+
+intervals = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda p: Interval(p[0], p[0] + p[1])), max_size=6
+)
+
+
+@given(intervals, intervals)
+def test_spans_are_subtracted_moment_by_moment(spans: list[Interval], others: list[Interval]) -> None:
+    def moments(of: list[Interval]) -> set[int]:
+        return {t for one in of for t in range(int(one.start), int(one.end))}
+
+    assert moments(subtract(unite(spans), unite(others))) == moments(spans) - moments(others)
+
+
+@pytest.mark.parametrize(
+    ("load", "step", "workers", "expected"),
+    [(30, 10, 1, 30), (30, 10, 3, 10), (30, 10, 2, 15), (5, 10, 1, 10)],
+)
+def test_loading_takes_the_slower_of_the_workers_and_the_steps(
+    load: float, step: float, workers: int, expected: float
+) -> None:
+    assert simulate_loading(load, step, workers) == pytest.approx(expected, rel=0.05)
+
+
+def test_the_command_prints_shares_and_writes_both_timelines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_trace(tmp_path / "0.json", 0, starving(4, load=30, compute=10))
+    packed = tmp_path / "packed.json.gz"
+    packed.write_bytes(gzip.compress(trace.read_bytes()))
+    output = tmp_path / "timeline.json"
+    assert main(["causes", str(packed), "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert "waits for its data loader" in printed
+    assert "75%" in printed
+    assert "3 loader workers: −" in printed
+    names = {
+        event["args"]["name"] for event in json.loads(output.read_text())["traceEvents"] if event["ph"] == "M"
+    }
+    assert {"rank 0, measured", *CAUSES} <= names
+    assert main(["causes", str(trace), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["schema"] == 1
+    assert math.isclose(sum(content["ranks"][0]["ms"].values()), content["ranks"][0]["total_ms"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not json", "is not a trace of torch.profiler"),
+        ("[]", "it has no list 'traceEvents'"),
+        ('{"traceEvents": []}', "it has no 'schemaVersion', so another tool wrote it"),
+        ('{"schemaVersion": 1, "traceEvents": []}', "it has no events with a time"),
+        ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "a", "cat": "b", "ts": 1e999, "dur": 1}]}',
+         "it has no events with a time"),
+        ("[" * 100_000, "is not a trace of torch.profiler"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_tool_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(MucudnnError, match=message):
+        read_traces([path])
+
+
+def test_two_traces_of_one_rank_are_refused(tmp_path: Path) -> None:
+    paths = [write_trace(tmp_path / f"{i}.json", 0, [("aten::mm", 0, 1)]) for i in range(2)]
+    with pytest.raises(MucudnnError, match="is the trace of rank 0, and so is another one"):
+        read_traces(paths)
+
+
+def test_a_missing_trace_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MucudnnError, match=r"nowhere\.json cannot be read: No such file"):
+        read_traces([tmp_path / "nowhere.json"])
