@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_the_causes_add_to_all_of_the_time_and_share_no_moment(
     for rank in divide(read_traces(paths)):
         assert math.isclose(math.fsum(rank.ms.values()), rank.total_ms, rel_tol=1e-6, abs_tol=1e-3)
         spans = sorted((s for spans in rank.spans.values() for s in spans), key=lambda s: s.start)
-        assert all(a.end <= b.start + 1e-9 for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(spans))
 
 
 intervals = st.lists(
