@@ -1,4 +1,4 @@
-"""Memory plans: the fate of each saved tensor, and the configuration of each kernel, for one figure of memory.
+"""Memory plans: the fate of each saved tensor and the configuration of each kernel, within one figure.
 
 `mucudnn.torch.apply` runs a plan. It counts the tensors that PyTorch saves: the n-th storage that is saved is
 the tensor of the order n. A *pack* is one saving of a tensor. The plan gives the moments of the copies as
@@ -38,7 +38,7 @@ class MemoryPlan:
     - `time_ms`, `exposed_ms`: the training step, and the part of it that waits for copies.
     - `unlimited_ms`: the training step on the same costs without a limit, undivided.
     - `host_bytes`: the size of the slab. `link`: the copy engines.
-    - `tensors`: all managed tensors by order. `fetch_order`: the offloaded ones in the order of their copies in.
+    - `tensors`: all managed tensors by order. `fetch_order`: those offloaded, in the order of copies in.
     - `lower`: a plan for less memory, None at the floor. `seconds`: the time that planning took.
     """
 

@@ -9,6 +9,7 @@ from mucudnn.solver import Configuration
 from mucudnn.solver.copies import CopySteps
 from mucudnn.solver.training import Choice, SavedTensor
 
+_UNBOUNDED = CopySteps()
 LEAST_BYTES = 64 * 1024
 """A saved storage with fewer bytes is not managed: it stays on the device, and no order counts it."""
 
@@ -48,7 +49,7 @@ class PlannedTensor:
     modules: tuple[str, ...] = ()
     source: str = ""
     source_input: int | None = None
-    copies: CopySteps = CopySteps()
+    copies: CopySteps = _UNBOUNDED
 
 
 @dataclass(frozen=True)

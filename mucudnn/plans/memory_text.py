@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -91,8 +91,7 @@ def _read(fields: dict[str, Any], entry: str) -> None:
     keyword, _, rest = entry.partition(" ")
     value = json.loads(rest)
     if keyword in _PARTS:
-        make = {"tensor": _make_tensor, "kernel": _make_kernel, "step": lambda one: PlannedStep(**one)}
-        fields[_PARTS[keyword]].append(make[keyword](value))
+        fields[_PARTS[keyword]].append(_MAKERS[keyword](value))
         return
     if keyword in fields:
         raise UsageError(f"{shown(keyword)} is given twice")
@@ -176,6 +175,13 @@ def _make_kernel(given: Mapping[str, Any]) -> PlannedKernel:
         _make_configuration(given["chosen"]),
         tuple(map(_make_configuration, given["desirable"])),
     )
+
+
+_MAKERS: dict[str, Callable[[Mapping[str, Any]], object]] = {
+    "tensor": _make_tensor,
+    "kernel": _make_kernel,
+    "step": lambda given: PlannedStep(**given),
+}
 
 
 def _parts(configuration: Configuration) -> list[list[Any]]:
