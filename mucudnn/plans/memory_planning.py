@@ -26,7 +26,7 @@ ALIGNMENT = 512  # bytes, of each tensor in the slab
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """What a memory plan is asked for.
+    """The wishes that a memory plan must meet.
 
     - `memory`: bytes for all that the training step allocates. `host_memory`: of the slab, None for no limit.
     - `workspace`: the most bytes of each kernel's workspace, None for no limit.
@@ -47,20 +47,22 @@ class MemoryOptions:
 
 def plan_network(network: Network, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
     """Return the memory plan of a network that was not traced. Raises UsageError, NothingFitsError."""
-    work = count_work(network, limit_workspace(costs, options.workspace), host_memory=options.host_memory)
-    return _plan(network, work, costs, options, name, None)
+    allowed = limit_workspace(costs, options.workspace)
+    work = count_work(network, allowed, host_memory=options.host_memory)
+    return _plan(network, work, allowed, options, name, None)
 
 
 def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
     """Return the memory plan of a traced model. Raises UsageError, NothingFitsError."""
+    allowed = limit_workspace(costs, options.workspace)
     work = count_work(
         trace.network,
-        limit_workspace(costs, options.workspace),
+        allowed,
         tensors=[one.name for one in trace.saved],
         replays=trace.replays(),
         host_memory=options.host_memory,
     )
-    return _plan(trace.network, work, costs, options, name, trace)
+    return _plan(trace.network, work, allowed, options, name, trace)
 
 
 def limit_workspace(costs: Costs, workspace: int | None) -> Costs:
@@ -79,7 +81,7 @@ def limit_workspace(costs: Costs, workspace: int | None) -> Costs:
 
 
 def _plan(
-    network: Network, work: Work, costs: Costs, options: MemoryOptions, name: str, trace: Trace | None
+    network: Network, work: Work, allowed: Costs, options: MemoryOptions, name: str, trace: Trace | None
 ) -> MemoryPlan:
     if options.policy not in POLICIES:
         raise UsageError(f"{shown(options.policy)} is no policy: there are {', '.join(POLICIES)}")
@@ -102,36 +104,29 @@ def _plan(
     fetch_order = sorted(offloaded, key=lambda i: needs[i])
     places = _place(work, offloaded)
     tensors = []
+    no_bounds = CopySteps()
     for i, tensor in enumerate(work.tensors):
         planned = PlannedTensor(
             tensor.name, tensor.shape, tensor.data_type, tensor.bytes, decision.choices[i],
-            work.numbers.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, CopySteps()),
+            work.numbers.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
         )  # fmt: skip
-        tensors.append(
-            planned if trace is None else _observe(planned, trace, trace.saved[i], timeline, network)
-        )
+        if trace is not None:
+            planned = _observe(planned, trace, trace.saved[i], timeline, network)
+        tensors.append(planned)
     modules = {} if trace is None else trace.modules
     kernels = []
-    for place, numbers, index in zip(
-        work.kernels, work.numbers.kernels, decision.configurations, strict=True
-    ):
+    for place, index in zip(work.kernels, decision.configurations, strict=True):
         module, call = modules.get(place.step.name, (place.step.backward_of or place.step.name, 0))
+        desirable = tuple(allowed.kernels[place.kernel])
         kernels.append(
-            PlannedKernel(
-                place.step.name,
-                module,
-                call,
-                place.kernel,
-                numbers.configurations[index],
-                tuple(numbers.configurations),
-            )  # fmt: skip
+            PlannedKernel(place.step.name, module, call, place.kernel, desirable[index], desirable)
         )
     inputs = [one for one in network.tensors if one.kind == "input"]
     return MemoryPlan(
         network=name,
         batch=inputs[0].shape[0] if inputs and inputs[0].shape else 0,
-        device=costs.device,
-        costs=costs.summary,
+        device=allowed.device,
+        costs=allowed.summary,
         policy=options.policy,
         memory=options.memory,
         floor=decision.floor,
@@ -140,7 +135,7 @@ def _plan(
         time_ms=timeline.time_ms,
         unlimited_ms=work.unlimited_ms,
         exposed_ms=timeline.exposed_ms,
-        link=costs.link,
+        link=allowed.link,
         tensors=tuple(tensors),
         kernels=tuple(kernels),
         steps=tuple(
@@ -151,7 +146,7 @@ def _plan(
         model="" if trace is None else trace.fingerprint,
         inputs=() if trace is None else trace.inputs,
         host_bytes=sum(_aligned(work.tensors[i].bytes) for i in offloaded),
-        sources=costs.sources,
+        sources=allowed.sources,
         traced=network,
         seconds=decision.seconds,
     )

@@ -43,7 +43,7 @@ class Trace:
     least_bytes: int = LEAST_BYTES
 
     def replays(self) -> dict[str, tuple[tuple[str, ...], str]]:
-        """Return, for each tensor that modules compute again, the steps and the saved tensor that they read."""
+        """Return the steps that compute each tensor again, and the saved tensor that they read."""
         return {
             one.name: (one.replayed, "" if one.source_input is not None else one.source)
             for one in self.saved

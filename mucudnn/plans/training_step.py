@@ -20,7 +20,7 @@ StepTime = Callable[[int, int, str], float]
 
 @dataclass(frozen=True)
 class Costs:
-    """What a network costs on a device.
+    """The costs of a network on a device.
 
     - `kernels`: each kernel's desirable set, and its fastest undivided configuration.
     - `step_ms`: the time of all other work.
@@ -90,30 +90,24 @@ def count_work(
     step_ms = [_time_of(network, step, costs) for step in network.steps]
     fixed = network.resident()
     counted, index = [], {}
-    inputs_of_kernels = {
-        name for step in network.steps[: network.turn] if step.kernels for name in step.reads
-    }
+    forward_steps = network.steps[: network.turn]
+    inputs_of_kernels = {name for step in forward_steps if step.kernels for name in step.reads}
     for number, tensor in enumerate(saved):
         index[tensor.name] = number
     for tensor in saved:
         lifetime = network.lifetimes[tensor.name]
         produced, last = lifetime.produced_at, lifetime.last_use
         forward, backward = lifetime.last_forward_use, lifetime.first_backward_use
-        is_movable = (
-            tensor.kind == "activation" and None not in (produced, forward, backward) and forward < backward  # type: ignore[operator]
-        )
-        if is_movable:
-            assert produced is not None and last is not None and forward is not None and backward is not None
-            for step in range(produced, last + 1):
-                fixed[step] -= tensor.bytes
-            counted.append(
-                SavedTensor(
-                    tensor.name, tensor.bytes, produced, forward, backward, last,
-                    is_kernel_input=tensor.name in inputs_of_kernels,
-                )
-            )  # fmt: skip
-        else:  # it stays, as a part of the fixed bytes
+        uses = (produced, forward, backward, last)
+        if tensor.kind != "activation" or None in uses or forward >= backward:  # type: ignore[operator]
+            # It stays, and its bytes are among the fixed ones.
             counted.append(SavedTensor(tensor.name, 0, 0, 0, 1, 1))
+            continue
+        is_read = tensor.name in inputs_of_kernels
+        one = SavedTensor(tensor.name, tensor.bytes, *uses, is_kernel_input=is_read)  # type: ignore[arg-type]
+        for step in range(one.produced_at, one.last_use + 1):
+            fixed[step] -= tensor.bytes
+        counted.append(one)
     times = dict(zip((step.name for step in network.steps), step_ms, strict=True))
     ready = tuple(
         _add_replay(network, one, index, counted, times, costs, replays) if one.bytes else one

@@ -9,7 +9,7 @@ import torch
 from mucudnn.measuring.modelled_device import EFFICIENCY, ModelledDevice
 from mucudnn.solver.copies import PIECE, Link
 
-_SIDE = 4096  # of the matrices that are multiplied
+_SIDE = 4096  # rows and columns of the matrices that are multiplied
 
 
 def measure_link(device: torch.device) -> Link:
@@ -23,24 +23,33 @@ def measure_link(device: torch.device) -> Link:
 
 def measure_rates(device: torch.device) -> ModelledDevice:
     """Return the device with measured rates of its memory and of products in f32, f16 and bf16."""
-    source = torch.empty(4 * PIECE, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    bandwidth = 2 * source.numel() / _seconds(device, lambda: target.copy_(source))
-    del source, target
+    bandwidth = _measure_memory(device)
     flops = {}
     for name, data_type in (("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16)):
-        one = torch.ones(_SIDE, _SIDE, dtype=data_type, device=device)
-        # The model takes a part of the peak, and this is what was reached.
-        flops[name] = 2 * _SIDE**3 / _seconds(device, lambda one=one: one @ one) / EFFICIENCY
+        # The model expects a part of the peak, and the measurement is that part.
+        flops[name] = _measure_product(device, data_type) / EFFICIENCY
     name = torch.cuda.get_device_name(device)
     total = torch.cuda.get_device_properties(device).total_memory
     return ModelledDevice(name, flops["f32"], flops, bandwidth, bandwidth, total, "measured rates")
 
 
+def _measure_memory(device: torch.device) -> float:
+    """Return the bytes per second that the device reads and writes."""
+    source = torch.empty(4 * PIECE, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _seconds(device, lambda: target.copy_(source))
+
+
+def _measure_product(device: torch.device, data_type: torch.dtype) -> float:
+    """Return the operations per second of a product of matrices."""
+    one = torch.ones(_SIDE, _SIDE, dtype=data_type, device=device)
+    return 2 * _SIDE**3 / _seconds(device, lambda: one @ one)
+
+
 def _seconds(device: torch.device, work: Callable[[], object], runs: int = 5) -> float:
     """Return the least seconds of several runs, after one that does not count."""
     work()
-    times = []
+    times: list[float] = []
     for _ in range(runs):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

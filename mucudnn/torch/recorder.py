@@ -22,6 +22,7 @@ DATA_TYPES = {
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
     torch.uint8: "u8", torch.bool: "bool",
 }  # fmt: skip
+NO_NODE = -3
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Pack:
-    """One saving of a tensor: the memory, its content's name then, the step so far, the geometry, the module."""
+    """One saving of a tensor. `name` is that of its content then, `step` the number of steps before."""
 
     memory: Memory
     name: str
@@ -148,15 +149,11 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         reads = [tensor for tensor in _tensors((args, kwargs)) if self._find(tensor) is not None]
-        changed = {tensor.untyped_storage()._cdata for tensor in _written(function, args, kwargs)}
+        written = list(_written(function, args, kwargs))
         new = [tensor for tensor in _tensors(result) if self._find(tensor) is None]
-        if "empty" in function.__name__ or not (new or changed):
+        if "empty" in function.__name__ or not (new or written):
             return result  # memory that holds nothing so far, or a view
-        if (
-            changed
-            and all(self._is_updated(tensor) for tensor in _written(function, args, kwargs))
-            and not new
-        ):
+        if not new and all(map(self._is_updated, written)):
             return result  # a count of batches or a running mean
         operation = self._backward_operation() if self.is_backward else self._forward_operation(function)
         for tensor in reads:
@@ -164,7 +161,7 @@ class Recorder(TorchDispatchMode):
             assert memory is not None
             if memory.name not in operation.writes:
                 operation.reads[memory.name] = None
-        for tensor in _written(function, args, kwargs):
+        for tensor in written:
             self._write_in_place(operation, tensor)
         for tensor in new:
             if self._find(tensor) is None:
@@ -217,18 +214,13 @@ class Recorder(TorchDispatchMode):
     def _backward_operation(self) -> Operation:
         """Return the step of the autograd node that runs."""
         node = torch._C._current_autograd_node()
-        number = node._sequence_nr() if node is not None else -1
+        number = node._sequence_nr() if node is not None else NO_NODE
         last = self.operations[-1]
         if last.is_backward and last.node == number:
             return last
         forward = next((one for one in self.operations if one.node == number and not one.is_backward), None)
-        name = (
-            f"{forward.name}.backward"
-            if forward
-            else "sum"
-            if node is None
-            else node.name().rpartition(":")[2]
-        )
+        kind = "sum" if node is None else node.name().rpartition(":")[2]
+        name = f"{forward.name}.backward" if forward else kind
         operation = Operation(self.unique(name, "step"), "", 0, number, is_backward=True)
         if forward is not None:
             operation.module, operation.call = forward.module, forward.call

@@ -20,7 +20,7 @@ from mucudnn.plans.memory_parts import LEAST_BYTES
 from mucudnn.plans.traced import Saved, Trace
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
-from mucudnn.torch.recorder import DATA_TYPES, Memory, Operation, Pack, Recorder
+from mucudnn.torch.recorder import DATA_TYPES, NO_NODE, Memory, Operation, Pack, Recorder
 
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
@@ -166,7 +166,7 @@ class _Run:
             memory = recorder.memory_of(output)
             assert memory is not None
             gradient = torch.empty_like(output)
-            loss = Operation(recorder.unique("loss", "step"), "", 0, -2, True, {memory.name: None})
+            loss = Operation(recorder.unique("loss", "step"), "", 0, NO_NODE, True, {memory.name: None})
             recorder.add_memory(gradient, f"{memory.name}.grad", "activation")
             found = recorder.memory_of(gradient)
             assert found is not None
@@ -242,17 +242,8 @@ def _make_network(recorder: Recorder) -> Network:
             backward_of = ""
         differentiated.add(backward_of)
         reads = tuple(name for name in one.reads if name not in one.writes)
-        steps.append(
-            nouns.Step(
-                one.name,
-                reads,
-                tuple(one.writes),
-                tuple(one.saves),
-                tuple(one.kernels),
-                one.flops,
-                backward_of,
-            )
-        )
+        saves, kernels = tuple(one.saves), tuple(one.kernels)
+        steps.append(nouns.Step(one.name, reads, tuple(one.writes), saves, kernels, one.flops, backward_of))
     is_training = any(one.is_backward for one in recorder.operations)
     written = {name for step in steps for name in step.writes}
     used = written | {name for step in steps for name in step.reads}

@@ -32,12 +32,11 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str) -> list[Kernel]:
     if x.dtype not in _DATA_TYPES:
         return []
     is_last = Geometry(x.shape, x.stride()).looks_channels_last and x.dim() > 3
-    shapes = [(s[0], *s[2:], s[1]) if is_last else s for s in (large, tuple(w.shape))]
+    x_shape, w_shape = ((s[0], *s[2:], s[1]) if is_last else s for s in (large, tuple(w.shape)))
+    layout = "nhwc" if is_last else "nchw"
+    sizes = tuple(stride), tuple(padding), tuple(dilation)
     try:
-        problem = problem_of(
-            _DATA_TYPES[x.dtype], "nhwc" if is_last else "nchw", *shapes,
-            tuple(stride), tuple(padding), tuple(dilation), groups,
-        )  # fmt: skip
+        problem = problem_of(_DATA_TYPES[x.dtype], layout, x_shape, w_shape, *sizes, groups)
     except MucudnnError:
         return []
     return [Kernel(problem, pass_, name) for pass_ in passes]
