@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mucudnn.errors import NothingFitsError, UsageError, shown
 from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory_events import Events, find_events
 from mucudnn.plans.memory_parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.traced import Saved, Trace
 from mucudnn.plans.training_step import Costs, Work, count_work
@@ -18,7 +18,6 @@ from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, Infeasible
 from mucudnn.solver.copies import CopySteps
 from mucudnn.solver.memory import TIME_LIMIT, decide_memory
-from mucudnn.solver.timeline import Timeline
 
 POLICIES = ("joint", "none", "all", "conv", "dynamic")
 ALIGNMENT = 512  # bytes, of each tensor in the slab
@@ -100,8 +99,13 @@ def _plan(
     timeline = decision.timeline
     runs = work.numbers.runs(decision.configurations)
     offloaded = [i for i, choice in enumerate(decision.choices) if choice == "offload"]
-    needs = {i: _fetched_at(timeline, i) for i in offloaded}
-    fetch_order = sorted(offloaded, key=lambda i: needs[i])
+    fetch_order = list(dict.fromkeys(copy.tensor for copy in timeline.copies if copy.direction == "in"))
+    events: dict[int, Events] = {}
+    peak = timeline.peak
+    if trace is not None:
+        saved, choices = work.numbers.tensors, decision.choices
+        events, held = find_events(trace, saved, choices, runs, timeline, options.memory)
+        peak = max(held)
     places = _place(work, offloaded)
     tensors = []
     no_bounds = CopySteps()
@@ -111,7 +115,7 @@ def _plan(
             work.numbers.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
         )  # fmt: skip
         if trace is not None:
-            planned = _observe(planned, trace, trace.saved[i], timeline, network)
+            planned = _observe(planned, trace.saved[i], events.get(i))
         tensors.append(planned)
     modules = {} if trace is None else trace.modules
     kernels = []
@@ -130,7 +134,7 @@ def _plan(
         policy=options.policy,
         memory=options.memory,
         floor=decision.floor,
-        peak=timeline.peak,
+        peak=peak,
         average=timeline.average,
         time_ms=timeline.time_ms,
         unlimited_ms=work.unlimited_ms,
@@ -172,37 +176,9 @@ def _place(work: Work, offloaded: Sequence[int]) -> dict[int, int]:
     return dict(zip(offloaded, itertools.accumulate(sizes, initial=0), strict=False))
 
 
-def _released_at(timeline: Timeline, tensor: int) -> int:
-    """Return the first step that starts after the copy out has ended."""
-    end = max(copy.end_ms for copy in timeline.copies if copy.tensor == tensor and copy.direction == "out")
-    return bisect.bisect_left(timeline.starts_ms, end)
-
-
-def _fetched_at(timeline: Timeline, tensor: int) -> int:
-    """Return the step that runs, or starts next, when the copy in begins."""
-    start = min(copy.start_ms for copy in timeline.copies if copy.tensor == tensor and copy.direction == "in")
-    return bisect.bisect_right(timeline.ends_ms, start)
-
-
-def _observe(
-    planned: PlannedTensor, trace: Trace, saved: Saved, timeline: Timeline, network: Network
-) -> PlannedTensor:
-    """Return the tensor with what a running program needs to recognise it, and with its events."""
-    known = replace(planned, module=saved.module, packs=saved.packs, order=saved.order)
+def _observe(planned: PlannedTensor, saved: Saved, events: Events | None) -> PlannedTensor:
+    """Return the tensor with all by which a running program recognises it, and with its events."""
+    known = replace(planned, module=saved.module, packs=saved.packs)
     if planned.choice == "recompute":
         return replace(known, modules=saved.modules, source=saved.source, source_input=saved.source_input)
-    if planned.choice == "keep":
-        return known
-    released, fetched = _released_at(timeline, saved.order), _fetched_at(timeline, saved.order)
-    packs = [pack for pack, step in enumerate(trace.packed_at) if saved.packs[0] < pack and step <= released]
-    release_at = packs[-1] if packs and released < network.turn else None
-    return replace(known, release_at=release_at, fetch_at=_find_fetch(trace, saved, fetched))
-
-
-def _find_fetch(trace: Trace, saved: Saved, fetched: int) -> int | None:
-    """Return the pack whose unpacking is the first from a step on; None for the first unpacking of all."""
-    events = list(trace.unpacked_at.items())  # in the order of unpacking
-    own = min(step for pack, step in events if pack in saved.packs)
-    if not events or fetched <= events[0][1]:
-        return None
-    return next(pack for pack, step in events if step >= min(fetched, own))
+    return known if events is None else replace(known, release_at=events.release, fetch_at=events.fetch)
