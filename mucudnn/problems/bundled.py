@@ -15,14 +15,16 @@ from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Tensor
 
 
-def bundled_network(name: str, batch: int, data_type: str = "f32", layout: str = "nchw") -> Network:
+def bundled_network(
+    name: str, batch: int, data_type: str = "f32", layout: str = "nchw", *, pools_by_indices: bool = True
+) -> Network:
     """Return the forward network of this name. Raises UsageError."""
     if name not in NETWORKS:
         near = difflib.get_close_matches(name.lower(), NETWORKS, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
         raise UsageError(f"{shown(name)} is no bundled network{hint} There are {', '.join(NETWORKS)}")
     build, shape = NETWORKS[name]
-    layers = Layers(batch, *shape, data_type=data_type, layout=layout)
+    layers = Layers(batch, *shape, data_type=data_type, layout=layout, pools_by_indices=pools_by_indices)
     return layers.finish(build(layers, layers.input))
 
 
@@ -148,7 +150,7 @@ def _unet3d(net: Layers, x: Tensor) -> Tensor:
 
 
 def _convnext(net: Layers, x: Tensor) -> Tensor:
-    """Build ConvNeXt-T: Z. Liu et al., A ConvNet for the 2020s, 2022. Norms and products have channels last."""
+    """Build ConvNeXt-T, with norms and products on channels last: Z. Liu et al., A ConvNet, 2022."""
 
     def to_last(name: str, x: Tensor) -> Tensor:
         return net.permute(name, x, (x.shape[0], *x.shape[2:], x.shape[1]))

@@ -15,11 +15,14 @@ from mucudnn.problems.steps import Step, Tensor
 class Layers:
     """The tensors and steps of a network so far. Each layer reads a tensor and returns its result.
 
-    All activations have one data type. Shapes are (N, C, spatial sizes).
+    All activations have one data type. Shapes are (N, C, spatial sizes). With `pools_by_indices` a max pooling
+    saves the indices of the maxima, in i64, as in PyTorch; else it saves its result, as in cuDNN.
     """
 
-    def __init__(self, *shape: int, data_type: str = "f32", layout: str = "nchw") -> None:
-        self._data_type, self._layout = data_type, layout
+    def __init__(
+        self, *shape: int, data_type: str = "f32", layout: str = "nchw", pools_by_indices: bool = True
+    ) -> None:
+        self._data_type, self._layout, self._pools_by_indices = data_type, layout, pools_by_indices
         self.input = Tensor("input", shape, data_type, "input")
         self._tensors = [self.input]
         self._steps: list[Step] = []
@@ -111,14 +114,18 @@ class Layers:
     def max_pool(
         self, name: str, x: Tensor, size: int, stride: int, *, padding: int = 0, over_edge: bool = False
     ) -> Tensor:
-        """Add a max pooling, which saves its input and the indices.
+        """Add a max pooling, which saves its input.
 
         With `over_edge`, the last window may reach over the edge.
         """
         rest = stride - 1 if over_edge else 0
         spatial = ((n + 2 * padding - size + rest) // stride + 1 for n in x.shape[2:])
         shape = (*x.shape[:2], *spatial)
-        result, indices = self._tensor(name, shape), Tensor(f"{name}.indices", shape, "i64")
+        result = self._tensor(name, shape)
+        if not self._pools_by_indices:
+            self._steps.append(Step(name, (x.name,), (name,), (x.name, name)))
+            return result
+        indices = Tensor(f"{name}.indices", shape, "i64")
         self._tensors.append(indices)
         self._steps.append(Step(name, (x.name,), (name, indices.name), (x.name, indices.name)))
         return result

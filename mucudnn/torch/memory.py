@@ -170,7 +170,7 @@ def _measure(model: nn.Module, network: Network, bandwidth: float | None) -> Cos
     listener = LogListener()
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(device_named(f"cuda:{device.index or 0}").engine, cache, listener)
-        costs = measure_costs(network, bench, rates, link)
+        source = "measured" if bandwidth is None else "given"
+        costs = measure_costs(network, bench, rates, link, link_source=source)
     name = torch.cuda.get_device_name(device)
-    sources = costs.sources | ({} if bandwidth is None else {"link": "given"})
-    return replace(costs, device=name, sources=sources)
+    return replace(costs, device=name)

@@ -37,14 +37,13 @@ def _measure_memory(device: torch.device) -> float:
     """Return the bytes per second that the device reads and writes."""
     source = torch.empty(4 * PIECE, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() / _seconds(device, lambda: target.copy_(source))
+    return 8 * PIECE / _seconds(device, lambda: target.copy_(source))
 
 
 def _measure_product(device: torch.device, data_type: torch.dtype) -> float:
     """Return the operations per second of a product of matrices."""
     one = torch.ones(_SIDE, _SIDE, dtype=data_type, device=device)
-    seconds = _seconds(device, lambda: one @ one)
-    return 2 * _SIDE**3 / seconds
+    return 2 * _SIDE**3 / _seconds(device, lambda: one @ one)
 
 
 def _seconds(device: torch.device, work: Callable[[], object], runs: int = 5) -> float:
