@@ -25,7 +25,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
 
 
-COMMANDS = ("optimize", "benchmark", "run", "record", "doctor", "cache", "plan", "report", "sweep", "causes")
+COMMANDS = (
+    "optimize", "benchmark", "memory", "run", "record", "doctor", "cache", "plan", "report", "sweep", "place",
+    "project", "causes",
+)  # fmt: skip
 
 
 def _make_parser(first: str) -> argparse.ArgumentParser:

@@ -14,7 +14,9 @@ except ImportError:
 
 from mucudnn.torch import flops as _flops  # noqa: F401 (its import registers the formulas)
 from mucudnn.torch.functional import conv1d, conv2d, conv3d
+from mucudnn.torch.memory import plan_memory
 from mucudnn.torch.modules import convert, restore
 from mucudnn.torch.planning import plan
+from mucudnn.torch.trace import trace
 
-__all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "restore"]
+__all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "plan_memory", "restore", "trace"]

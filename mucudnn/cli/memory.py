@@ -1,0 +1,144 @@
+"""`mucudnn memory`: plan a training step within one figure of memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from mucudnn.cli import options, outputs
+from mucudnn.cli.memory_table import show_plan
+from mucudnn.cli.terminal import Terminal, opened_cache
+from mucudnn.errors import UsageError
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.modelled_device import DEVICES, find_device
+from mucudnn.output import write_lines
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory_costs import measure_costs, model_costs
+from mucudnn.plans.memory_json import memory_json
+from mucudnn.plans.memory_planning import POLICIES, MemoryOptions, plan_network
+from mucudnn.plans.memory_sources import read_network
+from mucudnn.plans.training_step import Costs
+from mucudnn.problems.bundled import NETWORKS
+from mucudnn.problems.network import Network
+from mucudnn.report import check_installed
+from mucudnn.sizes import parse_limit, parse_size
+
+HELP = "plan a training step within a figure of memory"
+DESCRIPTION = (
+    "Decides for each saved tensor of a training step whether it stays in memory, moves to host memory, or "
+    "is computed again, and for each convolution how it is divided, so that the step is as fast as the "
+    "memory allows. Costs are modelled by the roofline of a device, or the convolutions are measured here."
+)
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(NETWORKS)}; or a network file")
+    parser.add_argument(
+        "--memory", type=options.checked(parse_size), metavar="SIZE", required=True,
+        help="memory for all that the training step allocates, such as 12GiB",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy", choices=POLICIES, default="joint",
+        help="joint: all decided together; or a policy of vDNN, which offloads none, all, the inputs of "
+        "convolutions, or tries them in an order (default: joint)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", choices=(*DEVICES, "measured"), default="h200",
+        help="device that the costs are modelled for; measured: convolutions are measured on this machine, "
+        "and the rest is modelled for the h200 (default: h200)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bandwidth", type=options.checked(_parse_bandwidth), metavar="SIZE",
+        help="bytes per second of each direction between device and host, such as 25GiB "
+        "(default: the device's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workspace", type=options.checked(parse_limit), metavar="SIZE",
+        help="the most workspace of each convolution (default: none, no limit but the memory)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--host-memory", type=options.checked(parse_size), metavar="SIZE",
+        help="the most host memory for offloaded tensors (default: no limit)",
+    )  # fmt: skip
+    parser.add_argument("--no-recompute", action="store_true", help="compute nothing again")
+    parser.add_argument("--no-offload", action="store_true", help="offload nothing (joint alone)")
+    parser.add_argument("--no-divide", action="store_true", help="divide no mini-batch")
+    parser.add_argument(
+        "--exact", action="store_true", help="let the solver go on to the optimum of its program"
+    )
+    parser.add_argument(
+        "--batch", type=options.checked(options.parse_batch), metavar="N",
+        help="mini-batch size of a bundled network (default: 64)",
+    )  # fmt: skip
+    parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="data type (default: f32)")
+    parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
+    parser.add_argument(
+        "--output", type=options.checked(options.output), metavar="PLAN", help="write the plan to this file"
+    )
+    parser.add_argument(
+        "--page", type=options.checked(options.output), metavar="HTML",
+        help="write a page that shows the memory against the time",
+    )  # fmt: skip
+    outputs.add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan, write the files, and print the result as a table or as JSON."""
+    if arguments.output:
+        outputs.check(arguments.output, outputs.MEMORY_PLAN, force=arguments.force)
+    if arguments.page:
+        check_installed()
+        outputs.check(arguments.page, outputs.PAGE, force=arguments.force)
+    network = read_network(
+        arguments.network, batch=arguments.batch, data_type=arguments.dtype, layout=arguments.layout
+    )
+    wishes = MemoryOptions(
+        memory=arguments.memory,
+        policy=arguments.policy,
+        workspace=arguments.workspace,
+        recompute=not arguments.no_recompute,
+        offload=not arguments.no_offload,
+        host_memory=arguments.host_memory,
+        exact=arguments.exact,
+    )
+    name = arguments.network if arguments.network in NETWORKS else Path(arguments.network).stem
+    plan = plan_network(network, _find_costs(arguments, network), wishes, name=name)
+    if arguments.output:
+        plan.write(arguments.output)
+    if arguments.page:
+        _write_page(plan, arguments.page)
+    if arguments.json:
+        print(json.dumps(memory_json(plan), indent=1))
+    else:
+        show_plan(plan)
+
+
+def _find_costs(arguments: argparse.Namespace, network: Network) -> Costs:
+    divide = not arguments.no_divide
+    if arguments.device != "measured":
+        device = find_device(arguments.device)
+        return model_costs(network, device, bandwidth=arguments.bandwidth, divide=divide)
+    device, terminal = find_device("h200"), Terminal()
+    with opened_cache(terminal, needed=False) as cache:
+        bench = Bench(open_engine("auto", 1), cache, terminal)
+        policy = "power_of_two" if divide else "undivided"
+        link = device.link_of(arguments.bandwidth)
+        source = "modelled" if arguments.bandwidth is None else "given"
+        return measure_costs(network, bench, device, link, policy=policy, link_source=source)
+
+
+def _write_page(plan: MemoryPlan, path: Path) -> None:
+    from mucudnn.report.memory_page import render
+
+    write_lines(path, [render(plan)], "the page")
+
+
+def _parse_bandwidth(text: str) -> int:
+    bandwidth = parse_size(text)
+    if not bandwidth:
+        raise UsageError("a bandwidth must be above 0 bytes per second")
+    return bandwidth

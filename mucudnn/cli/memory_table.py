@@ -1,0 +1,62 @@
+"""The table that `mucudnn memory` prints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from mucudnn.cli.terminal import show, table
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory_parts import PlannedTensor
+from mucudnn.plans.text import milliseconds
+from mucudnn.sizes import format_size
+
+_SHOWN = 8  # names of each choice
+
+
+def show_plan(plan: MemoryPlan) -> None:
+    """Print the figures of a plan, and the tensors by their choice."""
+    figures = table()
+    figures.add_column("memory")
+    figures.add_column("", justify="right")
+    for name, size in (
+        ("allowed", plan.memory),
+        ("floor", plan.floor),
+        ("peak", plan.peak),
+        ("average", round(plan.average)),
+        ("host memory", plan.host_bytes),
+    ):
+        figures.add_row(name, format_size(size))
+    figures.add_section()
+    slower = plan.time_ms / plan.unlimited_ms - 1 if plan.unlimited_ms else 0.0
+    figures.add_row("training step", f"{milliseconds(plan.time_ms)} ms")
+    figures.add_row("without a limit, undivided", f"{milliseconds(plan.unlimited_ms)} ms")
+    figures.add_row("difference", f"{slower:+.1%}")
+    figures.add_row("waits for copies", f"{milliseconds(plan.exposed_ms)} ms")
+    sources = ", ".join(f"{name} {source}" for name, source in plan.sources.items() if name != "device")
+    show(
+        f"{plan.network}, mini-batch {plan.batch}, on {plan.device}, policy {plan.policy} ({sources})",
+        figures,
+        _list_choices(plan),
+        _describe_kernels(plan),
+    )
+
+
+def _list_choices(plan: MemoryPlan) -> str:
+    chosen: dict[str, list[PlannedTensor]] = defaultdict(list)
+    for tensor in plan.tensors:
+        chosen[tensor.choice].append(tensor)
+    lines = []
+    for choice in ("keep", "offload", "recompute"):
+        tensors = sorted(chosen[choice], key=lambda tensor: -tensor.bytes)
+        names = ", ".join(tensor.name for tensor in tensors[:_SHOWN])
+        more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
+        total = format_size(sum(tensor.bytes for tensor in tensors))
+        listed = "" if choice == "keep" or not tensors else f": {names}{more}"
+        lines.append(f"{choice}: {len(tensors)} of {len(plan.tensors)} saved tensors, {total}{listed}")
+    return "\n".join(lines)
+
+
+def _describe_kernels(plan: MemoryPlan) -> str:
+    divided = sum(len(kernel.chosen.parts) > 1 for kernel in plan.kernels)
+    most = max((kernel.workspace for kernel in plan.kernels), default=0)
+    return f"{divided} of {len(plan.kernels)} convolutions divided, workspace at most {format_size(most)}"

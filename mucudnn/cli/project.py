@@ -1,0 +1,178 @@
+"""`mucudnn project`: compare data parallelism with hybrid parallelism over a whole training."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from mucudnn.cli import options, outputs
+from mucudnn.cli.place import add_model_options, parse_devices, placed
+from mucudnn.cli.terminal import show, table
+from mucudnn.errors import UsageError
+from mucudnn.plans.scaling import ScalingRow, read_scaling
+from mucudnn.plans.text import ratio
+from mucudnn.problems.bundled import NETWORKS
+from mucudnn.report import check_installed
+from mucudnn.solver.projection import Strategy, project
+
+HELP = "compare data parallelism with hybrid parallelism over a whole training"
+DESCRIPTION = (
+    "Reads a table of trainings by data parallelism: devices, milliseconds of a step, epochs. Shows for each "
+    "number of devices whether it is better to give several devices to each replica. How much faster several "
+    "devices run a step is given with --speedup, or modelled for a network with --network."
+)
+SCHEMA = 1
+Speedups = dict[int, tuple[float, str]]  # devices of a replica: their speedup, and its source
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "table", type=Path, metavar="TABLE",
+        help="comma-separated values with the columns devices, step_ms, epochs, and perhaps source",
+    )  # fmt: skip
+    parser.add_argument(
+        "--speedup", type=options.checked(_parse_speedup), action="append", default=[], metavar="M=S",
+        help="M devices run a step S times as fast as one, such as 2=1.32",
+    )  # fmt: skip
+    parser.add_argument(
+        "--network",
+        metavar="NETWORK|FILE",
+        help=f"place this network: {', '.join(NETWORKS)}; or a network file",
+    )
+    parser.add_argument(
+        "--devices", type=options.checked(parse_devices), default=2, metavar="M",
+        help="the most devices of a replica for --network, which tries 2 up to M (default: 2)",
+    )  # fmt: skip
+    add_model_options(parser)
+    parser.add_argument(
+        "--plot", type=options.checked(_parse_plot_path), metavar="FILE", help="draw it into a .svg or .png"
+    )
+    outputs.add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Project the training, print the result as a table or as JSON, and draw it."""
+    if arguments.plot:
+        check_installed()
+        outputs.check(arguments.plot, outputs.PLOT, force=arguments.force)
+    rows = read_scaling(arguments.table)
+    speedups = _find_speedups(arguments)
+    try:
+        pairs = project([row.training for row in rows], {m: s for m, (s, _) in speedups.items()})
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if arguments.plot:
+        from mucudnn.report.projection_plot import write_projection
+
+        write_projection(pairs, arguments.table.name, arguments.plot)
+    if arguments.json:
+        print(json.dumps(_make_json(rows, speedups, pairs), indent=1))
+        return
+    _show(arguments, rows, speedups, pairs)
+
+
+def _find_speedups(arguments: argparse.Namespace) -> Speedups:
+    found: Speedups = {}
+    if arguments.network:
+        for devices in range(2, arguments.devices + 1):
+            found[devices] = placed(arguments, arguments.network, devices).speedup, "modelled"
+    found |= {devices: (speedup, "given") for devices, speedup in arguments.speedup}
+    if not found:
+        raise UsageError(
+            "no speedup of several devices is known: give --speedup, such as 2=1.3, or --network"
+        )
+    return found
+
+
+def _show(
+    arguments: argparse.Namespace,
+    rows: list[ScalingRow],
+    speedups: Speedups,
+    pairs: list[tuple[Strategy | None, Strategy | None]],
+) -> None:
+    lines = table()
+    for name in ("devices", "data parallel", "hybrid", "replicas × devices", "better"):
+        lines.add_column(name, justify="left" if name == "better" else "right")
+    for alone, hybrid in pairs:
+        devices = alone.devices if alone else hybrid.devices if hybrid else 0
+        lines.add_row(
+            str(devices),
+            ratio(alone.speedup if alone else None),
+            ratio(hybrid.speedup if hybrid else None),
+            f"{hybrid.replicas} × {hybrid.devices_each}" if hybrid else "–",
+            _judge(alone, hybrid),
+        )
+    sources = sorted({row.source for row in rows})
+    known = ", ".join(f"{m} devices {ratio(s)} ({source})" for m, (s, source) in sorted(speedups.items()))
+    show(
+        f"{arguments.table}: the training's speed over one device",
+        f"scaling table: {', '.join(sources)}; a replica on {known}",
+        "",
+        lines,
+    )
+
+
+def _judge(alone: Strategy | None, hybrid: Strategy | None) -> str:
+    if alone is None or hybrid is None:
+        return ""
+    if hybrid.speedup > alone.speedup:
+        return f"hybrid, by {hybrid.speedup / alone.speedup - 1:.1%}"
+    return "data parallel"
+
+
+def _parse_speedup(text: str) -> tuple[int, float]:
+    devices, _, speedup = text.partition("=")
+    try:
+        value = float(speedup)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise UsageError(f"'{text}' is no speedup of several devices: write M=S, such as 2=1.32")
+    number = parse_devices(devices)
+    if number < 2:
+        raise UsageError(f"'{text}' is for {number} device: a replica on one device has the speed 1")
+    return number, value
+
+
+def _parse_plot_path(text: str) -> Path:
+    path = options.output(text)
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"'{text}' is neither a .svg nor a .png: give a name with one of these ends")
+    return path
+
+
+def _make_json(
+    rows: list[ScalingRow], speedups: Speedups, pairs: list[tuple[Strategy | None, Strategy | None]]
+) -> dict[str, Any]:
+    def describe(strategy: Strategy | None) -> dict[str, Any] | None:
+        if strategy is None:
+            return None
+        return {
+            "replicas": strategy.replicas, "devices_each": strategy.devices_each, "speedup": strategy.speedup
+        }  # fmt: skip
+
+    return {
+        "schema": SCHEMA,
+        "table": [
+            {
+                "devices": row.training.devices,
+                "step_ms": row.training.step_ms,
+                "epochs": row.training.epochs,
+                "source": row.source,
+            }
+            for row in rows
+        ],
+        "model_speedups": [
+            {"devices": m, "speedup": s, "source": source} for m, (s, source) in sorted(speedups.items())
+        ],
+        "projection": [
+            {
+                "devices": alone.devices if alone else hybrid.devices if hybrid else 0,
+                "data_parallel": describe(alone),
+                "hybrid": describe(hybrid),
+            }
+            for alone, hybrid in pairs
+        ],
+    }

@@ -1,0 +1,134 @@
+"""Modelled costs: the roofline of a named device, for planning without that device.
+
+A product of matrices reaches half of the peak. Every other operation takes as long as its tensors take to be
+read and written. Use these figures to compare plans, not to predict the time of a training step.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+
+from mucudnn.errors import UsageError, shown
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import usable_sizes
+from mucudnn.problems.steps import DATA_TYPES
+from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
+from mucudnn.solver.copies import Link
+
+EFFICIENCY = 0.5  # the part of the peak that products of matrices reach
+
+
+@dataclass(frozen=True)
+class ModelledDevice:
+    """A device in numbers: operations and bytes per second.
+
+    - `flops`: without tensor cores, in f32.
+    - `tensor_flops`: with tensor cores, by data type; f32 runs as TF32. Empty for a device without them.
+    - `bandwidth`: of the device's memory. `link`: of one direction between device and host.
+    - `memory`: bytes of the device.
+    """
+
+    name: str
+    flops: float
+    tensor_flops: dict[str, float]
+    bandwidth: float
+    link: float
+    memory: int
+    source: str
+
+    def peak(self, data_type: str) -> float:
+        """Return the most operations per second in products of matrices."""
+        return self.tensor_flops.get(data_type, self.flops)
+
+    def link_of(self, bandwidth: float | None = None) -> Link:
+        """Return the copy engines, each with the device's bandwidth or another one."""
+        each = self.link if bandwidth is None else bandwidth
+        return Link(each, each)
+
+
+_GIB = 2**30
+_HOPPER = {"f32": 494.7e12, "f16": 989.4e12, "bf16": 989.4e12}
+_AMPERE = {"f32": 156e12, "f16": 312e12, "bf16": 312e12}
+
+DEVICES = {
+    one.name: one
+    for one in (
+        ModelledDevice(
+            "titanx", 7e12, {}, 336e9, 12.8e9, 12 * _GIB,
+            "Titan X (Maxwell) as Rhu et al., vDNN, MICRO 2016, section IV, describe it: PCIe 3, 12.8 GB/s",
+        ),
+        ModelledDevice(
+            "a100", 19.5e12, _AMPERE, 2.04e12, 25e9, 80 * _GIB,
+            "NVIDIA's data sheet of the A100 80 GB SXM; PCIe 4 x16 at about 80 % of 32 GB/s",
+        ),
+        ModelledDevice(
+            "h100", 66.9e12, _HOPPER, 3.35e12, 55e9, 80 * _GIB,
+            "NVIDIA's data sheet of the H100 SXM, without sparsity; PCIe 5 x16 at about 86 % of 64 GB/s",
+        ),
+        ModelledDevice(
+            "h200", 66.9e12, _HOPPER, 4.8e12, 55e9, 141 * 10**9,
+            "NVIDIA's data sheet of the H200 SXM, without sparsity; PCIe 5 x16 at about 86 % of 64 GB/s",
+        ),
+        ModelledDevice(
+            "gh200", 66.9e12, _HOPPER, 4.8e12, 450e9, 141 * 10**9,
+            "the GPU of the H200 with NVLink-C2C to the host, 450 GB/s in each direction",
+        ),
+    )
+}  # fmt: skip
+
+
+def find_device(name: str) -> ModelledDevice:
+    """Return the modelled device of this name. Raises UsageError."""
+    if name in DEVICES:
+        return DEVICES[name]
+    near = difflib.get_close_matches(str(name).lower(), DEVICES, n=1)
+    hint = f": did you mean {near[0]}?" if near else "."
+    raise UsageError(f"{shown(name)} is no modelled device{hint} There are {', '.join(DEVICES)}")
+
+
+def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:
+    """Return a kernel's desirable set at the micro-batch sizes of a policy."""
+    sizes = usable_sizes(policy, kernel)
+    measured = [one for size in sizes for one in _algorithms(device, kernel, size)]
+    return tuple(desirable_set(measured, kernel.mini_batch))
+
+
+def modelled_ms(device: ModelledDevice, flops: int, traffic: int, data_type: str = "f32") -> float:
+    """Return the milliseconds of an operation without a kernel; `traffic` are the bytes read and written."""
+    products = flops / (EFFICIENCY * device.peak(data_type))
+    return max(products, traffic / device.bandwidth) * 1e3
+
+
+def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[MicroConfiguration]:
+    """Return the algorithms that the model knows, at a micro-batch size.
+
+    - implicit GEMM, which needs no workspace;
+    - for a 3x3 filter with stride 1: fused Winograd F(2x2, 3x3), and non-fused Winograd F(4x4, 3x3), whose
+      workspace holds all transformed tensors;
+    - on tensor cores: a product that needs copies of input and result with the channels last, unless they
+      are laid out so.
+    """
+    problem = kernel.problem.replace(mini_batch=size)
+    bytes_of = DATA_TYPES[problem.data_type]
+    x, y, w = (bytes_of * n for n in (problem.x_elements, problem.y_elements, problem.w_elements))
+    flops = 2 * problem.y_elements * (problem.in_channels // problem.groups) * math.prod(problem.kernel)
+    traffic = (x + y + w) / device.bandwidth * 1e3
+    gemm = flops / (EFFICIENCY * device.flops) * 1e3
+    found = [MicroConfiguration(size, "IMPLICIT_GEMM", max(gemm, traffic), 0)]
+    is_winograd = all(n == 3 for n in problem.kernel) and problem.dims == 2 and problem.groups == 1
+    if is_winograd and all(n == 1 for n in (*problem.stride, *problem.dilation)):
+        transforms = int(2.25 * (x + y) + 4 * w)
+        moved = (x + y + w + 2 * transforms) / device.bandwidth * 1e3
+        found += [
+            MicroConfiguration(size, "WINOGRAD", max(gemm / 1.5, traffic), 16 * w // 9),
+            MicroConfiguration(size, "WINOGRAD_NONFUSED", gemm / 4 + moved, transforms),
+        ]
+    peak = device.tensor_flops.get(problem.data_type)
+    if peak is not None:
+        copies = 0 if problem.layout == "nhwc" else x + y
+        product = flops / (EFFICIENCY * peak) * 1e3
+        moved = 2 * copies / device.bandwidth * 1e3
+        found.append(MicroConfiguration(size, "TENSOR_CORES", max(product, traffic) + moved, copies))
+    return found

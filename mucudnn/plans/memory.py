@@ -1,0 +1,162 @@
+"""Memory plans: the fate of each saved tensor and the configuration of each kernel, within one figure.
+
+`mucudnn.torch.apply` runs a plan. It counts the tensors that PyTorch saves: the n-th storage that is saved is
+the tensor of the order n. A *pack* is one saving of a tensor. The plan gives the moments of the copies as
+positions among the packs, because these are the events that a program can observe.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.output import write_lines
+from mucudnn.plans.memory_parts import LEAST_BYTES, PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.memory_text import format_memory_plan, parse_memory_plan
+from mucudnn.plans.plan import Plan, PlanKernel, path_of
+from mucudnn.problems.network import Network
+from mucudnn.solver.copies import CopySteps, Link
+from mucudnn.solver.timeline import Timeline, simulate
+from mucudnn.solver.training import Run
+
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The decision for a training step within `memory` bytes. All sizes are bytes, all times milliseconds.
+
+    - `network`, `batch`: the name of the network, and the mini-batch of its input.
+    - `model`: the fingerprint of the model, empty for a network that was not traced. `inputs`: the data types
+      and shapes of its example input.
+    - `device`: the device that the costs belong to. `costs`: "measured" or "modelled"; `sources` says so for
+      each part.
+    - `floor`: the least memory with which the policy has a plan.
+    - `peak`, `average`: the most bytes in memory, and their mean over time, as simulated.
+    - `time_ms`, `exposed_ms`: the training step, and the part of it that waits for copies.
+    - `unlimited_ms`: the training step on the same costs without a limit, undivided.
+    - `host_bytes`: the size of the slab. `link`: the copy engines.
+    - `tensors`: all managed tensors by order. `fetch_order`: those offloaded, in the order of copies in.
+    - `lower`: a plan for less memory, None at the floor. `seconds`: the time that planning took.
+    """
+
+    network: str
+    batch: int
+    device: str
+    costs: str
+    policy: str
+    memory: int
+    floor: int
+    peak: int
+    average: float
+    time_ms: float
+    unlimited_ms: float
+    exposed_ms: float
+    link: Link
+    tensors: tuple[PlannedTensor, ...]
+    kernels: tuple[PlannedKernel, ...]
+    steps: tuple[PlannedStep, ...]
+    fetch_order: tuple[int, ...] = ()
+    model: str = ""
+    inputs: tuple[str, ...] = ()
+    host_bytes: int = 0
+    least_bytes: int = LEAST_BYTES
+    sources: dict[str, str] = field(default_factory=dict)
+    lower: MemoryPlan | None = None
+    traced: Network | None = field(default=None, compare=False, repr=False)
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def out_bandwidth(self) -> float:
+        """Bytes per second from the device to the host."""
+        return self.link.out_bandwidth
+
+    @property
+    def in_bandwidth(self) -> float:
+        """Bytes per second from the host to the device."""
+        return self.link.in_bandwidth
+
+    @property
+    def piece(self) -> int:
+        """The most bytes of one copy."""
+        return self.link.piece
+
+    def for_module(self, module: str) -> Plan:
+        """Return the plan of one module's kernels, for the functions of `mucudnn.torch`."""
+        own = [kernel for kernel in self.kernels if kernel.module == module]
+        return Plan({}, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in own))
+
+    def check(
+        self, *, model: str | None = None, inputs: Sequence[str] | None = None, device: str | None = None
+    ) -> None:
+        """Raise UsageError if the plan is for another model, input or device. None is not compared."""
+        if model is not None and model != self.model:
+            raise UsageError(
+                f"the memory plan is for another model: its fingerprint is {self.model or 'empty'}, "
+                f"this model's is {model}. Plan this model"
+            )
+        if inputs is not None and tuple(inputs) != self.inputs:
+            raise UsageError(
+                f"the memory plan is for the input {', '.join(self.inputs) or 'of another network'}, "
+                f"not for {', '.join(inputs)}: plan with this input"
+            )
+        if device is not None and device != self.device:
+            raise UsageError(
+                f"the memory plan is for the device {self.device}, not for {device}: plan on this device"
+            )
+
+    def simulate(self) -> Timeline:
+        """Return the timeline of the plan's training step, on the plan's costs."""
+        return simulate(
+            [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps],
+            [tensor.saved for tensor in self.tensors],
+            [tensor.choice for tensor in self.tensors],
+            self.link,
+            memory=self.memory,
+            schedule={
+                i: tensor.copies
+                for i, tensor in enumerate(self.tensors)
+                if tensor.choice == "offload" and tensor.copies != CopySteps()
+            },
+        )
+
+    def __str__(self) -> str:
+        return format_memory_plan(self)
+
+    @classmethod
+    def parse(cls, text: str) -> MemoryPlan:
+        """Return the plan that a text describes.
+
+        Raises UsageError with the number of the wrong line, and NewerFileError for a newer version's text.
+        """
+        *lower, fields = parse_memory_plan(text)
+        plan = None
+        for one in (fields, *reversed(lower)):
+            plan = cls(**one, lower=plan)
+        assert plan is not None
+        return plan
+
+    def write(self, path: AnyPath) -> None:
+        """Write the text form to a file, whole or not at all. Raises MucudnnError."""
+        write_lines(path_of(path), [str(self)], "the memory plan")
+
+    @classmethod
+    def read(cls, path: AnyPath) -> MemoryPlan:
+        """Read a plan from a file.
+
+        Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
+        version, and ArgumentTypeError if `path` is no path.
+        """
+        path = path_of(path)
+        try:
+            return cls.parse(path.read_text("utf-8"))
+        except OSError as error:
+            raise MucudnnError(f"the memory plan {path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise MucudnnError(f"{path} is not a memory plan: it is not text") from None
+        except NewerFileError as error:
+            raise NewerFileError(f"{path}: {error}") from None
+        except ValueError as error:
+            raise MucudnnError(f"{path}: {error}") from None

@@ -1,0 +1,40 @@
+"""The plot of a projection."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from mucudnn.report.figure import LIGHT, save_figure, style
+from mucudnn.solver.projection import Strategy
+
+_WIDTH, _HEIGHT = 520, 340  # pixels
+
+
+def write_projection(
+    pairs: Sequence[tuple[Strategy | None, Strategy | None]], title: str, path: Path
+) -> None:
+    """Draw the speed over one device against the devices. Raises MucudnnError."""
+    with style():
+        figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        for line, role, label, which in (
+            ("s--", "undivided", "data parallel", 0),
+            ("o-", "divided", "hybrid", 1),
+        ):
+            strategies = [pair[which] for pair in pairs]
+            drawn = [s for s in strategies if s is not None]
+            axes.plot(
+                [s.devices for s in drawn], [s.speedup for s in drawn], line, color=LIGHT[role], markersize=4,
+                label=label,
+            )  # fmt: skip
+        counts = [(alone or hybrid).devices for alone, hybrid in pairs if alone or hybrid]  # type: ignore[union-attr]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("devices")
+        axes.set_ylabel("training's speed over one device")
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.legend(fontsize=8)
+        save_figure(figure, path)

@@ -1,0 +1,143 @@
+"""`plan_memory` fits a model's training step into memory, and refuses what it cannot plan."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs_torch import mt, torch
+
+from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
+from mucudnn.plans.memory import MemoryPlan
+
+nn = torch.nn
+MIB = 2**20
+
+
+def model() -> nn.Module:
+    blocks = []
+    for channels in (3, 32, 32, 32, 32):
+        blocks += [nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(inplace=True)]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
+X = torch.empty(64, 3, 64, 64, device="meta")
+
+
+def plan(memory: int | str = "none", **given: Any) -> MemoryPlan:
+    return mt.plan_memory(model(), X, memory=memory, **{"device": "h200"} | given)
+
+
+@pytest.fixture(scope="module")
+def unlimited() -> MemoryPlan:
+    return plan("1TiB")
+
+
+def test_with_much_memory_everything_stays(unlimited: MemoryPlan) -> None:
+    assert {tensor.choice for tensor in unlimited.tensors} == {"keep"}
+    assert unlimited.time_ms == pytest.approx(unlimited.unlimited_ms)
+    assert (unlimited.exposed_ms, unlimited.host_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+def test_with_less_memory_the_plan_fits_it(unlimited: MemoryPlan, share: float) -> None:
+    memory = int(share * unlimited.peak)
+    found = plan(memory)
+    assert found.floor <= found.peak <= memory
+    assert found.simulate().peak <= memory
+    assert {tensor.choice for tensor in found.tensors} != {"keep"}
+    assert found.lower is not None
+    assert found.lower.peak <= max(0.85 * memory, found.floor)
+
+
+def test_offloaded_tensors_have_places_of_their_own_in_the_slab(unlimited: MemoryPlan) -> None:
+    found = plan(int(0.6 * unlimited.peak), recompute=False)
+    offloaded = [tensor for tensor in found.tensors if tensor.choice == "offload"]
+    end = 0
+    for tensor in offloaded:
+        assert tensor.slab_offset is not None
+        assert tensor.slab_offset >= end
+        assert tensor.slab_offset % 512 == 0
+        end = tensor.slab_offset + tensor.bytes
+    assert end <= found.host_bytes
+    assert sorted(found.fetch_order) == [tensor.order for tensor in offloaded]
+    for tensor in offloaded:
+        assert tensor.release_at is None or tensor.release_at > tensor.packs[0]
+
+
+def test_a_recomputed_tensor_names_its_modules_and_source(unlimited: MemoryPlan) -> None:
+    found = plan(int(0.6 * unlimited.peak))
+    by_name = {tensor.name: tensor for tensor in found.tensors}
+    recomputed = [tensor for tensor in found.tensors if tensor.choice == "recompute"]
+    assert recomputed
+    for tensor in recomputed:
+        assert tensor.modules
+        assert tensor.source_input is not None or by_name[tensor.source].choice != "recompute"
+
+
+def test_the_plan_of_a_file_is_the_same(unlimited: MemoryPlan, tmp_path: Path) -> None:
+    found = plan(int(0.6 * unlimited.peak))
+    found.write(tmp_path / "model.plan")
+    assert MemoryPlan.read(tmp_path / "model.plan") == found
+
+
+def test_every_convolution_of_the_model_has_its_kernels(unlimited: MemoryPlan) -> None:
+    assert {kernel.module for kernel in unlimited.kernels} == {"0", "3", "6", "9", "12"}
+    assert {kernel.pass_ for kernel in unlimited.for_module("3").kernels} == {
+        "forward", "backward_data", "backward_filter",
+    }  # fmt: skip
+    assert len(unlimited.for_module("0").kernels) == 2
+
+
+def test_memory_below_the_floor_names_the_floor(unlimited: MemoryPlan) -> None:
+    with pytest.raises(NothingFitsError, match=re.escape(f"its floor is {unlimited.floor} bytes")):
+        plan(unlimited.floor - 1)
+    assert plan(unlimited.floor).peak <= unlimited.floor
+
+
+def test_a_workspace_bounds_every_kernel() -> None:
+    found = plan("1TiB", workspace="1MiB")
+    assert max(kernel.workspace for kernel in found.kernels) <= MIB
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"memory": -1}, UsageError, "memory is -1: it must be at least 0"),
+        ({"memory": "12 gigs"}, UsageError, "'12 gigs' is not a size"),
+        ({"memory": 1.5}, ArgumentTypeError, "memory is 1.5: give bytes"),
+        ({"memory": 1, "host_memory": "x"}, UsageError, "'x' is not a size"),
+        ({"memory": 1, "policy": "best"}, UsageError, "'best' is no policy: there are joint"),
+        ({"memory": 1, "bandwidth": 0}, UsageError, "bandwidth is 0"),
+        ({"memory": 1, "device": "h20"}, UsageError, "'h20' is no modelled device: did you mean h200"),
+        ({"memory": 1, "device": None}, UsageError, "the model is on the CPU"),
+    ],
+)
+def test_bad_input_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        plan(**given)
+
+
+def test_a_model_without_gradients_is_refused() -> None:
+    with pytest.raises(UsageError, match="no parameter of the model needs a gradient"):
+        mt.plan_memory(model().requires_grad_(False), X, memory="1GiB", device="h200")
+    with torch.no_grad(), pytest.raises(UsageError, match="gradients are disabled"):
+        plan("1GiB")
+
+
+def test_a_model_sharded_by_fsdp_is_refused() -> None:
+    class FSDPModule(nn.Module):
+        """A module with the name of PyTorch's own."""
+
+    class Sharded(FSDPModule, nn.Linear):
+        pass
+
+    with pytest.raises(UsageError, match="sharded by FSDP"):
+        mt.plan_memory(Sharded(3, 3), torch.empty(3, 3), memory="1GiB", device="h200")
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(ArgumentTypeError, match="model is 3, not a "):
+        mt.plan_memory(3, X, memory="1GiB", device="h200")

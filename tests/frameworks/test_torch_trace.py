@@ -1,0 +1,171 @@
+"""`trace` finds the steps of a model's training step without memory, and all that autograd saves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+from needs_torch import mt, torch
+
+from bench.models import resnet18
+from examples.unet3d import UNet3d
+from mucudnn.errors import UsageError
+from mucudnn.problems.network import Network
+from mucudnn.torch.trace import fingerprint, trace_model
+
+nn = torch.nn
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8 * 16, 10),
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """A sum of two branches, with functions outside of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        return torch.relu(self.second(x) + x).mean((2, 3))
+
+
+X = torch.empty(2, 3, 8, 8)
+
+
+def test_a_step_reads_writes_and_saves_what_pytorch_does() -> None:
+    network = mt.trace(small(), X)
+    step = {step.name: step for step in network.steps}
+    assert [name for name in step if "." not in name] == ["0", "1", "2", "3", "5", "loss"]
+    assert step["0"].saves == ("input", "0.weight")
+    assert step["1"].saves[0] == "0"  # the norm saves the convolution's result
+    assert step["2"].saves == ("2",)  # ReLU saves its result
+    assert network.tensor("2").in_place_of == "1"
+    assert step["3"].saves == ("2", "3:2")  # its input, which ReLU has saved too, and the indices
+    assert network.tensor("3:2").data_type == "i64"
+    assert [step.backward_of for step in network.steps if step.backward_of] == ["5", "3", "2", "1", "0"]
+    assert [kernel.pass_ for kernel in step["0"].kernels] == ["forward"]
+    assert [kernel.pass_ for kernel in step["0.backward"].kernels] == ["backward_filter"]
+    kinds = {one.name: one.kind for one in network.tensors}
+    assert (kinds["0.weight.grad"], kinds["5"], kinds["1.running_mean"]) == ("gradient", "output", "buffer")
+    assert Network.parse(str(network)) == network
+
+
+def test_the_model_keeps_its_values_gradients_and_hooks() -> None:
+    model = small()
+    before = copy.deepcopy(model.state_dict())
+    mt.trace(model, X)
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_model_too_large_for_any_memory_is_traced() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv2d(3, 2**20, 3), nn.Flatten(), nn.Linear(2**20 * 36, 2**10))
+        x = torch.empty(2**10, 3, 8, 8)
+    network = mt.trace(model, x)
+    assert network.bytes_of("parameter") > 2**37
+
+
+def test_without_gradients_it_is_an_inference() -> None:
+    model = small().requires_grad_(False)
+    network = mt.trace(model, X)
+    assert network.turn == len(network.steps)
+    assert not network.saved
+
+
+def test_a_transposed_convolution_is_a_backward_kernel() -> None:
+    model = nn.ConvTranspose2d(3, 5, 3, stride=2, padding=1, output_padding=1)
+    network = mt.trace(model, X.requires_grad_())
+    assert [kernel.pass_ for kernel in network.steps[0].kernels] == ["backward_data"]
+    assert network.steps[0].kernels[0].problem.input == (16, 16)
+    backward = network.steps[-1].kernels
+    assert {kernel.pass_ for kernel in backward} == {"forward", "backward_filter"}
+
+
+def test_channels_last_gives_kernels_in_nhwc() -> None:
+    model = small().to(memory_format=torch.channels_last)
+    network = mt.trace(model, X.to(memory_format=torch.channels_last))
+    assert network.steps[0].kernels[0].problem.layout == "nhwc"
+
+
+def test_dropout_saves_a_mask_of_bytes_as_on_a_gpu() -> None:
+    network = mt.trace(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), torch.empty(5, 3))
+    assert network.tensor("1:2").data_type == "bool"
+
+
+def test_a_model_that_reads_a_value_is_refused() -> None:
+    class Reads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum().item() > 0 else -x
+
+    with pytest.raises(UsageError, match="cannot be traced on tensors without data"):
+        mt.trace(Reads(), X)
+
+
+def test_the_fingerprint_tells_models_apart_and_ignores_values() -> None:
+    assert fingerprint(small()) == fingerprint(small())
+    assert fingerprint(small()) != fingerprint(small().eval())
+    assert fingerprint(small()) != fingerprint(Residual())
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(small, (2, 3, 8, 8)), (Residual, (2, 3, 8, 8)), (resnet18, (2, 3, 64, 64)), (UNet3d, (1, 1, 8, 8, 8))],
+)
+def test_a_real_run_saves_the_same_storages_in_the_same_order(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    model, x = make(), torch.randn(shape)
+    least = 256
+    trace = trace_model(model, x, least)
+    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers(), x)}
+    packed: list[torch.Tensor] = []  # it keeps them alive, so that no address is used twice
+    unpacked: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
+        storage = tensor.untyped_storage()
+        is_managed = storage.data_ptr() not in own and storage.nbytes() >= least
+        if is_managed:
+            packed.append(tensor)
+        return len(packed) - 1 if is_managed else -1, tensor
+
+    def unpack(pair: tuple[int, torch.Tensor]) -> torch.Tensor:
+        if pair[0] >= 0 and pair[0] not in unpacked:
+            unpacked.append(pair[0])
+        return pair[1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        model(x).sum().backward()
+    orders = list(dict.fromkeys(tensor.untyped_storage().data_ptr() for tensor in packed))
+    found = [orders.index(tensor.untyped_storage().data_ptr()) for tensor in packed]
+    expected = {pack: one.order for one in trace.saved for pack in one.packs}
+    assert found == [expected[pack] for pack in range(len(expected))]
+    sizes = {orders.index(tensor.untyped_storage().data_ptr()): tensor.untyped_storage() for tensor in packed}
+    assert [sizes[one.order].nbytes() for one in trace.saved] == [
+        trace.network.tensor(one.name).bytes for one in trace.saved
+    ]
+    assert unpacked == list(trace.unpacked_at)
+
+
+def test_modules_that_compute_a_tensor_again_begin_at_a_saved_tensor() -> None:
+    trace = trace_model(small(), X, 256)
+    saved = {one.name: one for one in trace.saved}
+    assert (saved["2"].modules, saved["2"].source) == (("1", "2"), "0")
+    assert (saved["0"].modules, saved["0"].source_input) == (("0",), 0)
+    assert saved["5" if "5" in saved else "3"].order > saved["2"].order
+
+
+def test_dropout_is_not_computed_again() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64))
+    trace = trace_model(model, torch.empty(8, 64), 256)
+    assert not next(one for one in trace.saved if one.name == "1").modules

@@ -1,0 +1,128 @@
+"""`mucudnn place` and `mucudnn project`: tables and JSON from networks and scaling tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cli import main
+from mucudnn.problems.bundled import bundled_network
+
+Capture = pytest.CaptureFixture[str]
+
+TABLE = "devices,step_ms,epochs,source\n1,100,10,measured\n8,110,10,measured\n16,125,20,given\n"
+FAST = ("--device", "titanx", "--bandwidth", "150GiB", "--batch", "16")
+
+
+@pytest.fixture
+def scaling(tmp_path: Path) -> str:
+    path = tmp_path / "scaling.csv"
+    path.write_text(TABLE)
+    return str(path)
+
+
+def test_place_shows_what_several_devices_gain(capsys: Capture) -> None:
+    assert main(["place", "googlenet", *FAST, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["costs"] == "modelled"
+    assert content["link"]["source"] == "given"
+    assert content["is_proven"]
+    assert 1 < content["speedup"] <= 2
+    assert {one["device"] for one in content["operations"]} == {0, 1}
+    assert len(content["operations"]) == bundled_network("googlenet", 16).with_backward().turn
+    assert main(["place", "googlenet", *FAST]) == 0
+    printed = capsys.readouterr().out
+    assert "modelled" in printed
+    assert "optimal if operations without a branch between them stay together" in printed
+
+
+def test_a_network_file_is_placed_like_a_bundled_network(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "google.network"
+    bundled_network("googlenet", 16).write(path)
+    answers = []
+    for network, flags in (("googlenet", FAST), (str(path), FAST[:-2])):
+        assert main(["place", network, *flags, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["time_ms"] == pytest.approx(answers[1]["time_ms"])
+
+
+def test_too_little_memory_on_the_devices_is_said(capsys: Capture) -> None:
+    assert main(["place", "googlenet", *FAST, "--memory", "1MiB"]) == 3
+    assert "need at least" in capsys.readouterr().err
+
+
+def test_project_labels_every_input_and_names_the_better_strategy(
+    scaling: str, tmp_path: Path, capsys: Capture
+) -> None:
+    plot = tmp_path / "plot.svg"
+    assert main(["project", scaling, "--speedup", "2=1.5", "--plot", str(plot)]) == 0
+    printed = capsys.readouterr().out
+    assert "scaling table: given, measured; a replica on 2 devices 1.50× (given)" in printed
+    assert "hybrid, by 70.5%" in printed
+    assert plot.read_text().startswith("<?xml")
+    assert main(["project", scaling, "--speedup", "2=1.5", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    by_devices = {one["devices"]: one for one in content["projection"]}
+    assert by_devices[16]["hybrid"] == {
+        "replicas": 8,
+        "devices_each": 2,
+        "speedup": pytest.approx(10.909, rel=1e-3),
+    }
+    assert by_devices[8]["hybrid"] is None
+
+
+def test_project_models_the_speedup_of_a_network(scaling: str, capsys: Capture) -> None:
+    assert main(["project", scaling, "--network", "googlenet", *FAST, "--json"]) == 0
+    (speedup,) = json.loads(capsys.readouterr().out)["model_speedups"]
+    assert speedup["source"] == "modelled"
+    assert speedup["speedup"] > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it names none"),
+        ("devices,step_ms\n1,2\n", "must name the columns devices, step_ms, epochs"),
+        ("devices,step_ms,epochs\n2,1,1\n", "there is no row for 1 device"),
+        ("devices,step_ms,epochs\n1,1,1\n1,2,1\n", "line 3: there is a row for 1 devices already"),
+        ("devices,step_ms,epochs\n1,fast,1\n", "line 2: could not convert string to float: 'fast'"),
+        ("devices,step_ms,epochs\n1.5,1,1\n", "line 2: devices is 1.5, must be a whole number"),
+        ("devices,step_ms,epochs\n1,nan,1\n", "line 2: a figure is not finite"),
+        ("devices,step_ms,epochs\n1,-1,1\n", "line 2: step_ms is -1.0, must be above 0"),
+        ("devices,step_ms,epochs,source\n1,1,1,guessed\n", "the source is 'guessed'"),
+        ("devices,step_ms,epochs\n1\n", "line 2: could not convert string to float: ''"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_line(
+    tmp_path: Path, capsys: Capture, text: str, message: str
+) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text(text)
+    assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["place", "nosuch"], "is no network and no file"),
+        (["place", "googlenet", "--devices", "0"], "'0' is no number of devices: give 1 to 64"),
+        (["place", "googlenet", "--latency", "-1"], "'-1' is no latency"),
+        (["place", "googlenet", "--bandwidth", "0"], "--bandwidth is 0 bytes per second"),
+        (["project", "TABLE"], "no speedup of several devices is known"),
+        (["project", "TABLE", "--speedup", "2"], "'2' is no speedup of several devices"),
+        (["project", "TABLE", "--speedup", "1=2"], "'1=2' is for 1 device"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    scaling: str, capsys: Capture, arguments: list[str], message: str
+) -> None:
+    words = [scaling if word == "TABLE" else word for word in arguments]
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    assert code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""The text form of memory plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mucudnn._native import Problem
+from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory_parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver.copies import CopySteps, Link
+from mucudnn.solver.training import Replay, SavedTensor
+
+PROBLEM = Problem(mini_batch=2, in_channels=3, out_channels=4, input=(8, 8), kernel=(3, 3), padding=1)
+CHOSEN = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1.5, 64),))
+
+PLAN = MemoryPlan(
+    network="small",
+    batch=2,
+    device="titanx",
+    costs="modelled",
+    policy="joint",
+    memory=3000,
+    floor=1000,
+    peak=2200,
+    average=1500.5,
+    time_ms=8.25,
+    unlimited_ms=4.0,
+    exposed_ms=0.25,
+    link=Link(1e6, 2e6, 512),
+    tensors=(
+        PlannedTensor(
+            "conv", (2, 4, 8, 8), "f32", 1000, "offload", SavedTensor("conv", 1000, 0, 1, 3, 4),
+            order=0, module="features.0", packs=(0, 2), release_at=1, fetch_at=1, slab_offset=0,
+            copies=CopySteps(leaves_at=2),
+        ),
+        PlannedTensor(
+            "the relu", (10,), "u8", 500, "recompute",
+            SavedTensor("the relu", 500, 1, 1, 3, 3, Replay(0.5, (0,), 10)),
+            order=1, module="features.1", packs=(1,), modules=("features.1",), source="conv",
+        ),
+    ),
+    kernels=(PlannedKernel("conv", "features.0", 0, Kernel(PROBLEM, "forward"), CHOSEN, (CHOSEN,)),),
+    steps=tuple(PlannedStep(name, 1.0, 700, 64) for name in "abcde"),
+    fetch_order=(0,),
+    model="abc",
+    inputs=("f32[2,3,8,8]",),
+    host_bytes=1000,
+    sources={"steps": "modelled"},
+)  # fmt: skip
+
+
+def test_a_plan_read_again_is_the_same() -> None:
+    assert MemoryPlan.parse(str(PLAN)) == PLAN
+
+
+def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None:
+    plan = replace(PLAN, lower=replace(PLAN, memory=2000, lower=replace(PLAN, memory=1000)))
+    plan.write(tmp_path / "net.plan")
+    assert MemoryPlan.read(tmp_path / "net.plan") == plan
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("mucudnn memory plan 1", "mucudnn plan 1", "line 1: this is not a mucudnn memory plan"),
+        ('"recompute"', '"forget"', "line 27: the choice for the relu cannot be 'forget'"),
+        ("floor 1000\n", "", "line 28: the memory plan has no floor"),
+        ("end 5", "end 4", "line 29: the memory plan should end 4 steps, it has 5"),
+        ("end 5\n", "", "line 29: the text stops"),
+        ("peak 2200", "peak many", "line 10: this is no keyword with a value in JSON"),
+        ("peak 2200", 'peak "2200"', "line 10: peak cannot be '2200'"),
+        ("peak 2200", "peek 2200", "line 10: 'peek' is no entry of a memory plan"),
+        ("peak 2200", "peak 2200\npeak 1", "line 11: 'peak' is given twice"),
+    ],
+)
+def test_an_error_names_the_line(old: str, new: str, message: str) -> None:
+    assert old in str(PLAN)
+    with pytest.raises(UsageError) as caught:
+        MemoryPlan.parse(str(PLAN).replace(old, new))
+    assert message in str(caught.value)
+
+
+def test_a_newer_plan_is_refused_by_version(tmp_path: Path) -> None:
+    path = tmp_path / "net.plan"
+    path.write_text(str(PLAN).replace("plan 1", "plan 2"))
+    with pytest.raises(NewerFileError, match="of version 2, this mucudnn reads up to version 1"):
+        MemoryPlan.read(path)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MucudnnError, match=r"none\.plan cannot be read"):
+        MemoryPlan.read(tmp_path / "none.plan")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"model": "abd"}, "another model: its fingerprint is abc, this model's is abd"),
+        ({"inputs": ["f32[4,3,8,8]"]}, r"for the input f32\[2,3,8,8\], not for f32\[4,3,8,8\]"),
+        ({"device": "h200"}, "for the device titanx, not for h200"),
+    ],
+)
+def test_another_model_input_or_device_is_refused_by_name(other: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PLAN.check(**other)  # type: ignore[arg-type]
+    PLAN.check(model="abc", inputs=["f32[2,3,8,8]"], device="titanx")
+
+
+def test_the_plan_of_one_module_has_its_kernels() -> None:
+    assert [k.chosen for k in PLAN.for_module("features.0").kernels] == [CHOSEN]
+    assert PLAN.for_module("features.1").kernels == ()
+
+
+def test_a_plan_can_be_simulated() -> None:
+    timeline = PLAN.simulate()
+    assert timeline.peak <= PLAN.memory
+    assert timeline.time_ms >= 5.5  # five steps of 1 ms and the replay
