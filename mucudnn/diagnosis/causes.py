@@ -68,19 +68,24 @@ def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Sh
 def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:
     """Return the waiting and the transferring spans of a rank's receives.
 
-    The trace does not name the sender. A message leaves and arrives almost at once, so the sender is taken to
-    be the rank whose send ends nearest to the receive's end.
+    The trace does not name the sender. Of two ranks the messages arrive in the order in which they leave. Of
+    more ranks, the sender is taken to be the one whose send ends nearest to the receive's end.
     """
     sends = [send for other in traces if other is not trace for send in other.intervals["send"]]
+    receives = trace.intervals["receive"]
+    in_order = len(traces) == 2 and len(sends) == len(receives)
     wait, transfer = [], []
-    for receive in trace.intervals["receive"]:
-        started = [send for send in sends if send.start < receive.end]
-        if not started:
-            wait.append(receive)
-            continue
-        send = min(started, key=lambda one: abs(one.end - receive.end))
-        sends.remove(send)
-        middle = max(receive.start, send.start)
+    for number, receive in enumerate(receives):
+        if in_order:
+            send = sends[number]
+        else:
+            started = [send for send in sends if send.start < receive.end]
+            if not started:
+                wait.append(receive)
+                continue
+            send = min(started, key=lambda one: abs(one.end - receive.end))
+            sends.remove(send)
+        middle = min(max(receive.start, send.start), receive.end)
         wait.append(Interval(receive.start, middle, receive.name))
         transfer.append(Interval(middle, receive.end, receive.name))
     return wait, transfer
