@@ -20,7 +20,7 @@ from mucudnn.solver.copies import CopySteps
 from mucudnn.solver.memory import TIME_LIMIT, decide_memory
 
 POLICIES = ("joint", "none", "all", "conv", "dynamic")
-ALIGNMENT = 512  # bytes, of each tensor in the slab
+ALIGNMENT = 512  # bytes; PyTorch allocates multiples of them, and so does the slab
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str 
         tensors=[one.name for one in trace.saved],
         replays=trace.replays(),
         host_memory=options.host_memory,
+        block=ALIGNMENT,
     )
     return _plan(trace.network, work, allowed, options, name, trace)
 
