@@ -45,7 +45,7 @@ def coarsen(work: TrainingStep) -> tuple[TrainingStep, list[int]]:
 
 def _find_begins(work: TrainingStep) -> list[int]:
     with_kernel = {kernel.step for kernel in work.kernels}
-    returns: dict[int, int] = {}  # by first backward use: the latest last forward use
+    returns: dict[int, int] = {}  # the latest last forward use of the tensors that a step reads first
     for tensor in work.tensors:
         before = returns.get(tensor.first_backward_use, -1)
         returns[tensor.first_backward_use] = max(before, tensor.last_forward_use)

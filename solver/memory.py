@@ -23,10 +23,12 @@ from .timeline import WINDOW, Timeline, required_bytes, simulate
 from .training import Choice, TrainingStep
 
 GAP = 1e-3  # the default for the relative gap at which the solver stops
-TIME_LIMIT = 8.0  # seconds, by default
+TIME_LIMIT = 20.0  # seconds, by default
+SHARE = 0.4  # the part of the time limit for a large network, which gains little from the rest
 CHANGES = 500  # the most changes of a decision that are simulated
 IMPROVED = 0.25  # the part of the time limit that the changes may take
-LARGE = 120  # steps; above, the program gets joined steps and a short window
+JOINED = 40  # steps; above, the program is solved for joined steps and a short window first
+LARGE = 120  # steps; above, it is solved for joined steps alone
 
 Policy: TypeAlias = Literal["none", "all", "conv", "dynamic", "joint"]
 
@@ -147,29 +149,46 @@ class _Joint:
         bound = math.fsum(run.time_ms for run in work.runs(work.fastest))
         best = self._decide_greedily()
         if best is None or best.timeline.time_ms > bound * (1 + gap):
-            is_large = gap > 0 and len(work.steps) > LARGE
-            joined, begins = coarsen(work) if is_large else (work, list(range(len(work.steps))))
-            answer = offload_ilp.solve(
-                joined,
-                self._memory,
-                gap=gap,
-                time_limit=time_limit * (1 - IMPROVED),
-                window=min(self._window, 1) if is_large else self._window,
-                recompute=self._recompute,
-                offload=self._offload,
-            )
-            if math.isfinite(answer.bound) and not is_large:
-                bound = max(bound, answer.bound)
-            if answer.choices is not None:
-                order = {i: CopySteps(leaves_at=begins[step]) for i, step in answer.leaves_at.items()}
-                for schedule in ({}, order):
-                    found = self._play(answer.choices, answer.configurations, "ilp", schedule)
-                    best = _faster(found, best)
+            steps = len(work.steps)
+            if gap > 0 and steps > LARGE:
+                time_limit *= SHARE
+            solving = time.monotonic() + time_limit * (1 - IMPROVED)
+            if gap > 0 and steps > JOINED:
+                joined, begins = coarsen(work)
+                part = time_limit * (1 - IMPROVED) * (1.0 if steps > LARGE else 0.5)
+                answer = self._solve(joined, gap, part, window=1)
+                best = self._play_answer(answer, begins, best)
+            if gap == 0 or steps <= LARGE:
+                answer = self._solve(work, gap, max(solving - time.monotonic(), 0.1), window=self._window)
+                bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
+                best = self._play_answer(answer, range(steps), best)
         assert best is not None  # the choice that needs least memory always runs
         end = time.monotonic() + time_limit * IMPROVED
         if best.source != "vdnn" and best.timeline.time_ms > bound * (1 + gap):
             best = self._improve(best, end)
         return replace(self._keep_more(best, end), bound_ms=bound)
+
+    def _solve(self, work: TrainingStep, gap: float, seconds: float, *, window: int) -> offload_ilp.Decision:
+        return offload_ilp.solve(
+            work,
+            self._memory,
+            gap=gap,
+            time_limit=seconds,
+            window=min(window, self._window),
+            recompute=self._recompute,
+            offload=self._offload,
+        )
+
+    def _play_answer(
+        self, answer: offload_ilp.Decision, begins: Sequence[int], best: MemoryDecision | None
+    ) -> MemoryDecision | None:
+        """Return the faster of the best decision and a program's answer, whose steps begin at `begins`."""
+        if answer.choices is None:
+            return best
+        order = {i: CopySteps(leaves_at=begins[step]) for i, step in answer.leaves_at.items()}
+        for schedule in ({}, order):
+            best = _faster(self._play(answer.choices, answer.configurations, "ilp", schedule), best)
+        return best
 
     def _decide_greedily(self) -> MemoryDecision | None:
         """Return the fastest of simple choices, each with the fastest configurations that fit beside it."""

@@ -10,6 +10,7 @@ from mucudnn.errors import NothingFitsError, UsageError, shown
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.memory_events import Events, find_events
 from mucudnn.plans.memory_parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.replayed_kernels import settle_replays
 from mucudnn.plans.traced import Saved, Trace
 from mucudnn.plans.training_step import Costs, Work, count_work
 from mucudnn.problems.kernels import Kernel
@@ -97,6 +98,9 @@ def _plan(
         )
     except Infeasible as error:
         raise NothingFitsError(_explain(name, options, error)) from None
+    if trace is not None:
+        replayed = {name: steps for name, (steps, _) in trace.replays().items()}
+        work, decision = settle_replays(work, decision, replayed, options.memory)
     timeline = decision.timeline
     runs = work.numbers.runs(decision.configurations)
     offloaded = [i for i, choice in enumerate(decision.choices) if choice == "offload"]

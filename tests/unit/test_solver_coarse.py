@@ -55,6 +55,7 @@ def test_a_large_network_fits_its_memory(work: TrainingStep, spare: int) -> None
     memory = find_floor(work)[0] + spare
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "LARGE", 0)
+        patch.setattr(planner, "JOINED", 0)
         decision = decide_memory(work, memory)
     assert decision.timeline.peak <= memory
 
@@ -63,6 +64,7 @@ def test_joined_steps_lose_little_on_vgg16() -> None:
     work = vgg16(256)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "LARGE", 0)
+        patch.setattr(planner, "JOINED", 0)
         joined = decide_memory(work, 12 * GIB)
     assert joined.timeline.time_ms <= 1.03 * decide_memory(work, 12 * GIB).timeline.time_ms
 
