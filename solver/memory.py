@@ -14,15 +14,21 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from . import offload_ilp, vdnn
+from .coarse import coarsen
 from .configuration import TIE, Infeasible
 from .copies import CopySteps
 from .floor import check_floor, find_floor
+from .greedy import choose_cheapest
 from .timeline import WINDOW, Timeline, required_bytes, simulate
 from .training import Choice, TrainingStep
 
 GAP = 1e-3  # the default for the relative gap at which the solver stops
 TIME_LIMIT = 20.0  # seconds, by default
+SHARE = 0.4  # the part of the time limit for a large network, which gains little from the rest
 CHANGES = 500  # the most changes of a decision that are simulated
+IMPROVED = 0.25  # the part of the time limit that the changes may take
+JOINED = 40  # steps; above, the program is solved for joined steps and a short window first
+LARGE = 120  # steps; above, it is solved for joined steps alone
 
 Policy: TypeAlias = Literal["none", "all", "conv", "dynamic", "joint"]
 
@@ -143,25 +149,46 @@ class _Joint:
         bound = math.fsum(run.time_ms for run in work.runs(work.fastest))
         best = self._decide_greedily()
         if best is None or best.timeline.time_ms > bound * (1 + gap):
-            answer = offload_ilp.solve(
-                work,
-                self._memory,
-                gap=gap,
-                time_limit=time_limit,
-                window=self._window,
-                recompute=self._recompute,
-                offload=self._offload,
-            )
-            bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
-            if answer.choices is not None:
-                order = {i: CopySteps(leaves_at=step) for i, step in answer.leaves_at.items()}
-                for schedule in ({}, order):
-                    found = self._play(answer.choices, answer.configurations, "ilp", schedule)
-                    best = _faster(found, best)
+            steps = len(work.steps)
+            if gap > 0 and steps > LARGE:
+                time_limit *= SHARE
+            solving = time.monotonic() + time_limit * (1 - IMPROVED)
+            if gap > 0 and steps > JOINED:
+                joined, begins = coarsen(work)
+                part = time_limit * (1 - IMPROVED) * (1.0 if steps > LARGE else 0.5)
+                answer = self._solve(joined, gap, part, window=1)
+                best = self._play_answer(answer, begins, best)
+            if gap == 0 or steps <= LARGE:
+                answer = self._solve(work, gap, max(solving - time.monotonic(), 0.1), window=self._window)
+                bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
+                best = self._play_answer(answer, range(steps), best)
         assert best is not None  # the choice that needs least memory always runs
+        end = time.monotonic() + time_limit * IMPROVED
         if best.source != "vdnn" and best.timeline.time_ms > bound * (1 + gap):
-            best = self._improve(best)
-        return replace(self._keep_more(best), bound_ms=bound)
+            best = self._improve(best, end)
+        return replace(self._keep_more(best, end), bound_ms=bound)
+
+    def _solve(self, work: TrainingStep, gap: float, seconds: float, *, window: int) -> offload_ilp.Decision:
+        return offload_ilp.solve(
+            work,
+            self._memory,
+            gap=gap,
+            time_limit=seconds,
+            window=min(window, self._window),
+            recompute=self._recompute,
+            offload=self._offload,
+        )
+
+    def _play_answer(
+        self, answer: offload_ilp.Decision, begins: Sequence[int], best: MemoryDecision | None
+    ) -> MemoryDecision | None:
+        """Return the faster of the best decision and a program's answer, whose steps begin at `begins`."""
+        if answer.choices is None:
+            return best
+        order = {i: CopySteps(leaves_at=begins[step]) for i, step in answer.leaves_at.items()}
+        for schedule in ({}, order):
+            best = _faster(self._play(answer.choices, answer.configurations, "ilp", schedule), best)
+        return best
 
     def _decide_greedily(self) -> MemoryDecision | None:
         """Return the fastest of simple choices, each with the fastest configurations that fit beside it."""
@@ -171,6 +198,11 @@ class _Joint:
         if self._offload:
             tried += [vdnn.choose_tensors(work, "conv"), vdnn.choose_tensors(work, "all")]
         least = work.runs(work.least_workspace)
+        for hidden in (1.0, 0.0):
+            means = {"offload": self._offload, "recompute": self._recompute}
+            cheapest = choose_cheapest(work, memory, hidden=hidden, **means)
+            if cheapest is not None:
+                tried.append(cheapest)
         for choices in tried:
             required = required_bytes(least, work.tensors, choices, work.link)
             free = [memory - held + run.workspace for held, run in zip(required, least, strict=True)]
@@ -215,8 +247,11 @@ class _Joint:
             tuple(choices), tuple(configurations), timeline, self._floor, source, schedule=schedule or {}
         )
 
-    def _improve(self, best: MemoryDecision) -> MemoryDecision:
-        """Change one choice or configuration at a time as long as the simulation gets faster."""
+    def _improve(self, best: MemoryDecision, end: float) -> MemoryDecision:
+        """Change one choice or configuration at a time as long as the simulation gets faster.
+
+        Stops at the time `end`.
+        """
         work, left = self._work, CHANGES
         while left > 0:
             before = best
@@ -225,7 +260,7 @@ class _Joint:
                     choices = (*best.choices[:i], choice, *best.choices[i + 1 :])
                     best = self._take_faster(best, choices, best.configurations)
                     left -= 1
-                if left <= 0:
+                if left <= 0 or time.monotonic() > end:
                     return best
             for k, kernel in enumerate(work.kernels):
                 chosen = best.configurations[k]
@@ -234,7 +269,7 @@ class _Joint:
                         configurations = (*best.configurations[:k], near, *best.configurations[k + 1 :])
                         best = self._take_faster(best, best.choices, configurations)
                         left -= 1
-                if left <= 0:
+                if left <= 0 or time.monotonic() > end:
                     return best
             if best is before:
                 break
@@ -262,13 +297,16 @@ class _Joint:
         found = self._play(choices, configurations, best.source, schedule)
         return _faster(found, best) or best
 
-    def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
-        """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""
+    def _keep_more(self, best: MemoryDecision, end: float) -> MemoryDecision:
+        """Keep each tensor that need not go, the largest first: the solver does not mind idle copies.
+
+        Stops one second after the time `end`.
+        """
         if best.source == "vdnn":
             return best
         tensors = self._work.tensors
         for i in sorted(range(len(tensors)), key=lambda i: -tensors[i].bytes):
-            if best.choices[i] != "keep":
+            if best.choices[i] != "keep" and time.monotonic() < end + 1:
                 choices = (*best.choices[:i], "keep", *best.choices[i + 1 :])
                 found = self._play(choices, best.configurations, best.source, best.schedule)
                 if found is not None and found.timeline.time_ms <= best.timeline.time_ms:

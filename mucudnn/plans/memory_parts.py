@@ -67,6 +67,11 @@ class PlannedKernel:
     desirable: tuple[Configuration, ...] = ()
 
     @property
+    def pass_(self) -> str:
+        """The pass of the kernel."""
+        return self.kernel.pass_
+
+    @property
     def workspace(self) -> int:
         """The bytes of workspace that the configuration needs."""
         return self.chosen.workspace

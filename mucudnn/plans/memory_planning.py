@@ -10,6 +10,7 @@ from mucudnn.errors import NothingFitsError, UsageError, shown
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.memory_events import Events, find_events
 from mucudnn.plans.memory_parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.replayed_kernels import settle_replays
 from mucudnn.plans.traced import Saved, Trace
 from mucudnn.plans.training_step import Costs, Work, count_work
 from mucudnn.problems.kernels import Kernel
@@ -20,7 +21,7 @@ from mucudnn.solver.copies import CopySteps
 from mucudnn.solver.memory import TIME_LIMIT, decide_memory
 
 POLICIES = ("joint", "none", "all", "conv", "dynamic")
-ALIGNMENT = 512  # bytes, of each tensor in the slab
+ALIGNMENT = 512  # bytes; PyTorch allocates multiples of them, and so does the slab
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str 
         tensors=[one.name for one in trace.saved],
         replays=trace.replays(),
         host_memory=options.host_memory,
+        block=ALIGNMENT,
     )
     return _plan(trace.network, work, allowed, options, name, trace)
 
@@ -96,6 +98,9 @@ def _plan(
         )
     except Infeasible as error:
         raise NothingFitsError(_explain(name, options, error)) from None
+    if trace is not None:
+        replayed = {name: steps for name, (steps, _) in trace.replays().items()}
+        work, decision = settle_replays(work, decision, replayed, options.memory)
     timeline = decision.timeline
     runs = work.numbers.runs(decision.configurations)
     offloaded = [i for i, choice in enumerate(decision.choices) if choice == "offload"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -66,6 +67,7 @@ def count_work(
     replays: Mapping[str, tuple[Sequence[str], str]] | None = None,
     host_memory: int | None = None,
     least_bytes: int = LEAST_BYTES,
+    block: int = 1,
 ) -> Work:
     """Return the training step of a network.
 
@@ -77,6 +79,7 @@ def count_work(
             they read, if any. By default every tensor can be whose steps read saved tensors alone.
         host_memory: the most bytes of all offloaded tensors together.
         least_bytes: smaller tensors are not managed, unless `tensors` names them.
+        block: the allocator gives each tensor a multiple of so many bytes.
 
     Raises:
         UsageError: the network has no backward steps.
@@ -88,7 +91,7 @@ def count_work(
     else:
         saved = [network.tensor(name) for name in tensors]
     step_ms = [_time_of(network, step, costs) for step in network.steps]
-    fixed = network.resident()
+    fixed = _count_resident(network, block)
     counted, index = [], {}
     forward_steps = network.steps[: network.turn]
     inputs_of_kernels = {name for step in forward_steps if step.kernels for name in step.reads}
@@ -104,9 +107,10 @@ def count_work(
             counted.append(SavedTensor(tensor.name, 0, 0, 0, 1, 1))
             continue
         is_read = tensor.name in inputs_of_kernels
-        one = SavedTensor(tensor.name, tensor.bytes, *uses, is_kernel_input=is_read)  # type: ignore[arg-type]
+        size = _round_up(tensor.bytes, block)
+        one = SavedTensor(tensor.name, size, *uses, is_kernel_input=is_read)  # type: ignore[arg-type]
         for step in range(one.produced_at, one.last_use + 1):
-            fixed[step] -= tensor.bytes
+            fixed[step] -= size
         counted.append(one)
     times = dict(zip((step.name for step in network.steps), step_ms, strict=True))
     ready = tuple(
@@ -128,6 +132,20 @@ def count_work(
     )
     unlimited = sum(step_ms) + sum(costs.undivided[place.kernel].time_ms for _, place in places)
     return Work(numbers, tuple(saved), tuple(place for _, place in places), unlimited)
+
+
+def _round_up(size: int, block: int) -> int:
+    return -(-size // block) * block
+
+
+def _count_resident(network: Network, block: int) -> list[int]:
+    """Return the bytes of all tensors in memory during each step, each rounded up to whole blocks."""
+    change = [0] * (len(network.steps) + 1)
+    for tensor in network.tensors:
+        alive = network.lifetimes[tensor.name].alive
+        change[alive.start] += _round_up(tensor.bytes, block)
+        change[alive.stop] -= _round_up(tensor.bytes, block)
+    return list(itertools.accumulate(change[:-1]))
 
 
 def _time_of(network: Network, step: Step, costs: Costs) -> float:

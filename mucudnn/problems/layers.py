@@ -15,8 +15,8 @@ from mucudnn.problems.steps import Step, Tensor
 class Layers:
     """The tensors and steps of a network so far. Each layer reads a tensor and returns its result.
 
-    All activations have one data type. Shapes are (N, C, spatial sizes). With `pools_by_indices` a max pooling
-    saves the indices of the maxima, in i64, as in PyTorch; else it saves its result, as in cuDNN.
+    All activations have one data type. Shapes are (N, C, spatial sizes). With `pools_by_indices` a max
+    pooling saves the indices of the maxima, in i64, as in PyTorch; else it saves its result, as in cuDNN.
     """
 
     def __init__(

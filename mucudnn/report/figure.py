@@ -27,6 +27,8 @@ PALETTE = {
     "even": ("#b35a01", "#f2a154"),
     "undivided": ("#6e7681", "#9aa4af"),
     "chosen": ("#c2185b", "#ff7eb2"),
+    "gradient": ("#0a7d6c", "#4fd1b9"),
+    "workspace": ("#7a4bc2", "#b79bff"),
 }
 LIGHT = {role: light for role, (light, _) in PALETTE.items()}
 

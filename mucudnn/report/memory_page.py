@@ -1,0 +1,115 @@
+"""The page of a memory plan: memory against time, the figures, the tensors and the convolutions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import resources
+
+import jinja2
+from matplotlib.figure import Figure
+
+from mucudnn import __version__
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.text import micro_batches, milliseconds
+from mucudnn.report.figure import LIGHT, PALETTE, inline_svg, style
+from mucudnn.report.memory_curve import KINDS, Curve, stack_memory
+from mucudnn.sizes import format_size
+from mucudnn.solver.timeline import Timeline
+
+ROLES = {
+    "weights": "undivided", "gradients": "gradient", "saved": "divided", "others": "even",
+    "workspace": "workspace",
+}  # fmt: skip
+
+
+def render(plan: MemoryPlan) -> str:
+    """Return the page as HTML text, without scripts and references to other files."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_read),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(size=format_size, ms=milliseconds, micro_batches=micro_batches)
+    timeline = plan.simulate()
+    curve = stack_memory(plan, timeline)
+    peak_step = _find_step(timeline, curve.moments[curve.peak])
+    label = (
+        f"Memory against time: the peak of {format_size(timeline.peak)} is in step "
+        f"{plan.steps[peak_step].name}, {format_size(plan.memory)} are allowed."
+    )
+    with style():
+        figures = {
+            name: inline_svg(memory_plot(plan, timeline, curve, wide=name == "wide"), name, label)
+            for name in ("wide", "narrow")
+        }
+    kernels = Counter((k.kernel.pass_, k.step, k.chosen) for k in plan.kernels)
+    return environment.get_template("memory.html.j2").render(
+        plan=plan,
+        figures=figures,
+        kinds=KINDS,
+        roles=ROLES,
+        palette=PALETTE,
+        version=__version__,
+        peak_step=plan.steps[peak_step].name,
+        tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),
+        kernels=kernels,
+    )
+
+
+def _read(name: str) -> str:
+    return (resources.files("mucudnn.report") / name).read_text("utf-8")
+
+
+def _find_step(timeline: Timeline, moment: float) -> int:
+    return max(i for i, start in enumerate(timeline.starts_ms) if start <= moment)
+
+
+def memory_plot(plan: MemoryPlan, timeline: Timeline, curve: Curve, *, wide: bool) -> Figure:
+    """Draw the bytes of each kind against the time, the limit, the peak, and below them the copies."""
+    width, height = (720, 380) if wide else (340, 360)
+    left, lanes = 58, 46
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    span = 1 - (left + 12) / width
+    axes = figure.add_axes((left / width, (lanes + 44) / height, span, 1 - (lanes + 66) / height))
+    copies = figure.add_axes((left / width, 40 / height, span, (lanes - 8) / height), sharex=axes)
+    unit, per_ms = ("seconds", 1e-3) if timeline.time_ms >= 1000 else ("ms", 1.0)
+    moments = [moment * per_ms for moment in curve.moments]
+    gib = 2**30
+    base = [0.0] * len(moments)
+    for kind, layer in curve.layers.items():
+        top = [low + size / gib for low, size in zip(base, layer, strict=True)]
+        axes.fill_between(moments, base, top, step="post", color=LIGHT[ROLES[kind]], linewidth=0)
+        base = top
+    limit, peak = plan.memory / gib, timeline.peak / gib
+    at = moments[curve.peak]
+    if limit < 1.5 * peak:
+        axes.axhline(limit, color=LIGHT["ink"], linewidth=1, linestyle=(0, (5, 3)))
+        axes.annotate(
+            f"allowed {format_size(plan.memory)}", (0, limit), xytext=(2, 3), color=LIGHT["ink"],
+            xycoords=("axes fraction", "data"), textcoords="offset points",
+        )  # fmt: skip
+    axes.plot([at], [peak], "v", color=LIGHT["chosen"], markersize=8, clip_on=False)
+    is_right = at > moments[-1] / 2
+    axes.annotate(
+        f"peak {format_size(timeline.peak)}", (at, peak), xytext=(-8 if is_right else 8, 20),
+        textcoords="offset points", ha="right" if is_right else "left", color=LIGHT["chosen"],
+    )  # fmt: skip
+    axes.set_xlim(0, moments[-1] if moments[-1] else 1)
+    axes.set_ylim(0, 1.2 * max(peak, limit if limit < 1.5 * peak else 0))
+    axes.set_ylabel("GiB")
+    axes.tick_params(labelbottom=False)
+    for row, direction in enumerate(("in", "out")):
+        bars = [
+            (copy.start_ms * per_ms, (copy.end_ms - copy.start_ms) * per_ms)
+            for copy in timeline.copies
+            if copy.direction == direction
+        ]
+        copies.broken_barh(bars, (row + 0.15, 0.7), color=LIGHT["divided"], linewidth=0)
+    copies.set_ylim(0, 2)
+    copies.set_yticks([0.5, 1.5], ["in", "out"])
+    copies.set_ylabel("copies")
+    copies.grid(visible=False)
+    copies.set_xlabel(unit)
+    return figure
