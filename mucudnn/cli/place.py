@@ -18,8 +18,8 @@ from mucudnn.solver.pipelines import PeerLink
 
 HELP = "place a network's operations on several devices"
 DESCRIPTION = (
-    "Decides on which of several equal devices each operation of a training step runs, and in which order, so "
-    "that the step ends early. Shows what model parallelism gains on this network before anybody builds it. "
+    "Decides on which of several equal devices each operation of a training step runs, and in which order, "
+    "so that the step ends early. Shows what model parallelism gains on this network before anybody builds it. "
     "Costs are modelled by the roofline of a device."
 )
 SCHEMA = 1
@@ -85,7 +85,8 @@ def run(arguments: argparse.Namespace) -> None:
         rows,
         "",
         f"One device: {milliseconds(found.one_device_ms)} ms. {arguments.devices} devices: "
-        f"{milliseconds(placement.time_ms)} ms, {ratio(found.speedup)}; {_tell_bound(found, arguments.exact)}.",
+        f"{milliseconds(placement.time_ms)} ms, {ratio(found.speedup)}; "
+        f"{_tell_bound(found, arguments.exact)}.",
     )
 
 
