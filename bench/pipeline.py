@@ -179,7 +179,7 @@ def _serve(rank: int, world: int, folder: str, function: Any, arguments: tuple[A
 def main() -> None:
     """Measure, write the results, and print them."""
     records = list(run())
-    write(RESULTS / "pipeline.jsonl", describe_machine(torch=torch.__version__), records)
+    write(RESULTS / "pipeline.jsonl", describe_machine(library=f"PyTorch {torch.__version__}"), records)
     show(Console(width=120), records)
 
 

@@ -145,7 +145,7 @@ def _best_of_all(operations: list[Operation], edges: Edges, devices: int) -> flo
 def main() -> None:
     """Measure, write the results, and print them."""
     records = list(run())
-    write(RESULTS / "placement.jsonl", describe_machine(), records)
+    write(RESULTS / "placement.jsonl", describe_machine(library="HiGHS, modelled costs"), records)
     show(Console(width=130), records)
 
 

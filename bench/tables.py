@@ -41,7 +41,8 @@ def _where(found: list[tuple[dict[str, object], Record]]) -> str:
     if not found:
         return ""
     machine = found[0][0]
-    return f", {str(machine['date'])[:10]}, {machine['device']}, {machine['library']}"
+    where = machine.get("device", machine.get("processor")), machine.get("library", "modelled costs")
+    return f", {str(machine['date'])[:10]}, {', '.join(map(str, where))}"
 
 
 def gpu_tables(results: Path) -> str:
@@ -194,6 +195,27 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("time of AlexNet forward, run whole within a limit: best undivided algorithms", "",
          _by_case("picture", "undivided", "ms")),
         ("the same, divided", "", _by_case("picture", ", divided", "ms")),
+    )),
+    ("python -m bench.memory", "memory.jsonl", (
+        ("memory of a training step that keeps everything (modelled)", "within 3 % of vDNN's figures",
+         _by_case("memory", "baseline", "GiB")),
+        ("time of VGG-16(256) within 12 GiB over memory without end, Titan X modelled",
+         "joint at most 1.01, dynamic 1.17 ± 0.02", _by_case("memory", "time over", "×", r"vgg16.*12 GiB.*")),
+        ("time of planning", "VGG-16 1 s, ResNet-50 10 s", _figure("memory", "planning", unit="s")),
+    )),
+    ("python -m bench.pipeline", "pipeline.jsonl", (
+        ("time of a micro-batch, 8 micro-batches on 4 ranks, in forward passes of a stage (simulated)", "",
+         _by_case("pipeline", "simulated", "", r".*D=4, 8 micro-batches")),
+        ("largest error of a gradient against the undivided model, f64, all schedules", "at most 1e-14",
+         _figure("pipeline", "error")),
+        ("measured time of a step over the simulated one, stages that sleep", "0.9 to 1.1",
+         _figure("pipeline", "measured over", form="mean")),
+    )),
+    ("python -m bench.placement", "placement.jsonl", (
+        ("random graphs placed as well as the best of all placements", "200",
+         _figure("placement", "equal")),
+        ("speedup of two devices over one, Titan X modelled", "",
+         _by_case("placement", "speedup", "", r".*150 GB/s, 2 devices.*")),
     )),
 )  # fmt: skip
 

@@ -19,8 +19,8 @@ from mucudnn.solver.pipelines import PeerLink
 HELP = "place a network's operations on several devices"
 DESCRIPTION = (
     "Decides on which of several equal devices each operation of a training step runs, and in which order, "
-    "so that the step ends early. Shows what model parallelism gains on this network before anybody builds it. "
-    "Costs are modelled by the roofline of a device."
+    "so that the step ends early. Shows what model parallelism gains on this network before anybody builds "
+    "it. Costs are modelled by the roofline of a device."
 )
 SCHEMA = 1
 
