@@ -170,7 +170,7 @@ def main() -> None:
     parser.parse_args()
     path = RESULTS / "memory.jsonl"
     path.unlink(missing_ok=True)
-    append(path, describe_machine(command="python -m bench.memory", costs="modelled"))
+    append(path, describe_machine(device="rooflines", library="nothing runs on a device"))
     records = []
     for record in run():
         append(path, record)
