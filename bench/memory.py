@@ -9,6 +9,7 @@ are simulated. Figures that need a GPU have no value here.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -147,7 +148,7 @@ def _solve(name: str, batch: int, device: str) -> Iterator[Record]:
     costs = model_costs(network, find_device(device))
     peak = plan_network(network, costs, MemoryOptions(memory=2**50)).peak
     for share in SHARES:
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         case = f"{name}({batch}) on {device}, {share:.0%} of the peak of {peak / GIB:.1f} GiB"
         try:
             plan = plan_network(network, costs, MemoryOptions(memory=int(share * peak)), name=name)
@@ -156,6 +157,7 @@ def _solve(name: str, batch: int, device: str) -> Iterator[Record]:
             continue
         seconds = time.perf_counter() - start
         details = {
+            "processor_seconds": time.process_time() - worked, "load": os.getloadavg()[0],
             "over_unlimited": plan.time_ms / plan.unlimited_ms, "exposed_ms": plan.exposed_ms,
             "steps": len(network.steps), "tensors": len(plan.tensors), **_count(plan.tensors),
         }  # fmt: skip
@@ -168,7 +170,7 @@ def main() -> None:
     parser.parse_args()
     path = RESULTS / "memory.jsonl"
     path.unlink(missing_ok=True)
-    append(path, describe_machine(command="python -m bench.memory", costs="modelled"))
+    append(path, describe_machine(device="rooflines", library="nothing runs on a device"))
     records = []
     for record in run():
         append(path, record)

@@ -198,11 +198,13 @@ class _Joint:
         if self._offload:
             tried += [vdnn.choose_tensors(work, "conv"), vdnn.choose_tensors(work, "all")]
         least = work.runs(work.least_workspace)
-        for hidden in (1.0, 0.0):
-            means = {"offload": self._offload, "recompute": self._recompute}
-            cheapest = choose_cheapest(work, memory, hidden=hidden, **means)
-            if cheapest is not None:
-                tried.append(cheapest)
+        for recompute in dict.fromkeys((self._recompute, False)):
+            for hidden in (1.0, 0.5, 0.0):
+                cheapest = choose_cheapest(
+                    work, memory, offload=self._offload, recompute=recompute, hidden=hidden
+                )
+                if cheapest is not None:
+                    tried.append(cheapest)
         for choices in tried:
             required = required_bytes(least, work.tensors, choices, work.link)
             free = [memory - held + run.workspace for held, run in zip(required, least, strict=True)]

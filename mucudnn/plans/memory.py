@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.measuring.modelled_device import ModelledDevice, find_device
 from mucudnn.output import write_lines
+from mucudnn.plans.memory_costs import model_costs
 from mucudnn.plans.memory_parts import LEAST_BYTES, PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory_text import format_memory_plan, parse_memory_plan
 from mucudnn.plans.plan import Plan, PlanKernel, path_of
+from mucudnn.plans.training_step import time_of_step
 from mucudnn.problems.network import Network
 from mucudnn.solver.copies import CopySteps, Link
 from mucudnn.solver.timeline import Timeline, simulate
@@ -107,13 +110,26 @@ class MemoryPlan:
                 f"the memory plan is for the device {self.device}, not for {device}: plan on this device"
             )
 
-    def simulate(self) -> Timeline:
-        """Return the timeline of the plan's training step, on the plan's costs."""
+    def simulate(self, device: str | None = None) -> Timeline:
+        """Return the timeline of the plan's training step, on the plan's costs or on those of another device.
+
+        On a modelled device, such as "gh200", each convolution takes its fastest configuration there within
+        the workspace that the plan gives it. Raises UsageError if there is no such device, and for another
+        device if the plan was read from a file, because it knows no network then.
+        """
+        runs, link = [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps], self.link
+        if device is not None:
+            modelled = find_device(device)
+            link = modelled.link_of()
+            runs = [
+                replace(run, time_ms=time_ms)
+                for run, time_ms in zip(runs, self._times_on(modelled), strict=True)
+            ]
         return simulate(
-            [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps],
+            runs,
             [tensor.saved for tensor in self.tensors],
             [tensor.choice for tensor in self.tensors],
-            self.link,
+            link,
             memory=self.memory,
             schedule={
                 i: tensor.copies
@@ -121,6 +137,21 @@ class MemoryPlan:
                 if tensor.choice == "offload" and tensor.copies != CopySteps()
             },
         )
+
+    def _times_on(self, device: ModelledDevice) -> list[float]:
+        """Return the milliseconds of each step on a modelled device."""
+        if self.traced is None:
+            raise UsageError(
+                f"the memory plan of {self.network or 'a network'} was read from a file: plan again "
+                f"to simulate it on {device.name}"
+            )
+        costs = model_costs(self.traced, device)
+        times = [time_of_step(self.traced, step, costs) for step in self.traced.steps]
+        at = {step.name: number for number, step in enumerate(self.traced.steps)}
+        for kernel in self.kernels:
+            fitting = [one for one in costs.kernels[kernel.kernel] if one.workspace <= kernel.workspace]
+            times[at[kernel.step]] += fitting[-1].time_ms
+        return times
 
     def __str__(self) -> str:
         return format_memory_plan(self)

@@ -90,7 +90,7 @@ def count_work(
         saved = [one for one in network.saved if one.bytes >= least_bytes]
     else:
         saved = [network.tensor(name) for name in tensors]
-    step_ms = [_time_of(network, step, costs) for step in network.steps]
+    step_ms = [time_of_step(network, step, costs) for step in network.steps]
     fixed = _count_resident(network, block)
     counted, index = [], {}
     forward_steps = network.steps[: network.turn]
@@ -148,7 +148,7 @@ def _count_resident(network: Network, block: int) -> list[int]:
     return list(itertools.accumulate(change[:-1]))
 
 
-def _time_of(network: Network, step: Step, costs: Costs) -> float:
+def time_of_step(network: Network, step: Step, costs: Costs) -> float:
     """Return the milliseconds of a step without its kernels."""
     if step.kernels:
         return 0.0

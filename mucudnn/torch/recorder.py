@@ -125,8 +125,8 @@ class Recorder(TorchDispatchMode):
     def pack(self, tensor: Tensor) -> tuple[int, Tensor]:
         """Record that autograd saves a tensor."""
         memory = self._find(tensor)
-        if memory is None:  # saved before anything is written to it
-            memory = self._make_memory(tensor, self.unique(f"{self.module or 'model'}.saved"), "activation")
+        if memory is None:  # no operation has written it: checkpoints save an empty tensor
+            memory = self._make_memory(tensor, self.unique(f"{self.module or 'model'}.saved"), "buffer")
         memory.is_saved = True
         geometry = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
         self.packs.append(

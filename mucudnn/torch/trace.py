@@ -27,14 +27,17 @@ _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module with one tensor as input and one as result: their names, and its steps."""
+    """One call of a module with one tensor as input and one as result: their names, and its steps.
+
+    A module that `is_once` gives another result, or does more than that, if it is called again.
+    """
 
     module: str
     source: str
     source_geometry: tuple[Any, ...]
     result: str
     steps: range
-    is_random: bool
+    is_once: bool
 
 
 def trace(model: nn.Module, example_input: Any) -> Network:
@@ -129,6 +132,7 @@ class _Run:
 
     def __init__(self, recorder: Recorder, model: nn.Module, inputs: Any) -> None:
         self.calls: list[ModuleCall] = []
+        self.with_hooks = {name for name, one in model.named_modules() if any(map(_has_hooks, one.modules()))}
         self._recorder, self._model, self._inputs = recorder, model, inputs
         self._begun: list[tuple[int, str, tuple[Any, ...]]] = []
 
@@ -202,11 +206,21 @@ class _Run:
         begin, source, geometry = self._begun.pop()
         self._recorder.leave()
         memory = self._recorder.memory_of(result) if isinstance(result, Tensor) else None
+        if self._recorder.is_backward:  # a checkpoint computes its region again
+            return
         if not source or memory is None or result.numel() * result.element_size() != memory.bytes:
             return
         steps = range(begin, len(self._recorder.operations))
-        is_random = any(isinstance(one, _RANDOM) and one.training for one in module.modules())
-        self.calls.append(ModuleCall(name, source, geometry, memory.name, steps, is_random))
+        is_once = any(_runs_once(one) for one in module.modules()) or name in self.with_hooks
+        self.calls.append(ModuleCall(name, source, geometry, memory.name, steps, is_once))
+
+
+def _runs_once(module: nn.Module) -> bool:
+    return isinstance(module, _RANDOM) and module.training
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 @contextmanager
@@ -327,7 +341,7 @@ def _with_replay(
     wanted = saved.name
     for _ in range(4):
         call = made.get(wanted)
-        if call is None or call.is_random or call.source == call.result:
+        if call is None or call.is_once or call.source == call.result:
             return saved
         chain.insert(0, call)
         wanted = call.source

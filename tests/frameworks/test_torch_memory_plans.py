@@ -83,6 +83,17 @@ def test_the_plan_of_a_file_is_the_same(unlimited: MemoryPlan, tmp_path: Path) -
     assert MemoryPlan.read(tmp_path / "model.plan") == found
 
 
+def test_a_plan_can_be_simulated_on_another_device(unlimited: MemoryPlan, tmp_path: Path) -> None:
+    found = plan(int(0.6 * unlimited.peak), recompute=False)
+    assert found.simulate("h200").time_ms == pytest.approx(found.time_ms)
+    assert found.simulate("gh200").exposed_ms < found.exposed_ms
+    with pytest.raises(UsageError, match="'h2' is no modelled device"):
+        found.simulate("h2")
+    found.write(tmp_path / "model.plan")
+    with pytest.raises(UsageError, match="was read from a file"):
+        MemoryPlan.read(tmp_path / "model.plan").simulate("gh200")
+
+
 def test_every_convolution_of_the_model_has_its_kernels(unlimited: MemoryPlan) -> None:
     assert {kernel.module for kernel in unlimited.kernels} == {"0", "3", "6"}
     assert {kernel.pass_ for kernel in unlimited.for_module("3").kernels} == {

@@ -165,6 +165,32 @@ def test_modules_that_compute_a_tensor_again_begin_at_a_saved_tensor() -> None:
     assert saved["5" if "5" in saved else "3"].order > saved["2"].order
 
 
+def test_a_module_with_hooks_is_not_computed_again() -> None:
+    model = small()
+    model[1].register_forward_hook(lambda module, args, result: None)
+    trace = trace_model(model, X, 256)
+    assert not next(one for one in trace.saved if one.name == "2").modules
+
+
+def test_a_checkpoint_computes_its_region_again_in_the_backward_steps() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            region = torch.utils.checkpoint.checkpoint(
+                lambda x: self.second(x * x).tanh().exp(), x, use_reentrant=False
+            )
+            return torch.relu(region)
+
+    network = mt.trace(Model(), X)
+    kernels = [kernel for step in network.steps[network.turn - 1 :] for kernel in step.kernels]
+    assert "forward" in {kernel.pass_ for kernel in kernels}  # the convolution runs again
+    assert len(kernels) == 4
+
+
 def test_dropout_is_not_computed_again() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64))
     trace = trace_model(model, torch.empty(8, 64), 256)

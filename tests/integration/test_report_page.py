@@ -47,6 +47,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def memory_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the page of a memory plan."""
+    written = tmp_path_factory.mktemp("memory") / "memory.html"
+    arguments = ["memory", "alexnet", "--batch", "128", "--device", "titanx", "--memory", "840MiB"]
+    assert main([*arguments, "--page", str(written)]) == 0
+    return written
+
+
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
@@ -57,9 +66,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize("kind", ["page", "memory_page"])
 def test_a_browser_shows_the_page_without_errors_requests_or_sideways_scrolling(
-    page: Path, browser: Browser, width: int, dark: bool
+    kind: str, request: pytest.FixtureRequest, browser: Browser, width: int, dark: bool
 ) -> None:
+    page: Path = request.getfixturevalue(kind)
     browser.open(page, width=width, dark=dark)
     assert browser.errors == []
     assert [url for url in browser.requests if not url.startswith("data:")] == [page.absolute().as_uri()]

@@ -1,0 +1,122 @@
+"""`mucudnn memory` plans a training step, and says what does not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cli import main
+from mucudnn.plans.memory import MemoryPlan
+from tests.unit.networks import TRAINING
+
+pytestmark = pytest.mark.usefixtures("cache_path")
+
+Capture = pytest.CaptureFixture[str]
+ALEXNET = ["memory", "alexnet", "--batch", "128", "--device", "titanx"]
+KEYS = (
+    "schema", "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average",
+    "time_ms", "unlimited_ms", "exposed_ms", "tensors", "kernels",
+)  # fmt: skip
+
+
+def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
+    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("alexnet, mini-batch 128, on titanx, policy joint (kernels modelled, ")
+    assert re.search(r"allowed +840 MiB", text)
+    assert re.search(r"floor +\d+ MiB", text)
+    assert re.search(r"offload: \d+ of 13 saved tensors", text)
+
+
+def test_json_has_the_documented_keys(capsys: Capture) -> None:
+    assert main([*ALEXNET, "--memory", "840MiB", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert tuple(result) == KEYS
+    assert (result["schema"], result["network"], result["batch"]) == (1, "alexnet", 128)
+    assert (result["device"], result["costs"], result["policy"]) == ("titanx", "modelled", "joint")
+    assert result["floor"] <= result["peak"] <= result["memory"] == 840 * 2**20
+    assert result["unlimited_ms"] <= result["time_ms"]
+    assert {tuple(tensor) for tensor in result["tensors"]} == {("name", "bytes", "choice")}
+    assert sum(kernel["count"] for kernel in result["kernels"]) == 14  # 5 convolutions, one of 2 passes
+    assert result["kernels"][0]["divided"]["parts"]
+
+
+def test_memory_below_the_floor_exits_with_3_and_the_floor(capsys: Capture) -> None:
+    assert main([*ALEXNET, "--memory", "1MiB"]) == 3
+    error = capsys.readouterr().err
+    floor = re.search(r"its floor is (\d+) bytes", error)
+    assert floor is not None
+    assert main([*ALEXNET, "--memory", floor[1]]) == 0
+    assert main([*ALEXNET, "--memory", str(int(floor[1]) - 1)]) == 3
+
+
+def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "alexnet.plan"
+    assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path), "--json"]) == 0
+    plan, result = MemoryPlan.read(path), json.loads(capsys.readouterr().out)
+    assert (plan.peak, plan.floor, plan.time_ms) == (result["peak"], result["floor"], result["time_ms"])
+    assert plan.simulate().time_ms == pytest.approx(plan.time_ms)
+    path.write_text("other text")
+    assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path)]) == 2
+    assert "exists and is no memory plan" in capsys.readouterr().err
+
+
+def test_a_network_file_can_be_planned(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "small.network"
+    TRAINING.write(path)
+    assert main(["memory", str(path), "--memory", "1GiB"]) == 0
+    assert capsys.readouterr().out.startswith("small, mini-batch 2, on h200")
+    assert main(["memory", str(path), "--memory", "1GiB", "--batch", "4"]) == 2
+    assert "--batch is for bundled networks" in capsys.readouterr().err
+
+
+def test_policies_and_means_can_be_chosen(capsys: Capture) -> None:
+    times = {}
+    for flags in ("--policy=all --no-divide", "--no-recompute", "--no-offload", ""):
+        assert main([*ALEXNET, "--memory", "840MiB", "--json", *flags.split()]) == 0
+        result = json.loads(capsys.readouterr().out)
+        times[flags] = result["time_ms"]
+        choices = {tensor["choice"] for tensor in result["tensors"]}
+        assert flags != "--no-recompute" or "recompute" not in choices
+        assert flags != "--no-offload" or "offload" not in choices
+    assert min(times.values()) == pytest.approx(times[""], rel=0.01)
+
+
+def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "small.network"
+    TRAINING.write(path)
+    assert main(["memory", str(path), "--memory", "1GiB", "--device", "measured"]) == 0
+    assert "(kernels measured, steps modelled, link modelled)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vgg17", "--memory", "1GiB"], "'vgg17' is no network and no file"),
+        (["vgg16", "--memory", "12 gigs"], "'12 gigs' is not a size"),
+        (["vgg16", "--memory=-1"], "'-1' is not a size"),
+        (["vgg16", "--memory", "1GiB", "--bandwidth", "0"], "a bandwidth must be above 0"),
+        (["vgg16", "--memory", "1GiB", "--policy", "best"], "invalid choice: 'best'"),
+        (["vgg16"], "--memory"),
+    ],
+)
+def test_bad_input_exits_with_2(arguments: list[str], message: str, capsys: Capture) -> None:
+    try:
+        code = main(["memory", *arguments])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_page_shows_the_peak_and_the_limit(tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "alexnet.html"
+    assert main([*ALEXNET, "--memory", "840MiB", "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "<title>alexnet within 840 MiB · mucudnn</title>" in text
+    assert text.count("peak ") >= 2  # for wide and for narrow screens
+    assert "allowed 840 MiB" in text
+    assert not re.search(r'(src|href)="(?!#|data:)', text)  # it loads no other file

@@ -1,0 +1,142 @@
+"""A network and its costs become a training step in numbers, and that a memory plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bench.memory import paper_network
+from mucudnn._native import Problem
+from mucudnn.errors import NothingFitsError, UsageError
+from mucudnn.measuring.modelled_device import DEVICES, find_device, modelled_configurations
+from mucudnn.plans.memory_costs import model_costs
+from mucudnn.plans.memory_planning import MemoryOptions, limit_workspace, plan_network
+from mucudnn.plans.training_step import count_work
+from mucudnn.problems.bundled import bundled_network
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.network import Network
+from mucudnn.report.memory_curve import stack_memory
+from mucudnn.solver.timeline import required_bytes
+from mucudnn.solver.training import offload_those
+from tests.unit.networks import FORWARD, TRAINING, trainable
+from tests.unit.vgg16_on_titan_x import algorithms
+
+GIB = 2**30
+TITAN_X = find_device("titanx")
+PROBLEM = Problem(mini_batch=8, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
+
+
+class TestWork:
+    @example(bundled_network("resnet18", 2), 0)
+    @example(bundled_network("googlenet", 2), 2**16)
+    @given(trainable(), st.sampled_from([0, 64, 2**30]))
+    def test_every_byte_of_the_network_is_counted_once(self, network: Network, least: int) -> None:
+        training = network.with_backward()
+        if training.turn == len(training.steps):
+            return
+        work = count_work(training, model_costs(training, TITAN_X), least_bytes=least).numbers
+        keep = offload_those(False for _ in work.tensors)
+        runs = [replace(run, workspace=0) for run in work.runs(work.least_workspace)]
+        assert required_bytes(runs, work.tensors, keep, work.link) == training.resident()
+
+    def test_bytes_are_rounded_up_to_the_allocators_blocks(self) -> None:
+        work = count_work(TRAINING, model_costs(TRAINING, TITAN_X), least_bytes=0, block=512).numbers
+        assert all(step.fixed % 512 == 0 for step in work.steps)
+        assert all(tensor.bytes % 512 == 0 for tensor in work.tensors)
+
+    def test_a_relu_is_computed_again_from_the_convolutions_input(self) -> None:
+        work = count_work(TRAINING, model_costs(TRAINING, TITAN_X), least_bytes=0).numbers
+        tensors = {tensor.name: tensor for tensor in work.tensors}
+        assert tensors["relu"].replay is not None
+        assert tensors["relu"].replay.sources == ()  # the input is always there
+        assert tensors["indices"].replay is not None
+        assert work.tensors[tensors["indices"].replay.sources[0]].name == "relu"
+
+    def test_a_network_without_backward_steps_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="the network has no backward steps"):
+            count_work(FORWARD, model_costs(FORWARD, TITAN_X))
+
+
+class TestModelledDevices:
+    def test_a_titan_x_has_the_algorithms_that_reproduce_the_paper(self) -> None:
+        kernel = Kernel(PROBLEM, "forward")
+        found = {
+            p.algorithm: p for c in modelled_configurations(TITAN_X, kernel, "undivided") for p in c.parts
+        }
+        for expected in algorithms(8, 64, 64, 56):
+            assert found[expected.algorithm] == expected
+
+    def test_tensor_cores_need_copies_in_nchw_and_none_in_nhwc(self) -> None:
+        device = find_device("h200")
+        for layout, is_free in (("nchw", False), ("nhwc", True)):
+            kernel = Kernel(PROBLEM.replace(layout=layout, data_type="f16"), "forward")
+            fastest = modelled_configurations(device, kernel, "undivided")[-1]
+            assert fastest.parts[0].algorithm == "TENSOR_CORES"
+            assert (fastest.workspace == 0) is is_free
+
+    def test_division_needs_less_workspace(self) -> None:
+        kernel = Kernel(PROBLEM, "forward")
+        divided = modelled_configurations(TITAN_X, kernel, "power_of_two")
+        undivided = modelled_configurations(TITAN_X, kernel, "undivided")
+        assert len(divided) > len(undivided)
+        assert divided[-1].time_ms <= undivided[-1].time_ms
+
+    @pytest.mark.parametrize("name", DEVICES)
+    def test_each_device_names_its_source(self, name: str) -> None:
+        device = find_device(name)
+        assert device.source
+        assert device.link_of(1e9).in_bandwidth == 1e9
+        assert device.link_of().out_bandwidth == device.link
+
+    def test_an_unknown_device_gets_the_nearest(self) -> None:
+        with pytest.raises(UsageError, match="'titan' is no modelled device: did you mean titanx"):
+            find_device("titan")
+
+
+class TestPlans:
+    network = bundled_network("alexnet", 128).with_backward()
+    costs = model_costs(network, TITAN_X)
+
+    @pytest.mark.parametrize("policy", ["joint", "none", "all", "conv", "dynamic"])
+    def test_each_policy_fits_the_memory(self, policy: str) -> None:
+        plan = plan_network(self.network, self.costs, MemoryOptions(memory=GIB, policy=policy))
+        assert plan.peak <= GIB
+        assert plan.time_ms >= plan.unlimited_ms * 0.999
+        assert (plan.policy, plan.device, plan.costs, plan.batch) == (policy, "titanx", "modelled", 128)
+
+    def test_an_unknown_policy_is_named(self) -> None:
+        with pytest.raises(UsageError, match="'best' is no policy"):
+            plan_network(self.network, self.costs, MemoryOptions(memory=GIB, policy="best"))
+
+    def test_host_memory_bounds_the_slab(self) -> None:
+        memory = 840 * 2**20
+        free = plan_network(self.network, self.costs, MemoryOptions(memory))
+        bound = plan_network(self.network, self.costs, MemoryOptions(memory, host_memory=100 * 2**20))
+        assert free.host_bytes > 100 * 2**20 >= bound.host_bytes
+
+    def test_a_workspace_that_nothing_fits_is_an_error(self) -> None:
+        with_workspace = {k: configurations[1:] for k, configurations in self.costs.kernels.items()}
+        costs = replace(self.costs, kernels={k: c for k, c in with_workspace.items() if c})
+        with pytest.raises(NothingFitsError, match="nothing fits 0 B of workspace"):
+            limit_workspace(costs, 0)
+
+    def test_the_page_stacks_all_bytes(self) -> None:
+        plan = plan_network(self.network, self.costs, MemoryOptions(840 * 2**20))
+        timeline = plan.simulate()
+        curve = stack_memory(plan, timeline)
+        totals = dict(timeline.memory)
+        assert all(
+            curve.total(number) == totals[moment]
+            for number, moment in enumerate(curve.moments)
+            if moment in totals
+        )
+        assert curve.total(curve.peak) == timeline.peak
+        assert max(curve.layers["weights"]) > 0
+
+    def test_an_in_place_gradient_takes_no_memory_of_its_own(self) -> None:
+        usual = bundled_network("vgg16", 2, pools_by_indices=False).with_backward()
+        assert max(paper_network("vgg16", 2).resident()) <= max(usual.resident())
+        assert sum(paper_network("vgg16", 2).resident()) < sum(usual.resident())
