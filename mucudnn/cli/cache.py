@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError, shown
+from mucudnn.input import read_text
 from mucudnn.output import write_lines
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
@@ -114,7 +116,8 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
 def _import(path: Path, arguments: argparse.Namespace) -> None:
     file = arguments.file
     try:
-        with file.open(encoding="utf-8") as lines, Cache.open(path, listener=Terminal()) as cache:
+        lines = StringIO(read_text(file))
+        with Cache.open(path, listener=Terminal()) as cache:
             taken = cache.merge(parse_rows(lines, str(file)))
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None

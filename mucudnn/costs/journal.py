@@ -19,7 +19,9 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measureme
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
+from mucudnn.input import MOST_BYTES
 from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
 
 WAITING_SECONDS = 2.0  # for a program that appends to the journal
 
@@ -52,7 +54,7 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
             cache.query("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
             if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
                 return
-            content = file.read()
+            content = _read(file, path)
             cache.merge(rows_of(_decode(content)))
             if forget is not None:
                 _rewrite(file, content, forget)
@@ -60,6 +62,13 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
             cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
     except OSError as error:
         raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from None
+
+
+def _read(file: BinaryIO, path: Path) -> bytes:
+    """Return the content. Raise JournalError for a file that the drop-in does not read either."""
+    if os.fstat(file.fileno()).st_size > MOST_BYTES:
+        raise JournalError(f"the journal {path} cannot be read: it has more than {format_size(MOST_BYTES)}")
+    return file.read()
 
 
 def _state(file: BinaryIO) -> str:

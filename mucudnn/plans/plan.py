@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
+from mucudnn.input import read_text
 from mucudnn.output import write_lines
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -141,7 +142,7 @@ def read_plan(path: AnyPath) -> Plan:
     """
     path = path_of(path)
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
         if text.startswith("\ufeff"):
             raise MucudnnError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
         return Plan.parse(text)

@@ -1,4 +1,4 @@
-"""What measuring allocates goes back to the system when a measurement ends."""
+"""The memory that measuring allocates goes back to the system when a measurement ends."""
 
 import threading
 from pathlib import Path
