@@ -10,9 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from rich.table import Table
+
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import Terminal, show, table
+from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
@@ -20,6 +22,7 @@ from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.input import read_text
 from mucudnn.output import write_lines
+from mucudnn.plans.json_forms import SCHEMA
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
@@ -46,6 +49,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         sentence = text[0].upper() + text[1:] + "."
         declared = actions.add_parser(name, help=text, description=f"{sentence} {more}".strip())
         declared.set_defaults(action=action)
+        if action is not _export:  # which writes JSON lines
+            options.add_json(declared)
         return declared
 
     declare("path", _path, "print where the cache is")
@@ -101,8 +106,8 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.action(path, arguments)
 
 
-def _path(path: Path, _: argparse.Namespace) -> None:
-    print(path)
+def _path(path: Path, arguments: argparse.Namespace) -> None:
+    _print(arguments, {"path": str(path), "exists": path.exists()}, str(path))
 
 
 def _merge(path: Path, arguments: argparse.Namespace) -> None:
@@ -110,7 +115,12 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
         others = [stack.enter_context(Cache.read_only(file, Terminal())) for file in arguments.files]
         mine = stack.enter_context(Cache.open(path, listener=Terminal()))
         taken = mine.merge(chain.from_iterable(other.rows() for other in others))
-    show(f"{_format_count(taken)} taken into {path}", "Next: mucudnn cache info")
+    _print(
+        arguments,
+        {"path": str(path), "rows_taken": taken},
+        f"{_format_count(taken)} taken into {path}",
+        "Next: mucudnn cache info",
+    )
 
 
 def _import(path: Path, arguments: argparse.Namespace) -> None:
@@ -123,7 +133,12 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{file} is not what mucudnn cache export writes: it is not text") from None
-    show(f"{_format_count(taken)} taken from {file} into {path}", "Next: mucudnn cache info")
+    _print(
+        arguments,
+        {"path": str(path), "rows_taken": taken},
+        f"{_format_count(taken)} taken from {file} into {path}",
+        "Next: mucudnn cache info",
+    )
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
@@ -149,7 +164,20 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
             name = getattr(arguments, column)
             take_journal(cache, lambda header: header[column] == name)
             removed = cache.remove(column, "=", name)
-    show(f"{_format_count(removed)} deleted from {path}", "Next: mucudnn cache info")
+    _print(
+        arguments,
+        {"path": str(path), "rows_deleted": removed},
+        f"{_format_count(removed)} deleted from {path}",
+        "Next: mucudnn cache info",
+    )
+
+
+def _print(arguments: argparse.Namespace, found: dict[str, Any], *lines: Table | str) -> None:
+    """Print an object as JSON if that was asked for, else the lines."""
+    if arguments.json:
+        show_json({"schema": SCHEMA, **found})
+    else:
+        show(*lines)
 
 
 def _format_count(number: int) -> str:
@@ -167,7 +195,7 @@ _MACHINES = """
 """
 
 _KERNELS = """
-    SELECT problem, pass, library, threads, count(DISTINCT micro_batch), count(median_ms)
+    SELECT problem, pass, device, library, threads, count(DISTINCT micro_batch), count(median_ms)
     FROM (
       SELECT device, library, threads, problem, pass, micro_batch, median_ms FROM measurements
       UNION ALL SELECT device, library, threads, problem, pass, micro_batch, NULL FROM enumerations
@@ -177,22 +205,31 @@ _KERNELS = """
 """
 
 
-def _info(path: Path, _: argparse.Namespace) -> None:
+_MACHINE_KEYS = ("device", "library", "threads", "enumerations", "measurements", "failures", "comparisons")
+_KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured")
+
+
+def _info(path: Path, arguments: argparse.Namespace) -> None:
     if not path.exists():
-        show(f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
+        nothing = {"path": str(path), "exists": False, "bytes": 0, "version": None, "machines": []}
+        _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
     rows = table()
-    for name in ("device", "library"):
+    for name in _MACHINE_KEYS[:2]:
         rows.add_column(name, overflow="fold")
-    for name in ("threads", "enumerations", "measurements", "failures", "comparisons"):
+    for name in _MACHINE_KEYS[2:]:
         rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
         ((version,),) = cache.query("PRAGMA user_version")
         found = cache.query(_MACHINES)
     for row in found:
         rows.add_row(*map(str, row))
-    show(
-        f"{path}: {format_size(path.stat().st_size)}, version {version}",
+    size = path.stat().st_size
+    machines = [dict(zip(_MACHINE_KEYS, row, strict=True)) for row in found]
+    _print(
+        arguments,
+        {"path": str(path), "exists": True, "bytes": size, "version": version, "machines": machines},
+        f"{path}: {format_size(size)}, version {version}",
         "",
         rows,
         "",
@@ -200,9 +237,10 @@ def _info(path: Path, _: argparse.Namespace) -> None:
     )
 
 
-def _list(path: Path, _: argparse.Namespace) -> None:
+def _list(path: Path, arguments: argparse.Namespace) -> None:
     if not path.exists():
-        show(f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
+        nothing = {"path": str(path), "kernels": []}
+        _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
     rows = table()
     for name in ("kernel", "pass", "library"):
@@ -211,9 +249,10 @@ def _list(path: Path, _: argparse.Namespace) -> None:
         rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
         found = cache.query(_KERNELS)
-    for key, *cells in found:
-        rows.add_row(_format_kernel(key), *map(str, cells))
-    show(rows)
+    for key, pass_, _, *cells in found:
+        rows.add_row(_format_kernel(key), pass_, *map(str, cells))
+    kernels = [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in found]
+    _print(arguments, {"path": str(path), "kernels": kernels}, rows)
 
 
 def _format_kernel(key: Any) -> str:
