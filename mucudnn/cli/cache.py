@@ -49,7 +49,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         sentence = text[0].upper() + text[1:] + "."
         declared = actions.add_parser(name, help=text, description=f"{sentence} {more}".strip())
         declared.set_defaults(action=action)
-        if action is not _export:  # which writes JSON lines
+        if action is not _export:  # its rows are JSON already
             options.add_json(declared)
         return declared
 
