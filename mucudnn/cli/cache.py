@@ -14,6 +14,7 @@ from rich.table import Table
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options, outputs
+from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
@@ -30,6 +31,11 @@ HELP = "look at the cache of measurements, and carry it between hosts"
 DESCRIPTION = (
     "The cache keeps every measurement, and the algorithms that can run; MUCUDNN_CACHE names another file."
 )
+EXAMPLES = (
+    "mucudnn cache info",
+    "mucudnn cache export --output rows.jsonl",
+    "mucudnn cache prune --older-than 90",
+)
 
 Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
 
@@ -43,11 +49,18 @@ _WINS = (
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def declare(name: str, action: Action, text: str, more: str = "") -> argparse.ArgumentParser:
+    def declare(
+        name: str, action: Action, text: str, more: str = "", example: str = ""
+    ) -> argparse.ArgumentParser:
         sentence = text[0].upper() + text[1:] + "."
-        declared = actions.add_parser(name, help=text, description=f"{sentence} {more}".strip())
+        declared = actions.add_parser(
+            name,
+            help=text,
+            description=f"{sentence} {more}".strip(),
+            epilog=format_examples(f"mucudnn cache {name} {example}".strip()),
+        )
         declared.set_defaults(action=action)
         if action is not _export:  # its rows are JSON already
             options.add_json(declared)
@@ -56,7 +69,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     declare("path", _path, "print where the cache is")
     declare("info", _info, "print how much is in it, machine by machine")
     declare("list", _list, "print the kernels in it")
-    merging = declare("merge", _merge, "take in the caches of other hosts", _WINS)
+    merging = declare("merge", _merge, "take in the caches of other hosts", _WINS, "other.sqlite")
     merging.add_argument(
         "files",
         nargs="+",
@@ -64,7 +77,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a cache, as `mucudnn cache path` names it there",
     )
-    exporting = declare("export", _export, "write it as JSON lines, which any version and tool can read")
+    exporting = declare(
+        "export",
+        _export,
+        "write it as JSON lines, which any version and tool can read",
+        example="--output rows.jsonl",
+    )
     exporting.add_argument(
         "--output",
         type=options.checked(options.output),
@@ -72,11 +90,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write to this file instead of the standard output",
     )
     outputs.add_force(exporting)
-    importing = declare("import", _import, "take in what export wrote", _WINS)
+    importing = declare("import", _import, "take in what export wrote", _WINS, "rows.jsonl")
     importing.add_argument(
         "file", type=options.checked(options.path), metavar="FILE", help="a file that export wrote"
     )
-    pruning = declare("prune", _prune, "delete rows that are not wanted any more")
+    pruning = declare("prune", _prune, "delete rows that are not wanted any more", example="--older-than 90")
     which = pruning.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured more days ago"

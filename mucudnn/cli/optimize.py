@@ -23,6 +23,11 @@ DESCRIPTION = (
     "convolution in one pass. The choice comes from its desirable set: the divisions of which no other is "
     "both faster and smaller in workspace."
 )
+EXAMPLES = (
+    "mucudnn optimize alexnet --workspace 64MiB",
+    "mucudnn optimize resnet18 --passes all --total-workspace 512MiB --output resnet18.plan",
+    "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --engine host --json",
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from mucudnn.cli import options
+from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
@@ -24,21 +25,32 @@ DESCRIPTION = (
     "A plan has the chosen configuration and the desirable set of each kernel. The desirable set holds the "
     "configurations of which no other is both faster and smaller in workspace."
 )
+EXAMPLES = (
+    "mucudnn plan show net.plan",
+    "mucudnn plan verify net.plan",
+    "mucudnn plan diff old.plan new.plan",
+)
 
 _NAMED_ENGINES = ("host", "cudnn")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     showing = actions.add_parser(
-        "show", help="print a plan as a table", description="Print a plan as a table."
+        "show",
+        help="print a plan as a table",
+        description="Print a plan as a table.",
+        epilog=format_examples("mucudnn plan show net.plan", "mucudnn plan show net.plan --json"),
     )
     verifying = actions.add_parser(
         "verify",
         help="check that a plan holds on this machine",
         description="Check that the library still has each algorithm of a plan with its workspace, and run "
         "the choices whole. The exit code is 1 if the plan does not hold any more.",
+        epilog=format_examples(
+            "mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"
+        ),
     )
     verifying.add_argument("--no-run", action="store_true", help="check the library only, run nothing")
     verifying.add_argument(
@@ -59,6 +71,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="print the differences of two plans",
         description="Print the differences of two plans: in their headers, and in the chosen micro-batches, "
         "algorithms, workspaces and tiles. The exit code is 1 if there are any.",
+        epilog=format_examples("mucudnn plan diff old.plan new.plan"),
     )
     comparing.add_argument(
         "--times", action="store_true", help="compare measured times and the desirable sets, too"

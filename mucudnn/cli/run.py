@@ -28,6 +28,10 @@ DESCRIPTION = (
     "plan they are measured when the program first asks about them, and the measurements are kept. "
     "Without a limit no convolution takes more workspace than the program's own choice would."
 )
+EXAMPLES = (
+    "mucudnn run --workspace 64MiB -- python train.py",
+    "mucudnn run --plan net.plan -- python train.py",
+)
 UNSET = object()
 
 

@@ -25,6 +25,10 @@ DESCRIPTION = (
     "Makes the measurements that the cache lacks of each kernel at each mini-batch size. Shows the sizes at "
     "which the time of a sample jumps (cliffs), and the time with the mini-batch divided."
 )
+EXAMPLES = (
+    "mucudnn sweep mb64_ic64ih27_oc192_kh5_ph2 --sizes 1-64",
+    "mucudnn sweep alexnet --sizes 8,16,32 --plot alexnet.svg",
+)
 SCHEMA = 1
 
 
