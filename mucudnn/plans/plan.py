@@ -3,13 +3,13 @@
 import hashlib
 import os
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.input import read_text
 from mucudnn.output import write_lines
+from mucudnn.plans.table import html_table
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -68,7 +68,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return a table of the choices, which notebooks show."""
-        title = ", ".join(f"{name} {escape(value)}" for name, value in self.header.items())
+        title = ", ".join(f"{name} {value}" for name, value in self.header.items())
         rows = [
             (
                 k.pass_,
@@ -80,12 +80,9 @@ class Plan:
             )
             for k in self.kernels
         ]
-        heads = ("pass", "kernel", "count", "micro-batches", "ms", "workspace")
-        lines = [
-            "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-            for tag, cells in (("th", heads), *(("td", row) for row in rows))
-        ]
-        return f"<table><caption>{title}</caption>{''.join(lines)}</table>"
+        return html_table(
+            title, ("pass", "kernel", "count", "micro-batches", "predicted ms", "workspace"), rows
+        )
 
     def __str__(self) -> str:
         return format_plan(
