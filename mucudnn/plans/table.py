@@ -1,14 +1,18 @@
 """Tables as plain text and as HTML, for results that notebooks and terminals show."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import chain, zip_longest
 
 Rows = Sequence[Sequence[str]]
 
 
 def text_table(heads: Sequence[str], rows: Rows, figures: Sequence[bool]) -> str:
-    """Return aligned columns under their heads; those with figures are aligned to the right."""
-    lines = [heads, *rows]
+    """Return aligned columns under their heads; those with figures are aligned to the right.
+
+    A cell may have several lines.
+    """
+    lines = [heads, *chain.from_iterable(map(_lines_of, rows))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     aligned = [
         "  ".join(
@@ -18,6 +22,10 @@ def text_table(heads: Sequence[str], rows: Rows, figures: Sequence[bool]) -> str
         for line in lines
     ]
     return "\n".join([aligned[0], "─" * (sum(widths) + 2 * len(widths) - 2), *aligned[1:]])
+
+
+def _lines_of(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Rows) -> str:

@@ -16,6 +16,6 @@ from mucudnn.torch import flops as _flops  # noqa: F401 (its import registers th
 from mucudnn.torch.functional import conv1d, conv2d, conv3d
 from mucudnn.torch.modules import convert, restore
 from mucudnn.torch.planning import plan
-from mucudnn.torch.summary import summary
+from mucudnn.torch.summaries import summary
 
 __all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "restore", "summary"]

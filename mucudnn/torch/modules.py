@@ -168,7 +168,7 @@ def converted(model: Any) -> dict[Any, str]:
 
 def _tell(module: Any, given: functional.Operands) -> None:
     """Log the choice for a layer, once for each kernel of it."""
-    from mucudnn.torch.summary import choice_of_forward  # it imports this module
+    from mucudnn.torch.summaries import choice_of_forward  # it imports this module
 
     if torch.jit.is_tracing() or not ops.is_plain(given.x):
         return

@@ -29,7 +29,8 @@ _LONGEST = 32  # characters of a layer's name in the text
 class LayerChoice:
     """The choice for one pass of one layer; `kernel` is its short descriptor.
 
-    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`. `time_ms` is the predicted time, and
+    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` if each
+    sample is divided into tiles, whose lengths the text has. `time_ms` is the predicted time, and
     `workspace` the bytes that the pass uses. All three are None for a pass that PyTorch computes.
     """
 
@@ -48,7 +49,10 @@ class Summary:
     choices: tuple[LayerChoice, ...]
 
     def __str__(self) -> str:
-        rows = [(shortened(row[0], _LONGEST), *row[1:]) for row in self._rows()]
+        rows = [
+            (shortened(layer, _LONGEST), pass_, kernel, chosen.replace(" + ", "\n"), *figures)
+            for layer, pass_, kernel, chosen, *figures in self._rows()
+        ]
         return "\n".join([text_table(_HEADS, rows, _FIGURES), "", self._total()])
 
     def _repr_html_(self) -> str:
@@ -140,7 +144,7 @@ def _choice(name: str, pass_: str, call: Call, options: Options) -> LayerChoice:
     tiles = isinstance(chosen, Tiling)
     text, time = micro_batches(chosen, " + "), chosen.time_ms * (ready.problem.mini_batch if tiles else 1)
     if tiles:
-        text = f"tiles of a sample {text}"
+        text = f"tiles {text}"
     return LayerChoice(name, pass_, short_text(ready.problem), text, time, ready.workspace)
 
 
