@@ -4,7 +4,9 @@ import argparse
 import codecs
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -53,21 +55,30 @@ COMMANDS = (
 )  # fmt: skip
 
 
+def _variables() -> str:
+    """Return a paragraph for each environment variable, as wide as argparse's own."""
+    first = max(len(setting.variable) for setting in SETTINGS) + 4
+    return "\n".join(
+        textwrap.fill(
+            f"{setting.meaning} (default: {setting.default_text})",
+            width=max(shutil.get_terminal_size().columns - 2, 40),
+            initial_indent=f"  {setting.variable}".ljust(first),
+            subsequent_indent=" " * first,
+        )
+        for setting in SETTINGS
+    )
+
+
 def make_parser(first: str = "") -> argparse.ArgumentParser:
     """Return a parser of all commands, or of the one that the first argument names.
 
     The modules of the other commands are then not imported, which saves time.
     """
-    width = max(len(setting.variable) for setting in SETTINGS)
-    variables = "\n".join(
-        f"  {setting.variable:{width}}  {setting.meaning}\n  {'':{width}}  (default: {setting.default_text})"
-        for setting in SETTINGS
-    )
     parser = _Parser(
         prog="mucudnn",
         description="Divides mini-batches of convolutions into micro-batches, so that fast algorithms fit "
         "into the workspace that you allow.",
-        epilog=f"{format_examples(*EXAMPLES)}\n\nenvironment, which flags override:\n{variables}\n\n"
+        epilog=f"{format_examples(*EXAMPLES)}\n\nenvironment, which flags override:\n{_variables()}\n\n"
         "exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the limit, 4 no such engine or device,\n"
         "  5 a cache or plan of a newer version; `mucudnn run` has the program's own",
     )

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -232,27 +232,26 @@ def _info(path: Path, arguments: argparse.Namespace) -> None:
         nothing = {"path": str(path), "exists": False, "bytes": 0, "version": None, "machines": []}
         _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
-    rows = table()
-    for name in _MACHINE_KEYS[:2]:
-        rows.add_column(name, overflow="fold")
-    for name in _MACHINE_KEYS[2:]:
-        rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
         ((version,),) = cache.query("PRAGMA user_version")
         found = cache.query(_MACHINES)
-    for row in found:
-        rows.add_row(*map(str, row))
     size = path.stat().st_size
     machines = [dict(zip(_MACHINE_KEYS, row, strict=True)) for row in found]
     _print(
         arguments,
         {"path": str(path), "exists": True, "bytes": size, "version": version, "machines": machines},
         f"{path}: {format_size(size)}, version {version}",
-        "",
-        rows,
+        *(line for machine in machines for line in _describe(machine)),
         "",
         "Next: mucudnn cache list",
     )
+
+
+def _describe(machine: dict[str, Any]) -> Iterator[str]:
+    """Yield lines about a machine. Its name and library stand alone, as `cache prune` takes them."""
+    yield ""
+    yield from (f"{key}: {machine[key]}" for key in _MACHINE_KEYS[:3])
+    yield ", ".join(f"{machine[key]} {key}" for key in _MACHINE_KEYS[3:])
 
 
 def _list(path: Path, arguments: argparse.Namespace) -> None:
