@@ -10,6 +10,7 @@ from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, show
 from mucudnn.input import read_text
 from mucudnn.output import write_lines
 from mucudnn.plans.table import html_table
+from mucudnn.plans.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -74,7 +75,9 @@ class Plan:
                 k.pass_,
                 short_text(k.problem),
                 str(k.count),
-                f"tiles of a sample {k.tiles}" if k.tiles else str(k.chosen),
+                f"tiles of a sample {micro_batches(k.tiles, ' + ')}"
+                if k.tiles
+                else micro_batches(k.chosen, " + "),
                 f"{k.tiles.time_ms * k.problem.mini_batch if k.tiles else k.chosen.time_ms:.4g}",
                 format_size((k.tiles or k.chosen).workspace),
             )
