@@ -84,11 +84,11 @@ def test_equal_plans_are_the_same(tmp_path: Path, capsys: Capture) -> None:
 def test_equal_parts_of_a_plan_are_one_object(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "a.plan"
     path.write_text(
-        "mucudnn plan 1\nkernel forward 1 mb65536_ic1ih1_oc1_kh1\nchoose 65536*1:A:1:0\n"
-        "option 65536*1:A:1:0\nend 1\n"
+        "mucudnn plan 1\nkernel forward 1 mb1024_ic1ih1_oc1_kh1\nchoose 1024*1:A:1:0\n"
+        "option 1024*1:A:1:0\nend 1\n"
     )
     (kernel,) = run(capsys, "plan", "show", path)["kernels"]
-    assert [part["times"] for part in kernel["chosen"]["parts"]] == [65536]
+    assert [part["times"] for part in kernel["chosen"]["parts"]] == [1024]
 
 
 def test_a_cache_that_does_not_exist_is_an_object_too(cache_path: Path, capsys: Capture) -> None:
