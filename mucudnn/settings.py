@@ -25,6 +25,7 @@ class Setting:
 
     variable: str
     default: Any = None
+    default_text: str = "none"  # the default for people
 
     @property
     def meaning(self) -> str:
@@ -46,16 +47,18 @@ class Setting:
 
 
 # The drop-in has another default for the limit: the workspace of the program's own algorithm.
-WORKSPACE_LIMIT = Setting("MUCUDNN_WORKSPACE_LIMIT", 64 * 2**20)
-BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "power_of_two")
-CACHE = Setting("MUCUDNN_CACHE")
-LIBRARY = Setting("MUCUDNN_LIBRARY")
-THREADS = Setting("MUCUDNN_THREADS", 1)
-MODE = Setting("MUCUDNN_MODE", "off")
+WORKSPACE_LIMIT = Setting(
+    "MUCUDNN_WORKSPACE_LIMIT", 64 * 2**20, "64MiB; under `mucudnn run` what the program's own choice takes"
+)
+BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "power_of_two", "power_of_two")
+CACHE = Setting("MUCUDNN_CACHE", None, "mucudnn/cache.sqlite in the user's cache folder")
+LIBRARY = Setting("MUCUDNN_LIBRARY", None, "cuDNN if it works, else host")
+THREADS = Setting("MUCUDNN_THREADS", 1, "1; in mucudnn.torch as many as PyTorch")
+MODE = Setting("MUCUDNN_MODE", "off", "off; `mucudnn run` sets it")
 PLAN = Setting("MUCUDNN_PLAN")
-RECORD = Setting("MUCUDNN_RECORD")
-NUMERICS = Setting("MUCUDNN_NUMERICS", "caller")
-LOG = Setting("MUCUDNN_LOG", "summary")
+RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it")
+NUMERICS = Setting("MUCUDNN_NUMERICS", "caller", "caller")
+LOG = Setting("MUCUDNN_LOG", "summary", "summary")
 
 SETTINGS = (
     WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, LOG,

@@ -77,6 +77,17 @@ def compile_c(*arguments: str | Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def library_that_leaves_a_trace(folder: Path) -> tuple[Path, Path]:
+    """Compile a library whose constructor writes a file. Return the paths of both."""
+    source, library, trace = folder / "trace.c", folder / "trace.so", folder / "trace"
+    source.write_text(
+        "#include <stdio.h>\n"
+        f'__attribute__((constructor)) static void start(void) {{ fclose(fopen("{trace}", "w")); }}\n'
+    )
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    return library, trace
+
+
 def host_engine_folders(folder: Path, library: str | None = None) -> str:
     """Link the host engine, or `library`, as cuDNN into `folder`. Return LD_LIBRARY_PATH, with OpenBLAS."""
     folder.mkdir()

@@ -19,8 +19,10 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
+from mucudnn.plans.text import micro_batches
 from mucudnn.plans.tiles import better_tiles
 from mucudnn.plans.verify import foreign
+from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import (
     Shape,
@@ -70,6 +72,11 @@ class Prepared:
     _device: ArrayDevice
     _division: Division
     _workspace: int
+
+    @property
+    def workspace(self) -> int:
+        """The bytes of workspace that a run uses."""
+        return self._workspace
 
     def run(
         self,
@@ -139,6 +146,17 @@ def prepared(
                 _prepared.clear()
             _prepared[key] = found
     return found
+
+
+def decided(call: Call, plan: PlanOrPath | None) -> Prepared | None:
+    """Return the division that an earlier call with this plan prepared; None if there was none."""
+    exact = call if _is_exact(call) else _make_exact(call)
+    for known in (_prepared, _older):
+        for key, found in list(known.items()):
+            is_same_plan = found.plan is plan or (isinstance(plan, str) and found.plan == plan)
+            if is_same_plan and isinstance(key, tuple) and key[0] == exact:
+                return found
+    return None
 
 
 def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
@@ -227,8 +245,11 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
     if planned is not None:
         _check_workspace(division.workspace, configuration.workspace, limit, known)
     if _logger.isEnabledFor(logging.INFO):
-        size, kind = format_size(division.workspace), "tiles of each sample " if tiles else ""
-        _logger.info("%s of %s: %s%s, %s of workspace", call.pass_, problem, kind, configuration, size)
+        parts, kind = micro_batches(configuration, " + "), "tiles of each sample, " if tiles else ""
+        size = f"with {format_size(division.workspace)} of" if division.workspace else "without"
+        _logger.info(
+            "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
+        )
     return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
 
 

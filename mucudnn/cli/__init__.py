@@ -4,22 +4,47 @@ import argparse
 import codecs
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mucudnn import __version__
 from mucudnn._native import EngineError
+from mucudnn.cli.examples import format_examples
 from mucudnn.errors import MucudnnError
 from mucudnn.output import printable
 from mucudnn.settings import SETTINGS
 
+EXAMPLES = ("mucudnn optimize alexnet", "mucudnn run --workspace 64MiB -- python train.py")
 _LONGEST = 2000  # the most characters of an error
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """A formatter that wraps paragraphs, and leaves the lines of a list, such as examples, as they are.
+
+    Names of commands stand in one column with those of flags, without a line for all commands above them.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=22)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._SubParsersAction):
+            return "".join(map(super()._format_action, action._get_subactions()))
+        return super()._format_action(action)
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line, without the usage before it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, **options})
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
@@ -27,31 +52,43 @@ class _Parser(argparse.ArgumentParser):
 
 COMMANDS = (
     "optimize", "benchmark", "memory", "run", "record", "doctor", "cache", "plan", "report", "sweep", "place",
-    "project", "causes",
+    "project", "causes", "completion",
 )  # fmt: skip
 
 
-def _make_parser(first: str) -> argparse.ArgumentParser:
+def _variables() -> str:
+    """Return a paragraph for each environment variable, as wide as argparse's own."""
+    first = max(len(setting.variable) for setting in SETTINGS) + 4
+    return "\n".join(
+        textwrap.fill(
+            f"{setting.meaning} (default: {setting.default_text})",
+            width=max(shutil.get_terminal_size().columns - 2, 40),
+            initial_indent=f"  {setting.variable}".ljust(first),
+            subsequent_indent=" " * first,
+        )
+        for setting in SETTINGS
+    )
+
+
+def make_parser(first: str = "") -> argparse.ArgumentParser:
     """Return a parser of all commands, or of the one that the first argument names.
 
     The modules of the other commands are then not imported, which saves time.
     """
-    width = max(len(setting.variable) for setting in SETTINGS)
-    variables = "\n".join(f"  {setting.variable:{width}}  {setting.meaning}" for setting in SETTINGS)
     parser = _Parser(
         prog="mucudnn",
-        description="Divides mini-batches of convolutions into micro-batches, so that fast algorithms fit\n"
-        "into the workspace that you allow. A first try: mucudnn optimize alexnet",
-        epilog=f"environment, which flags override:\n{variables}\n\n"
+        description="Divides mini-batches of convolutions into micro-batches, so that fast algorithms fit "
+        "into the workspace that you allow.",
+        epilog=f"{format_examples(*EXAMPLES)}\n\nenvironment, which flags override:\n{_variables()}\n\n"
         "exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the limit, 4 no such engine or device,\n"
         "  5 a cache or plan of a newer version; `mucudnn run` has the program's own",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mucudnn {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in () if first == "--version" else [first] if first in COMMANDS else COMMANDS:
         module = import_module(f"mucudnn.cli.{name}")
-        command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
+        examples = format_examples(*module.EXAMPLES)
+        command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=examples)
         module.prepare_parser(command)
         command.set_defaults(run=module.run)
     return parser
@@ -66,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="mucudnn.plain")
     try:
-        arguments = _make_parser(words[0] if words else "").parse_args(words)
+        arguments = make_parser(words[0] if words else "").parse_args(words)
         arguments.run(arguments)
         print(end="", flush=True)  # so that a full disk is an error here, and not when Python ends
     except MucudnnError as error:

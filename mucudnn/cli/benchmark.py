@@ -21,6 +21,11 @@ from mucudnn.sizes import format_size
 
 HELP = "measure algorithms at micro-batch sizes into the cache"
 DESCRIPTION = "Makes the measurements that the cache lacks, and decides nothing."
+EXAMPLES = (
+    "mucudnn benchmark alexnet --batch 128",
+    "mucudnn benchmark resnet50 --passes all --devices 0,1",
+    "mucudnn benchmark resnet50 --dtype bf16 --device-properties h100",
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

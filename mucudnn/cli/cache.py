@@ -2,28 +2,39 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from rich.table import Table
+
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import Terminal, show, table
+from mucudnn.cli.examples import format_examples
+from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError, shown
+from mucudnn.input import read_text
 from mucudnn.output import write_lines
+from mucudnn.plans.json_forms import SCHEMA
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"
 DESCRIPTION = (
     "The cache keeps every measurement, and the algorithms that can run; MUCUDNN_CACHE names another file."
+)
+EXAMPLES = (
+    "mucudnn cache info",
+    "mucudnn cache export --output rows.jsonl",
+    "mucudnn cache prune --older-than 90",
 )
 
 Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
@@ -38,18 +49,27 @@ _WINS = (
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def declare(name: str, action: Action, text: str, more: str = "") -> argparse.ArgumentParser:
+    def declare(
+        name: str, action: Action, text: str, more: str = "", example: str = ""
+    ) -> argparse.ArgumentParser:
         sentence = text[0].upper() + text[1:] + "."
-        declared = actions.add_parser(name, help=text, description=f"{sentence} {more}".strip())
+        declared = actions.add_parser(
+            name,
+            help=text,
+            description=f"{sentence} {more}".strip(),
+            epilog=format_examples(f"mucudnn cache {name} {example}".strip()),
+        )
         declared.set_defaults(action=action)
+        if action is not _export:  # its rows are JSON already
+            options.add_json(declared)
         return declared
 
     declare("path", _path, "print where the cache is")
     declare("info", _info, "print how much is in it, machine by machine")
     declare("list", _list, "print the kernels in it")
-    merging = declare("merge", _merge, "take in the caches of other hosts", _WINS)
+    merging = declare("merge", _merge, "take in the caches of other hosts", _WINS, "other.sqlite")
     merging.add_argument(
         "files",
         nargs="+",
@@ -57,7 +77,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a cache, as `mucudnn cache path` names it there",
     )
-    exporting = declare("export", _export, "write it as JSON lines, which any version and tool can read")
+    exporting = declare(
+        "export",
+        _export,
+        "write it as JSON lines, which any version and tool can read",
+        example="--output rows.jsonl",
+    )
     exporting.add_argument(
         "--output",
         type=options.checked(options.output),
@@ -65,11 +90,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write to this file instead of the standard output",
     )
     outputs.add_force(exporting)
-    importing = declare("import", _import, "take in what export wrote", _WINS)
+    importing = declare("import", _import, "take in what export wrote", _WINS, "rows.jsonl")
     importing.add_argument(
         "file", type=options.checked(options.path), metavar="FILE", help="a file that export wrote"
     )
-    pruning = declare("prune", _prune, "delete rows that are not wanted any more")
+    pruning = declare("prune", _prune, "delete rows that are not wanted any more", example="--older-than 90")
     which = pruning.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured more days ago"
@@ -99,8 +124,8 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.action(path, arguments)
 
 
-def _path(path: Path, _: argparse.Namespace) -> None:
-    print(path)
+def _path(path: Path, arguments: argparse.Namespace) -> None:
+    _print(arguments, {"path": str(path), "exists": path.exists()}, str(path))
 
 
 def _merge(path: Path, arguments: argparse.Namespace) -> None:
@@ -108,19 +133,30 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
         others = [stack.enter_context(Cache.read_only(file, Terminal())) for file in arguments.files]
         mine = stack.enter_context(Cache.open(path, listener=Terminal()))
         taken = mine.merge(chain.from_iterable(other.rows() for other in others))
-    show(f"{_format_count(taken)} taken into {path}", "Next: mucudnn cache info")
+    _print(
+        arguments,
+        {"path": str(path), "rows_taken": taken},
+        f"{_format_count(taken)} taken into {path}",
+        "Next: mucudnn cache info",
+    )
 
 
 def _import(path: Path, arguments: argparse.Namespace) -> None:
     file = arguments.file
     try:
-        with file.open(encoding="utf-8") as lines, Cache.open(path, listener=Terminal()) as cache:
+        lines = StringIO(read_text(file))
+        with Cache.open(path, listener=Terminal()) as cache:
             taken = cache.merge(parse_rows(lines, str(file)))
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{file} is not what mucudnn cache export writes: it is not text") from None
-    show(f"{_format_count(taken)} taken from {file} into {path}", "Next: mucudnn cache info")
+    _print(
+        arguments,
+        {"path": str(path), "rows_taken": taken},
+        f"{_format_count(taken)} taken from {file} into {path}",
+        "Next: mucudnn cache info",
+    )
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
@@ -146,7 +182,20 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
             name = getattr(arguments, column)
             take_journal(cache, lambda header: header[column] == name)
             removed = cache.remove(column, "=", name)
-    show(f"{_format_count(removed)} deleted from {path}", "Next: mucudnn cache info")
+    _print(
+        arguments,
+        {"path": str(path), "rows_deleted": removed},
+        f"{_format_count(removed)} deleted from {path}",
+        "Next: mucudnn cache info",
+    )
+
+
+def _print(arguments: argparse.Namespace, found: dict[str, Any], *lines: Table | str) -> None:
+    """Print an object as JSON if that was asked for, else the lines."""
+    if arguments.json:
+        show_json({"schema": SCHEMA, **found})
+    else:
+        show(*lines)
 
 
 def _format_count(number: int) -> str:
@@ -164,7 +213,7 @@ _MACHINES = """
 """
 
 _KERNELS = """
-    SELECT problem, pass, library, threads, count(DISTINCT micro_batch), count(median_ms)
+    SELECT problem, pass, device, library, threads, count(DISTINCT micro_batch), count(median_ms)
     FROM (
       SELECT device, library, threads, problem, pass, micro_batch, median_ms FROM measurements
       UNION ALL SELECT device, library, threads, problem, pass, micro_batch, NULL FROM enumerations
@@ -174,32 +223,41 @@ _KERNELS = """
 """
 
 
-def _info(path: Path, _: argparse.Namespace) -> None:
+_MACHINE_KEYS = ("device", "library", "threads", "enumerations", "measurements", "failures", "comparisons")
+_KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured")
+
+
+def _info(path: Path, arguments: argparse.Namespace) -> None:
     if not path.exists():
-        show(f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
+        nothing = {"path": str(path), "exists": False, "bytes": 0, "version": None, "machines": []}
+        _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
-    rows = table()
-    for name in ("device", "library"):
-        rows.add_column(name, overflow="fold")
-    for name in ("threads", "enumerations", "measurements", "failures", "comparisons"):
-        rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
         ((version,),) = cache.query("PRAGMA user_version")
         found = cache.query(_MACHINES)
-    for row in found:
-        rows.add_row(*map(str, row))
-    show(
-        f"{path}: {format_size(path.stat().st_size)}, version {version}",
-        "",
-        rows,
+    size = path.stat().st_size
+    machines = [dict(zip(_MACHINE_KEYS, row, strict=True)) for row in found]
+    _print(
+        arguments,
+        {"path": str(path), "exists": True, "bytes": size, "version": version, "machines": machines},
+        f"{path}: {format_size(size)}, version {version}",
+        *(line for machine in machines for line in _describe(machine)),
         "",
         "Next: mucudnn cache list",
     )
 
 
-def _list(path: Path, _: argparse.Namespace) -> None:
+def _describe(machine: dict[str, Any]) -> Iterator[str]:
+    """Yield lines about a machine. Its name and library stand alone, as `cache prune` takes them."""
+    yield ""
+    yield from (f"{key}: {machine[key]}" for key in _MACHINE_KEYS[:3])
+    yield ", ".join(f"{machine[key]} {key}" for key in _MACHINE_KEYS[3:])
+
+
+def _list(path: Path, arguments: argparse.Namespace) -> None:
     if not path.exists():
-        show(f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
+        nothing = {"path": str(path), "kernels": []}
+        _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
     rows = table()
     for name in ("kernel", "pass", "library"):
@@ -208,9 +266,10 @@ def _list(path: Path, _: argparse.Namespace) -> None:
         rows.add_column(name, justify="right")
     with Cache.read_only(path) as cache:
         found = cache.query(_KERNELS)
-    for key, *cells in found:
-        rows.add_row(_format_kernel(key), *map(str, cells))
-    show(rows)
+    for key, pass_, _, *cells in found:
+        rows.add_row(_format_kernel(key), pass_, *map(str, cells))
+    kernels = [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in found]
+    _print(arguments, {"path": str(path), "kernels": kernels}, rows)
 
 
 def _format_kernel(key: Any) -> str:

@@ -21,6 +21,10 @@ DESCRIPTION = (
     "reduction of gradients, and the rest. Names the changes that would save time, each with the figure of a "
     "simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace writes them."
 )
+EXAMPLES = (
+    "mucudnn causes rank0.json rank1.json",
+    "mucudnn causes rank*.json --output timeline.json",
+)
 SCHEMA = 1
 _MEANINGS = {
     "data": "waits for its data loader",

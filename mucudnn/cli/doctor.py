@@ -28,6 +28,10 @@ DESCRIPTION = (
     "which library each PROGRAM gets: a file, a command or an installed Python package; none is started. "
     "Exit code 1 where something does not work."
 )
+EXAMPLES = (
+    "mucudnn doctor",
+    "mucudnn doctor torch python",
+)
 _MARKS = {True: "works:", False: "does not work:", None: "cannot say:"}
 
 

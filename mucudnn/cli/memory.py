@@ -32,6 +32,11 @@ DESCRIPTION = (
     "memory allows. Costs are modelled by the roofline of a device, or the convolutions are measured here."
 )
 
+EXAMPLES = (
+    "mucudnn memory vgg16 --batch 256 --memory 12GiB --device titanx",
+    "mucudnn memory resnet50 --memory 4GiB --output net.memory --page memory.html",
+)
+
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""

@@ -1,14 +1,13 @@
 """`mucudnn optimize`: choose micro-batches and algorithms for the kernels of a network."""
 
 import argparse
-import json
 import re
 import shlex
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
 from mucudnn.cli.optimize_table import show_result
-from mucudnn.cli.terminal import Terminal, opened_cache
+from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
@@ -24,6 +23,11 @@ DESCRIPTION = (
     "convolution in one pass. The choice comes from its desirable set: the divisions of which no other is "
     "both faster and smaller in workspace."
 )
+EXAMPLES = (
+    "mucudnn optimize alexnet --workspace 64MiB",
+    "mucudnn optimize resnet18 --passes all --total-workspace 512MiB --output resnet18.plan",
+    "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --engine host --json",
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write the choices, with each kernel's desirable set, to this plan file",
     )
     outputs.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -48,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output:
         write_plan(to_plan(result), arguments.output)
     if arguments.json:
-        print(json.dumps(to_json(result), indent=1))
+        show_json(to_json(result))
     else:
         show_result(result, arguments.network, _next_command(arguments))
 

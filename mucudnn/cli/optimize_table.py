@@ -74,11 +74,18 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
     sentences = [_explain_dropped(n, d) for n, d in zip(names, result.decisions, strict=True) if d.dropped]
+    times = (
+        "Times are of whole runs. A plan keeps the predicted ones: the sums of its micro-batches' times."
+        if ran
+        else "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
+    )
     show(
         head,
         f"on {result.machine}",
         "",
         rows,
+        "",
+        times,
         "",
         *sentences,
         *[""] * bool(sentences),

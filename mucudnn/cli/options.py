@@ -178,6 +178,11 @@ def kernel_flags(arguments: argparse.Namespace) -> list[str]:
     return given
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag that prints JSON, which docs/reference/json.md describes."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
 def path(text: str) -> Path:
     """Return a path from a text that is not empty. Raises UsageError."""
     if not text:

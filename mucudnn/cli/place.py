@@ -22,6 +22,10 @@ DESCRIPTION = (
     "so that the step ends early. Shows what model parallelism gains on this network before anybody builds "
     "it. Costs are modelled by the roofline of a device."
 )
+EXAMPLES = (
+    "mucudnn place googlenet --device titanx --bandwidth 150GiB",
+    "mucudnn place net.network --devices 4 --memory 16GiB",
+)
 SCHEMA = 1
 
 

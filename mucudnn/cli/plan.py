@@ -1,15 +1,20 @@
 """`mucudnn plan`: show plan files, compare them, and check that they hold on this machine."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.table import Table
+
 from mucudnn.cli import options
-from mucudnn.cli.terminal import Terminal, show, table
+from mucudnn.cli.examples import format_examples
+from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
+from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
 from mucudnn.plans.text import micro_batches, milliseconds, ratio
-from mucudnn.plans.verify import foreign, verify
+from mucudnn.plans.verify import KernelCheck, foreign, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.settings import LIBRARY, parse_threads
@@ -20,21 +25,32 @@ DESCRIPTION = (
     "A plan has the chosen configuration and the desirable set of each kernel. The desirable set holds the "
     "configurations of which no other is both faster and smaller in workspace."
 )
+EXAMPLES = (
+    "mucudnn plan show net.plan",
+    "mucudnn plan verify net.plan",
+    "mucudnn plan diff old.plan new.plan",
+)
 
 _NAMED_ENGINES = ("host", "cudnn")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     showing = actions.add_parser(
-        "show", help="print a plan as a table", description="Print a plan as a table."
+        "show",
+        help="print a plan as a table",
+        description="Print a plan as a table.",
+        epilog=format_examples("mucudnn plan show net.plan", "mucudnn plan show net.plan --json"),
     )
     verifying = actions.add_parser(
         "verify",
         help="check that a plan holds on this machine",
         description="Check that the library still has each algorithm of a plan with its workspace, and run "
         "the choices whole. The exit code is 1 if the plan does not hold any more.",
+        epilog=format_examples(
+            "mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"
+        ),
     )
     verifying.add_argument("--no-run", action="store_true", help="check the library only, run nothing")
     verifying.add_argument(
@@ -55,6 +71,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="print the differences of two plans",
         description="Print the differences of two plans: in their headers, and in the chosen micro-batches, "
         "algorithms, workspaces and tiles. The exit code is 1 if there are any.",
+        epilog=format_examples("mucudnn plan diff old.plan new.plan"),
     )
     comparing.add_argument(
         "--times", action="store_true", help="compare measured times and the desirable sets, too"
@@ -62,6 +79,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     for name in ("old", "new"):
         comparing.add_argument(name, type=options.checked(options.path), metavar=name.upper())
     comparing.set_defaults(action=_diff)
+    for parser_ in (showing, verifying, comparing):
+        options.add_json(parser_)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -71,6 +90,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _show(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
+    if arguments.json:
+        show_json(plan_json(plan))
+        return
     rows = table()
     rows.add_column("kernel", overflow="fold")
     rows.add_column("chosen micro-batches", overflow="fold")
@@ -107,13 +129,23 @@ def _verify(arguments: argparse.Namespace) -> None:
     choice = arguments.engine or _engine_of(plan, arguments.plan)
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
     elsewhere = foreign(plan, engine)
+    checks = [] if elsewhere else verify(plan, engine, Terminal(), run=not arguments.no_run)
+    if arguments.json:
+        show_json(checks_json(checks, elsewhere))
     if elsewhere:
         raise MucudnnError(f"{arguments.plan} does not hold here: {'; '.join(elsewhere)}")
-    checks = verify(plan, engine, Terminal(), run=not arguments.no_run)
+    if not arguments.json:
+        _show_checks(checks)
+    failed = sum(bool(check.complaints) for check in checks)
+    if failed:
+        raise MucudnnError(f"{failed} of the plan's {len(checks)} kernels do not hold any more")
+
+
+def _show_checks(checks: Sequence[KernelCheck]) -> None:
     rows = table()
     for name in ("kernel", "chosen micro-batches"):
         rows.add_column(name, overflow="fold")
-    for name in ("plan's ms", "ms now"):
+    for name in ("predicted ms", "ms now"):
         rows.add_column(name, justify="right", no_wrap=True)
     rows.add_column("", no_wrap=True)
     for check in checks:
@@ -128,9 +160,8 @@ def _verify(arguments: argparse.Namespace) -> None:
     show(rows, "")
     for check in checks:
         show(*(f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints))
-    failed = sum(bool(check.complaints) for check in checks)
-    if failed:
-        raise MucudnnError(f"{failed} of the plan's {len(checks)} kernels do not hold any more")
+    if any(check.complaints for check in checks):
+        return
     slower = sum(check.slower is not None for check in checks)
     show(
         f"{len(checks)} of {len(checks)} kernels hold."
@@ -156,32 +187,43 @@ def _engine_of(plan: Plan, path: Path) -> str:
 
 def _diff(arguments: argparse.Namespace) -> None:
     old, new = read_plan(arguments.old), read_plan(arguments.new)
-    headers = [
-        f"{key}: {old.header.get(key, '–')} → {new.header.get(key, '–')}"
+    headers = {
+        key: (old.header.get(key), new.header.get(key))
         for key in dict.fromkeys([*old.header, *new.header])
         if old.header.get(key) != new.header.get(key) and (arguments.times or key != "measured_at")
-    ]
+    }
     before, after = _index_by_kernel(old), _index_by_kernel(new)
+    pairs = [(before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])]
+    changed = [
+        (was, is_)
+        for was, is_ in pairs
+        if _compared_fields(was, times=arguments.times) != _compared_fields(is_, times=arguments.times)
+    ]
+    if arguments.json:
+        show_json(difference_json(headers, changed))
+    elif not headers and not changed:
+        show("The choices are the same.")
+    else:
+        show(*(f"{key}: {was or '–'} → {is_ or '–'}" for key, (was, is_) in headers.items()))
+        if changed:
+            show("", _make_table(arguments, changed))
+    if headers or changed:
+        raise MucudnnError(
+            f"{arguments.old} and {arguments.new} differ in {len(changed)} kernel{'s' * (len(changed) != 1)} "
+            f"and {len(headers)} line{'s' * (len(headers) != 1)} of the header"
+        )
+
+
+def _make_table(
+    arguments: argparse.Namespace, changed: Sequence[tuple[PlanKernel | None, PlanKernel | None]]
+) -> Table:
     rows = table()
     for name in ("kernel", arguments.old.name, arguments.new.name):
         rows.add_column(name, overflow="fold")
-    changed = 0
-    for key in dict.fromkeys([*before, *after]):
-        was, is_ = before.get(key), after.get(key)
-        if _compared_fields(was, times=arguments.times) != _compared_fields(is_, times=arguments.times):
-            changed += 1
-            cells = (_format_choice(kernel, others=arguments.times) for kernel in (was, is_))
-            rows.add_row(_format_name(was or is_), *cells)
-    if not headers and not changed:
-        show("The choices are the same.")
-        return
-    show(*headers)
-    if changed:
-        show("", rows)
-    raise MucudnnError(
-        f"{arguments.old} and {arguments.new} differ in {changed} kernel{'s' * (changed != 1)} and "
-        f"{len(headers)} line{'s' * (len(headers) != 1)} of the header"
-    )
+    for was, is_ in changed:
+        cells = (_format_choice(kernel, others=arguments.times) for kernel in (was, is_))
+        rows.add_row(_format_name(was or is_), *cells)
+    return rows
 
 
 def _index_by_kernel(plan: Plan) -> dict[Kernel, PlanKernel]:

@@ -21,6 +21,10 @@ DESCRIPTION = (
     "number of devices whether it is better to give several devices to each replica. How much faster several "
     "devices run a step is given with --speedup, or modelled for a network with --network."
 )
+EXAMPLES = (
+    "mucudnn project scaling.csv --speedup 2=1.4",
+    "mucudnn project scaling.csv --network googlenet --devices 4 --plot projection.svg",
+)
 SCHEMA = 1
 Speedups = dict[int, tuple[float, str]]  # devices of a replica: their speedup, and its source
 

@@ -13,6 +13,7 @@ DESCRIPTION = (
     "Replaces itself by COMMAND as `mucudnn run` does, but passes every call on. When the program ends, its "
     "convolutions are added to FILE with the number of calls. `mucudnn optimize FILE` reads that file."
 )
+EXAMPLES = ("mucudnn record --output net.txt -- python train.py",)
 DEFAULT = "convolutions.txt"
 
 

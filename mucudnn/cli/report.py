@@ -21,6 +21,10 @@ DESCRIPTION = (
     "file. It shows time against workspace of each kernel and of the whole network, the gain of more memory, "
     "and the chosen divisions."
 )
+EXAMPLES = (
+    "mucudnn report alexnet --workspace 64MiB --output alexnet.html",
+    "mucudnn report resnet50 --passes all --replay cache.sqlite",
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """`mucudnn run`: run a program under the drop-in."""
 
 import argparse
+import errno
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from mucudnn import settings
 from mucudnn.cli import options
@@ -25,6 +27,10 @@ DESCRIPTION = (
     "program's own, and its children run the same way. Convolutions are divided as the plan says. Without a "
     "plan they are measured when the program first asks about them, and the measurements are kept. "
     "Without a limit no convolution takes more workspace than the program's own choice would."
+)
+EXAMPLES = (
+    "mucudnn run --workspace 64MiB -- python train.py",
+    "mucudnn run --plan net.plan -- python train.py",
 )
 UNSET = object()
 
@@ -113,13 +119,37 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
         reason = "is not a program that may be run" if exists else "there is no such command"
         raise CannotRunError(f"{command[0]}: {reason}", 126 if exists else 127)
     # The drop-in in this process, and in none of its children, says if nobody ever called cuDNN.
-    environment = preloading(shim, {**os.environ, **variables(), "MUCUDNN_RUN": str(os.getpid())})
-    # Python ignores SIGPIPE, and the program would inherit that.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    added = {**variables(), "MUCUDNN_RUN": str(os.getpid())}
+    environment = preloading(shim, {**_environment_of_caller(), **added})
+    # Python ignores these signals, and the program would inherit that.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execve(program, command, environment)
     except OSError as error:
-        raise CannotRunError(f"{program}: {error.strerror}", 126) from None
+        if error.errno != errno.ENOEXEC or _is_binary(program):
+            raise CannotRunError(f"{program}: {error.strerror}", 126) from None
+    # Without a first line that names an interpreter, a shell runs the script itself.
+    os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], environment)
+
+
+def _environment_of_caller() -> dict[str, str]:
+    """Return the environment without the LC_CTYPE that Python sets for itself in the locale C (PEP 538)."""
+    environment = dict(os.environ)
+    with suppress(OSError):  # without /proc the program gets Python's locale
+        given = dict(
+            line.partition(b"=")[::2] for line in Path("/proc/self/environ").read_bytes().split(b"\0")
+        )
+        environment.pop("LC_CTYPE", None)
+        if b"LC_CTYPE" in given:
+            environment["LC_CTYPE"] = os.fsdecode(given[b"LC_CTYPE"])
+    return environment
+
+
+def _is_binary(path: str) -> bool:
+    """Return whether the first line of a file is no text, as shells find out."""
+    with open(path, "rb") as file:
+        return b"\0" in file.readline(256)
 
 
 def refuse_unknown_functions() -> None:

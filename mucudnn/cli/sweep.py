@@ -1,7 +1,6 @@
 """`mucudnn sweep`: show time against mini-batch size, and the sizes at which it jumps."""
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import Terminal, opened_cache, show, table
+from mucudnn.cli.terminal import Terminal, opened_cache, show, show_json, table
 from mucudnn.costs.records import Machine
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
@@ -26,6 +25,10 @@ DESCRIPTION = (
     "Makes the measurements that the cache lacks of each kernel at each mini-batch size. Shows the sizes at "
     "which the time of a sample jumps (cliffs), and the time with the mini-batch divided."
 )
+EXAMPLES = (
+    "mucudnn sweep mb64_ic64ih27_oc192_kh5_ph2 --sizes 1-64",
+    "mucudnn sweep alexnet --sizes 8,16,32 --plot alexnet.svg",
+)
 SCHEMA = 1
 
 
@@ -41,7 +44,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--plot", type=options.checked(_parse_plot_path), metavar="FILE", help="draw it into a .svg or .png"
     )
     outputs.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -64,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         write_sweeps(dict(zip(titles, sweeps, strict=True)), arguments.plot)
     if arguments.json:
-        print(json.dumps(_make_json(sweeps, bench.machine, limit, new), indent=1))
+        show_json(_make_json(sweeps, bench.machine, limit, new))
         return
     allowed = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
     lines: list[Table | str] = [f"{arguments.network}: within {allowed}", f"on {bench.machine}", ""]

@@ -1,5 +1,6 @@
 """The output to the user: results on stdout, messages and progress on stderr."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,11 @@ def stdout() -> Console:
     """Return the console for results, WIDTH columns wide if stdout is no terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def show_json(found: object) -> None:
+    """Print an object as JSON on stdout."""
+    print(json.dumps(found, indent=1))
 
 
 def show(*items: Table | str) -> None:

@@ -65,8 +65,13 @@ class Claims:
 
     def _open(self) -> None:
         with no_fork:
-            self._file = FileIO(self._path, "a+")
+            self._file = FileIO(self._path, "a+", opener=_open_no_link)
             close_in_child(self)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file. In a shared folder a link in its place could lead to any file."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 class Patience:

@@ -18,6 +18,7 @@ APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's 
 _MAGIC = b"SQLite format 3\0"
 _WRITING_SECONDS = 30  # to wait for other processes; what was measured costs more than that
 _READING_SECONDS = 2
+_MOST_BYTES_OF_CELL = 64 * 2**20
 
 
 class UnwritableError(MucudnnError):
@@ -181,6 +182,7 @@ def connect(path: Path, options: str = "", *, seconds: float = _WRITING_SECONDS)
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, timeout=seconds, check_same_thread=False
     )
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
     # A damaged text must not raise an error here, where it would hide which row has it.
     connection.text_factory = _decode
     return connection

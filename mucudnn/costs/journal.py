@@ -6,10 +6,12 @@ The drop-in appends to it, and later drop-ins read it, so it stays when it was t
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from errno import EISDIR, ELOOP, ENXIO
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -19,7 +21,9 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measureme
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
+from mucudnn.input import MOST_BYTES
 from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
 
 WAITING_SECONDS = 2.0  # for a program that appends to the journal
 
@@ -43,23 +47,37 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
     """
     path = journal_of(cache.path)
     try:
-        if not path.exists():
-            return
-        if not path.is_file():
-            raise JournalError(f"the journal {path} cannot be read: it is no regular file")
-        with path.open("rb" if forget is None else "r+b") as file:
+        with open(path, "rb" if forget is None else "r+b", opener=_open) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise JournalError(f"the journal {path} cannot be read: it is no regular file")
             _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
             cache.query("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
             if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
                 return
-            content = file.read()
+            content = _read(file, path)
             cache.merge(rows_of(_decode(content)))
             if forget is not None:
                 _rewrite(file, content, forget)
             cache.query("DELETE FROM taken_journal")
             cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from None
+        reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
+        reason = "it is no regular file" if error.errno in (EISDIR, ENXIO) else reason
+        raise JournalError(f"the journal {path} cannot be read: {reason}") from None
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file as the drop-in does: follow no link, and wait for nobody at a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _read(file: BinaryIO, path: Path) -> bytes:
+    """Return the content. Raise JournalError for a file that the drop-in does not read either."""
+    if os.fstat(file.fileno()).st_size > MOST_BYTES:
+        raise JournalError(f"the journal {path} cannot be read: it has more than {format_size(MOST_BYTES)}")
+    return file.read()
 
 
 def _state(file: BinaryIO) -> str:

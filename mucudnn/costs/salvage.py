@@ -1,6 +1,7 @@
 """The rescue of a damaged cache: the rows that can be read move into a new file, and the old file is kept."""
 
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -49,7 +50,9 @@ def replace_damaged(path: Path) -> str | None:
                 raise UnwritableError(f"the cache {path} is locked by another process")
             if not is_damaged(path):
                 return None
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            # The name is new, so that nothing can be there, such as a link to another file.
+            os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, path.stat().st_mode & 0o777))
             try:
                 aside, kept = _replace(path, fresh)
             finally:
@@ -62,7 +65,6 @@ def replace_damaged(path: Path) -> str | None:
 
 def _replace(path: Path, fresh: Path) -> tuple[Path, int]:
     """Return the damaged file's new path, and the number of rows in the new file."""
-    fresh.unlink(missing_ok=True)
     with closing(cache_file.connect(fresh)) as new:
         cache_file.bring_up_to_date(new)
         kept = _copy_readable(path, new)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from mucudnn.errors import MucudnnError
 
-_SHT_DYNAMIC, _SHT_DYNSYM = 6, 11
-_DT_NEEDED, _DT_SONAME = 1, 14
+_SHT_DYNSYM = 11
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
 _DT_AUDIT, _DT_DEPAUDIT = 0x6FFFFEFC, 0x6FFFFEFB
-_PT_INTERP = 3
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_PAGE = 4096
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -61,28 +62,34 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     program_offset, section_offset = struct.unpack_from("<QQ", data, 32)
     program_size, programs, section_size, sections = struct.unpack_from("<HHHH", data, 54)
     interpreter = None
+    loads: list[tuple[int, int, int]] = []
+    dynamic: list[int] = []
+    end = 0
     for i in range(programs):
-        kind, _, offset = struct.unpack_from("<IIQ", data, program_offset + i * program_size)
+        at = program_offset + i * program_size
+        kind, _, offset, address, _, in_file, in_memory, _ = struct.unpack_from("<IIQQQQQQ", data, at)
         if kind == _PT_INTERP:
             interpreter = _read_string(data, offset)
+        elif kind == _PT_DYNAMIC:
+            dynamic.append(address)
+        elif kind == _PT_LOAD:
+            if (address - offset) % _PAGE or address // _PAGE * _PAGE < end:
+                raise ValueError("the segments overlap, or are not aligned to pages")
+            loads.append((address, offset, in_file))
+            end = address + in_memory
+    tags = _read_tags(data, loads, dynamic)
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * section_size) for i in range(sections)
     ]
-    tags: list[tuple[int, str]] = []
     exports: set[str] = set()
     for _, kind, _, _, offset, size, link, *_ in headers:
-        if kind not in (_SHT_DYNAMIC, _SHT_DYNSYM):
+        if kind != _SHT_DYNSYM:
             continue
         strings = headers[link][4]
-        if kind == _SHT_DYNAMIC:
-            for tag, value in struct.iter_unpack("<QQ", data[offset : offset + size]):
-                if tag in (_DT_NEEDED, _DT_SONAME, _DT_AUDIT, _DT_DEPAUDIT):
-                    tags.append((tag, _read_string(data, strings + value)))
-        else:
-            for name, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + size]):
-                is_symbol = info & 15 in (0, 1, 2, 10) and info >> 4 in (1, 2, 10)
-                if section not in (0, 0xFFF1) and is_symbol:  # neither undefined nor the name of a version
-                    exports.add(_read_string(data, strings + name))
+        for name, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + size]):
+            is_symbol = info & 15 in (0, 1, 2, 10) and info >> 4 in (1, 2, 10)
+            if section not in (0, 0xFFF1) and is_symbol:  # neither undefined nor the name of a version
+                exports.add(_read_string(data, strings + name))
     return Elf(
         machine=_MACHINES.get(machine, f"machine {machine}"),
         interpreter=interpreter,
@@ -91,6 +98,34 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
         exports=frozenset(exports),
         auditors=tuple(text for tag, text in tags if tag in (_DT_AUDIT, _DT_DEPAUDIT)),
     )
+
+
+def _read_tags(
+    data: mmap.mmap | bytes, loads: list[tuple[int, int, int]], dynamic: list[int]
+) -> list[tuple[int, str]]:
+    """Return the (tag, text) entries of the dynamic section, found as the loader finds it: by its address.
+
+    Section headers can describe another one. Raises ValueError if the loader might see other entries.
+    """
+
+    def place(address: int, length: int = 1) -> int:
+        for first, offset, size in loads:
+            if first <= address and address + length <= first + size:
+                return address - first + offset
+        raise ValueError("the file has no such address")
+
+    if not dynamic:
+        return []
+    (address,) = dynamic
+    entries: list[tuple[int, int]] = []
+    while not entries or entries[-1][0] != _DT_NULL:
+        entries.append(struct.unpack_from("<QQ", data, place(address, 16)))
+        address += 16
+    texts = (_DT_NEEDED, _DT_SONAME, _DT_AUDIT, _DT_DEPAUDIT)
+    strings = dict(entries).get(_DT_STRTAB)
+    if strings is None:
+        return []
+    return [(tag, _read_string(data, place(strings + value))) for tag, value in entries if tag in texts]
 
 
 def _read_string(data: mmap.mmap | bytes, offset: int) -> str:

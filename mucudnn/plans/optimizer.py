@@ -26,6 +26,12 @@ class Result:
     new_measurements: int
     decisions: tuple[Decision, ...]
 
+    def _repr_html_(self) -> str:
+        """Return a table of the decisions, which notebooks show."""
+        from mucudnn.plans.result import to_html  # it imports this module
+
+        return to_html(self)
+
 
 def benchmark(
     bench: Bench, kernels: Sequence[Kernel], policy: str, *, comparing: bool, limit: int | None = None

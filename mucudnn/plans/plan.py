@@ -3,12 +3,14 @@
 import hashlib
 import os
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
+from mucudnn.input import read_text
 from mucudnn.output import write_lines
+from mucudnn.plans.table import html_table
+from mucudnn.plans.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -67,24 +69,23 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return a table of the choices, which notebooks show."""
-        title = ", ".join(f"{name} {escape(value)}" for name, value in self.header.items())
+        title = ", ".join(f"{name} {value}" for name, value in self.header.items())
         rows = [
             (
                 k.pass_,
                 short_text(k.problem),
                 str(k.count),
-                f"tiles of a sample {k.tiles}" if k.tiles else str(k.chosen),
+                f"tiles of a sample {micro_batches(k.tiles, ' + ')}"
+                if k.tiles
+                else micro_batches(k.chosen, " + "),
                 f"{k.tiles.time_ms * k.problem.mini_batch if k.tiles else k.chosen.time_ms:.4g}",
                 format_size((k.tiles or k.chosen).workspace),
             )
             for k in self.kernels
         ]
-        heads = ("pass", "kernel", "count", "micro-batches", "ms", "workspace")
-        lines = [
-            "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-            for tag, cells in (("th", heads), *(("td", row) for row in rows))
-        ]
-        return f"<table><caption>{title}</caption>{''.join(lines)}</table>"
+        return html_table(
+            title, ("pass", "kernel", "count", "micro-batches", "predicted ms", "workspace"), rows
+        )
 
     def __str__(self) -> str:
         return format_plan(
@@ -141,7 +142,7 @@ def read_plan(path: AnyPath) -> Plan:
     """
     path = path_of(path)
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
         if text.startswith("\ufeff"):
             raise MucudnnError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
         return Plan.parse(text)

@@ -8,6 +8,9 @@ from typing import Any
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.table import html_table
+from mucudnn.plans.text import micro_batches, milliseconds, ratio, short_names
+from mucudnn.sizes import format_size
 
 SCHEMA = 1
 
@@ -93,6 +96,33 @@ def to_json(result: Result) -> dict[str, Any]:
             "workspace": total_workspace(result),
         },
     }
+
+
+def to_html(result: Result) -> str:
+    """Return a table of the decisions, with a row for each kernel and one for their total."""
+    names = short_names([decision.kernel.label for decision in result.decisions])
+    rows = []
+    for name, decision in zip(names, result.decisions, strict=True):
+        times = final(decision)
+        rows.append(
+            (
+                name,
+                decision.kernel.pass_,
+                str(decision.kernel.count),
+                decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
+                milliseconds(times.undivided_ms),
+                micro_batches(decision.chosen, " + "),
+                milliseconds(times.divided_ms),
+                ratio(times.speedup),
+                format_size(decision.chosen.workspace),
+            )
+        )
+    sums = total(result)
+    times_of_total = milliseconds(sums.undivided_ms), "", milliseconds(sums.divided_ms), ratio(sums.speedup)
+    rows.append(("total", "", "", "", *times_of_total, format_size(total_workspace(result))))
+    heads = ("kernel", "pass", "count", "best undivided", "ms", "micro-batches", "ms", "speedup", "workspace")
+    how = "measured whole" if any(decision.comparison for decision in result.decisions) else "predicted"
+    return html_table(f"{result.machine}; times {how}", heads, rows)
 
 
 def to_plan(result: Result) -> Plan:

@@ -31,6 +31,16 @@ def short_names(labels: Sequence[str]) -> list[str]:
     return [label.partition(":")[2] for label in labels]
 
 
+def shortened(name: str, longest: int) -> str:
+    """Return the name with its middle cut out if it is longer than `longest` characters.
+
+    Both ends tell kernels apart: the block at the beginning, the layer at the end.
+    """
+    if len(name) <= longest:
+        return name
+    return f"{name[: longest // 2]}…{name[-((longest - 1) // 2) :]}"
+
+
 def broken(name: str, width: int = 15) -> str:
     """Return the name broken into lines of at most `width` characters, after dots and underscores.
 

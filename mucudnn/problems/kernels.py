@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.errors import UsageError, shown
+from mucudnn.input import MOST_BYTES_OF_LINES, read_text
 from mucudnn.problems.descriptor import short_text
 
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -84,10 +85,11 @@ def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
 def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
     if source in bundled_networks():
         text = (resources.files("mucudnn.problems") / "networks" / f"{source}.txt").read_text("utf-8")
-        return _read_text(text, source, flags)
+        return _read_lines_of(text, source, flags)
     if _is_file(source):
         try:
-            return _read_text(Path(source).read_text("utf-8-sig"), source, flags)
+            text = read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)
+            return _read_lines_of(text, source, flags)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{source} cannot be read as a list of descriptors: {error}") from None
     if not source.isprintable():
@@ -107,7 +109,7 @@ def _is_file(source: str) -> bool:
         return False
 
 
-def _read_text(text: str, source: str, flags: Flags) -> list[tuple[Problem, str, int]]:
+def _read_lines_of(text: str, source: str, flags: Flags) -> list[tuple[Problem, str, int]]:
     read = []
     for number, line in enumerate(text.splitlines(), 1):
         descriptor = line.strip()

@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, UsageError, shown
+from mucudnn.input import MOST_BYTES_OF_LINES, read_text
 from mucudnn.output import write_lines
 from mucudnn.problems.backward import add_backward
 from mucudnn.problems.kernels import Kernel
@@ -205,7 +206,7 @@ class Network:
         """
         path = _path_of(path)
         try:
-            return cls.parse(path.read_text("utf-8"))
+            return cls.parse(read_text(path, most=MOST_BYTES_OF_LINES))
         except OSError as error:
             raise MucudnnError(f"the network {path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -7,7 +7,7 @@ import jinja2
 
 from mucudnn import __version__
 from mucudnn.plans.result import final, total
-from mucudnn.plans.text import micro_batches, milliseconds, ratio
+from mucudnn.plans.text import micro_batches, milliseconds, ratio, shortened
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
@@ -24,7 +24,9 @@ def render(report: Report, written: date) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches)
+    environment.filters.update(
+        size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches, shortened=shortened
+    )
     with style():
         return environment.get_template("page.html.j2").render(
             report=report,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mucudnn.plans.text import shortened
 from mucudnn.report.curves import CurvePoint
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report
@@ -12,6 +13,7 @@ from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration
 
 _BAR = 17  # pixels of a bar's height with the space to the next bar
+_LONGEST = 24  # characters of a name
 
 
 def kernel_scale(report: Report) -> SizeScale:
@@ -67,7 +69,9 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
 
 def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
     """Draw bars of the bytes that the choices of some kernels use; all plots of a report share the scale."""
-    names = [_shorten(k.name + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")) for k in kernels]
+    names = [
+        shortened(k.name, _LONGEST) + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "") for k in kernels
+    ]
     left = 14 + 6 * max(map(len, names))
     figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)
     held = [report.held(kernel) for kernel in kernels]
@@ -114,7 +118,3 @@ def _draw_steps(
         color=LIGHT[role], markersize=4, markerfacecolor="none" if dashed else LIGHT[role],
         label=label, clip_on=False,
     )  # fmt: skip
-
-
-def _shorten(name: str, longest: int = 26) -> str:
-    return name if len(name) <= longest else name[: longest - 1] + "…"

@@ -17,6 +17,7 @@ from mucudnn.torch.functional import conv1d, conv2d, conv3d
 from mucudnn.torch.memory import plan_memory
 from mucudnn.torch.modules import convert, restore
 from mucudnn.torch.planning import plan
+from mucudnn.torch.summaries import summary
 from mucudnn.torch.trace import trace
 
-__all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "plan_memory", "restore", "trace"]
+__all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "plan_memory", "restore", "summary", "trace"]

@@ -1,6 +1,8 @@
 """`convert` and `restore`: make the convolutions of a model run divided, in place, and undo it."""
 
-from typing import Any, TypeVar
+import logging
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,8 @@ from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.options import handle_of
 
 Model = TypeVar("Model")
+_logger = logging.getLogger("mucudnn")
+_told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # sentences of the log, by layer
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -47,11 +51,16 @@ class _Divided:
     # None if the module was parametrized after `convert` and then restored: parametrization made a subclass
     # of this class, which `restore` cannot replace. The module then runs PyTorch's own convolution.
     _mucudnn: ConversionSettings | None = None
+    _mucudnn_name: str | None = None  # the layer's name in its model, for the log
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         chosen = self._mucudnn
         if chosen is not None and can_divide(input, weight):
-            return functional.run(operands_of(self, input, weight, bias, chosen))
+            given = operands_of(self, input, weight, bias, chosen)
+            y = functional.run(given)
+            if not torch.compiler.is_compiling() and _logger.isEnabledFor(logging.INFO):
+                _tell(self, given)
+            return y
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
         return result
 
@@ -121,9 +130,11 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     chosen = ConversionSettings(
         functional.spelled(workspace), None if plan is None else str(known_plan(plan))
     )
+    names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     for module in convolutions(model):
         module.__class__ = _DIVIDED.get(type(module), type(module))
         module._mucudnn = chosen
+        module._mucudnn_name = names[module] or type(module).__name__
     return model
 
 
@@ -134,6 +145,7 @@ def restore(model: Model) -> Model:
         if isinstance(module, _Divided):
             module.__class__ = _STOCK.get(type(module), type(module))
             module.__dict__.pop("_mucudnn", None)
+            module.__dict__.pop("_mucudnn_name", None)
     return model
 
 
@@ -143,6 +155,28 @@ def convolutions(model: Any) -> list[Any]:
     if not found:
         raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")
     return found
+
+
+def converted(model: Any) -> dict[Any, str]:
+    """Return the converted modules with their names. Raises UsageError if there is none."""
+    named = {module: name for name, module in model.named_modules()}
+    found = {m: name or type(m).__name__ for m, name in named.items() if getattr(m, "_mucudnn", None)}
+    if not found:
+        raise UsageError("the model has no converted convolution: call mucudnn.torch.convert(model) first")
+    return found
+
+
+def _tell(module: Any, given: functional.Operands) -> None:
+    """Log the choice for a layer, once for each kernel of it."""
+    from mucudnn.torch.summaries import choice_of_forward  # it imports this module
+
+    if torch.jit.is_tracing() or not ops.is_plain(given.x):
+        return
+    choice = choice_of_forward(module._mucudnn_name, given)
+    told = _told.setdefault(module, set())
+    if choice not in told:
+        told.add(choice)
+        _logger.info("%s", choice)
 
 
 def can_divide(input: Tensor, weight: Tensor) -> bool:

@@ -99,19 +99,11 @@ def _kernels(model: Any, example_input: Any) -> tuple[ArrayDevice, list[Kernel]]
         found.update(Kernel(problem, pass_) for pass_ in PASSES if needed[pass_])
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with (
-            torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}),
-            _uncompiled(),
-        ):
-            model(*(example_input if isinstance(example_input, tuple) else (example_input,)))
+        run_once(model, example_input)
     finally:
         for hook in hooks:
             hook.remove()
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
     if not found:
         raise UsageError(
             "no convolution of the model ran on the example input that could be divided: "
@@ -122,6 +114,21 @@ def _kernels(model: Any, example_input: Any) -> tuple[ArrayDevice, list[Kernel]]
     ((name, call),) = devices.items()
     kernels = [replace(kernel, count=count) for kernel, count in found.items()]
     return device_named(name, call.threads), kernels
+
+
+def run_once(model: Any, example_input: Any) -> None:
+    """Run the model, uncompiled. Its buffers and the random number generators keep their state."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with (
+            torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}),
+            _uncompiled(),
+        ):
+            model(*(example_input if isinstance(example_input, tuple) else (example_input,)))
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def _uncompiled() -> Any:

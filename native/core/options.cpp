@@ -23,7 +23,12 @@ void store_name(const Value& value, Options& options) {
   option = static_cast<std::remove_reference_t<decltype(option)>>(value.number);
 }
 
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
+// Cuts the middle out of a text that nobody can have typed.
+std::string quoted(const std::string& text) {
+  constexpr std::size_t kLongest = 100, kEnd = 20;
+  if (text.size() <= kLongest) return "'" + text + "'";
+  return "'" + text.substr(0, kEnd) + "..." + text.substr(text.size() - kEnd) + "'";
+}
 
 std::string_view trimmed(std::string_view text) {
   const char* const blanks = " \t\n\r\f\v";

@@ -188,7 +188,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
     auto known =
         decider_of(seen.device).decide(handle, seen.kernel, seen.api, may_measure, seen.refused, own);
     if (is_logged(LogLevel::info))
-      log_once(LogLevel::info, known == nullptr ? reason_for_unknown() : known->text());
+      log_once(LogLevel::info,
+               known == nullptr ? std::string("passes through: ") + reason_for_unknown() : known->text());
     if (known != nullptr && known->all_exceed(limit().value_or(kNoLimit)))
       warn_once(seen, "nothing fits the workspace limit, the program's own calls are made");
     return known;

@@ -122,6 +122,18 @@ def test_a_journal_that_another_process_keeps_locked_stops_no_command(
         assert line == f"mucudnn: the journal {journal_path} cannot be read: another process keeps it locked"
 
 
+@pytest.mark.parametrize("arguments", [("info",), ("prune", "--device", "a device")], ids=["read", "pruned"])
+def test_a_journal_that_is_a_link_is_not_followed(
+    arguments: tuple[str, ...], engine: Engine, cache_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    target, text = tmp_path / "target", document(engine, device="a device")
+    target.write_text(text)
+    journal.journal_of(cache_path).symlink_to(target)
+    main(["cache", *arguments])
+    assert "it is a symbolic link, which is not followed" in capsys.readouterr().err
+    assert target.read_text() == text
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 def test_a_journal_that_is_no_file_stops_no_command(
     make: Callable[[Path], None], cache_path: Path, capsys: Capture

@@ -8,6 +8,7 @@ import pytest
 from mucudnn.cli import main
 from mucudnn.costs.file import VERSION
 from mucudnn.plans.plan import read_plan
+from mucudnn.plans.text import milliseconds
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -56,6 +57,24 @@ def test_optimize_measures_decides_runs_and_writes_a_plan(
     shown = capsys.readouterr().out
     assert "mb8_ic8ih14_oc8_kh3_ph1" in shown
     assert "workspace_limit: 65536" in shown
+
+
+def test_each_time_says_whether_it_is_measured_or_predicted(
+    network: str, tmp_path: Path, capsys: Capture
+) -> None:
+    plan = tmp_path / "small.plan"
+    run("optimize", network, "--batch", "8")
+    assert "Times are of whole runs. A plan keeps the predicted ones" in capsys.readouterr().out
+    run("optimize", network, "--batch", "8", "--no-run", "--output", str(plan))
+    predicted = capsys.readouterr().out
+    assert "Times are predicted" in predicted
+    run("plan", "show", str(plan))
+    shown = capsys.readouterr().out
+    assert "predicted ms" in shown
+    for kernel in read_plan(plan).kernels:
+        time = milliseconds(kernel.chosen.time_ms)
+        assert f" {time} " in predicted
+        assert f" {time} " in shown
 
 
 def test_the_next_command_repeats_the_flags(network: str, capsys: Capture) -> None:

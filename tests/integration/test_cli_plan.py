@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from programs import compile_c
+from programs import library_that_leaves_a_trace
 
 from mucudnn._native import host_library
 from mucudnn.cli import main
@@ -43,17 +43,6 @@ def test_a_plan_of_another_machine_does_not_hold(plan_path: Path, capsys: Captur
     assert main(["plan", "verify", str(plan_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "the plan's device is 'an abacus', this one is '" in line
-
-
-def library_that_leaves_a_trace(folder: Path) -> tuple[Path, Path]:
-    """Compile a library whose constructor writes a file. Return the paths of both."""
-    source, library, trace = folder / "evil.c", folder / "evil.so", folder / "trace"
-    source.write_text(
-        "#include <stdio.h>\n"
-        f'__attribute__((constructor)) static void start(void) {{ fclose(fopen("{trace}", "w")); }}\n'
-    )
-    compile_c("-shared", "-fPIC", source, "-o", library)
-    return library, trace
 
 
 def test_a_plan_cannot_name_a_library_to_open(plan_path: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -65,11 +65,11 @@ def test_nothing_is_decided_from_what_was_planned(on_nvidia: Mucudnn, tmp_path: 
     replayed = on_nvidia("optimize", KERNEL, "--dtype", "f32", "--replay", str(tmp_path / "cache.sqlite"))
     assert (replayed.returncode, replayed.stdout) == (1, "")
     assert replayed.stderr.strip().endswith("cache.sqlite has no measurements")
-    info = on_nvidia("cache", "info").stdout
-    (numbers,) = [line.split()[-5:] for line in info.splitlines() if line.startswith("NVIDIA H200")]
-    threads, enumerations, measurements, failures, comparisons = map(int, numbers)
-    assert (threads, enumerations, measurements, comparisons) == (1, 5, 0, 0)
-    assert failures > 0  # the engines on tensor cores, which fp32 does not allow
+    (machine,) = json.loads(on_nvidia("cache", "info", "--json").stdout)["machines"]
+    assert machine["device"].startswith("NVIDIA H200")
+    numbers = [machine[key] for key in ("threads", "enumerations", "measurements", "comparisons")]
+    assert numbers == [1, 5, 0, 0]
+    assert machine["failures"] > 0  # the engines on tensor cores, which fp32 does not allow
 
 
 def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tmp_path: Path) -> None:

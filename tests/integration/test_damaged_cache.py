@@ -106,6 +106,17 @@ def test_a_damaged_cache_that_cannot_be_set_aside_is_used_in_memory(
     }  # fmt: skip
 
 
+def test_the_new_cache_is_not_written_through_a_link_and_is_as_private_as_the_old_one(
+    damaged: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    target = tmp_path / "target"
+    damaged.with_name(f".{damaged.name}.{os.getpid()}").symlink_to(target)
+    damaged.chmod(0o600)
+    assert main(["optimize", GOOD, "--no-run"]) == 0
+    assert not target.exists()
+    assert damaged.stat().st_mode & 0o777 == 0o600
+
+
 def test_rows_of_a_page_that_cannot_be_read_are_lost_and_no_others(healthy: Path, cache_path: Path) -> None:
     content = bytearray(healthy.read_bytes())
     pages = [n for n in range(1, len(content) // PAGE) if content[n * PAGE] == 13]  # leaves of tables

@@ -80,6 +80,20 @@ def test_a_browser_shows_the_page_without_errors_requests_or_sideways_scrolling(
     assert light_text is dark
 
 
+@pytest.mark.parametrize("width", [390, 320])
+def test_a_phone_shows_every_cell_of_the_tables_with_its_name(
+    page: Path, browser: Browser, width: int
+) -> None:
+    browser.open(page, width=width)
+    cells = "[...document.querySelectorAll('tbody th, tbody td')]"
+    assert browser.evaluate(f"{cells}.every(cell => cell.getClientRects().length)")
+    assert browser.evaluate(f"Math.max(...{cells}.map(cell => cell.getBoundingClientRect().right))") <= width
+    clipped = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)"
+    assert browser.evaluate(f"{clipped}.length") == 0
+    figures = "[...document.querySelectorAll('tbody td.number')]"
+    assert browser.evaluate(f"{figures}.every(cell => getComputedStyle(cell, '::before').content.length > 4)")
+
+
 @pytest.mark.parametrize("width", [1280, 375])
 def test_every_plot_is_drawn_and_named(page: Path, browser: Browser, width: int) -> None:
     browser.open(page, width=width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ CALL = (
     "#include <stddef.h>\nsize_t cudnnGetVersion(void);\nint main(void) { return (int)cudnnGetVersion(); }\n"
 )
 OPEN = '#include <dlfcn.h>\nint main(void) { return dlopen("NAME", RTLD_NOW) == 0; }\n'
+DT_AUDIT = 0x6FFFFEFC
 NOTHING = "int main(void) { return 0; }\n"
 
 
@@ -97,21 +99,50 @@ def test_a_loader_that_the_program_brings_along_is_not_run(tmp_path: Path) -> No
     assert f"asks for the loader {loader}, which is not the system's: it was not run" in finding.text
 
 
-def test_an_auditor_that_the_program_brings_along_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
-    auditor, trace, source = tmp_path / "auditor.so", tmp_path / "trace", tmp_path / "auditor.c"
+def auditor(folder: Path, trace: Path) -> Path:
+    """Make a library that writes the file `trace` when a loader runs it."""
+    library, source = folder / "auditor.so", folder / "auditor.c"
     source.write_text(
         "#include <fcntl.h>\n#include <unistd.h>\n"
         f'unsigned la_version(unsigned v) {{ close(open("{trace}", O_CREAT | O_WRONLY, 0644)); return v; }}\n'
     )
-    compile_c("-shared", "-fPIC", source, "-o", auditor)
-    path = program(tmp_path, CALL, SHIM, f"-Wl,--audit={auditor}")
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    return library
+
+
+def test_an_auditor_that_the_program_brings_along_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    trace = tmp_path / "trace"
+    library = auditor(tmp_path, trace)
+    path = program(tmp_path, CALL, SHIM, f"-Wl,--audit={library}")
     finding = examine(path)
     assert not trace.exists()
     assert finding.works is None
-    assert f"brings the auditor {auditor} along, which the loader would run" in finding.text
+    assert f"brings the auditor {library} along, which the loader would run" in finding.text
+
+
+def test_an_auditor_that_only_the_loader_would_find_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    trace = tmp_path / "trace"
+    path = program(tmp_path, CALL, SHIM, f"-Wl,--audit={auditor(tmp_path, trace)}")
+    content = bytearray(path.read_bytes())
+    # The section headers, which no loader reads, lead to a copy of the dynamic section without the auditor.
+    (sections,) = struct.unpack_from("<Q", content, 40)
+    size, count = struct.unpack_from("<HH", content, 58)
+    headers = [sections + i * size for i in range(count)]
+    (dynamic,) = [at for at in headers if struct.unpack_from("<I", content, at + 4)[0] == 6]
+    offset, length = struct.unpack_from("<QQ", content, dynamic + 24)
+    entries = struct.iter_unpack("<QQ", content[offset : offset + length])
+    harmless = b"".join(struct.pack("<QQ", 21 if tag == DT_AUDIT else tag, value) for tag, value in entries)
+    struct.pack_into("<QQ", content, dynamic + 24, len(content), len(harmless))
+    path.write_bytes(content + harmless)
+    finding = examine(path)
+    assert not trace.exists()
+    assert finding.works is None
 
 
 @pytest.mark.parametrize(

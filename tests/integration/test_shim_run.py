@@ -127,8 +127,13 @@ def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(
         f"LD_LIBRARY_PATH={SHIM.parent}:/nowhere",
         "MUCUDNN_MODE=online",
     }
-    own = ("LC_CTYPE=", "MUCUDNN_RUN=")
-    assert {line for line in under if not line.startswith(own)} == plain | added
+    assert {line for line in under if not line.startswith("MUCUDNN_RUN=")} == plain | added
+
+
+@pytest.mark.parametrize("given", ["", "C.UTF-8"])
+def test_the_locale_that_python_sets_for_itself_stays_with_python(given: str) -> None:
+    result = run_under_mucudnn("sh", "-c", "echo ${LC_CTYPE-unset}", LC_ALL="", LANG="C", LC_CTYPE=given)
+    assert result.stdout == f"{given}\n"
 
 
 def test_children_are_run_the_same_way_once() -> None:
@@ -146,9 +151,9 @@ def test_what_was_preloaded_before_stays_in_front(tmp_path: Path) -> None:
 
 
 def test_a_program_inherits_no_signal_that_python_ignores() -> None:
-    broken_pipe = 1 << (signal.SIGPIPE - 1)
     status = run_under_mucudnn("grep", "SigIgn", "/proc/self/status").stdout
-    assert int(status.split()[1], 16) & broken_pipe == 0
+    ignored = int(status.split()[1], 16)
+    assert [one for one in (signal.SIGPIPE, signal.SIGXFSZ) if ignored & 1 << (one - 1)] == []
 
 
 def test_a_script_is_run_by_its_interpreter_under_the_shim(answer: str, tmp_path: Path) -> None:
@@ -157,6 +162,23 @@ def test_a_script_is_run_by_its_interpreter_under_the_shim(answer: str, tmp_path
     script.chmod(0o755)
     result = run_under_mucudnn(script, MUCUDNN_LIBRARY="host")
     assert (result.returncode, result.stdout, result.stderr) == (0, answer, "")
+
+
+def test_a_script_without_a_first_line_for_an_interpreter_is_run_by_the_shell(tmp_path: Path) -> None:
+    script = tmp_path / "a script"
+    script.write_text('echo "$1" "$LD_PRELOAD"; exit 3\n')
+    script.chmod(0o755)
+    result = run_under_mucudnn(script, "a  b")
+    assert (result.returncode, result.stdout, result.stderr) == (3, f"a  b {SHIM}\n", "")
+
+
+def test_a_binary_file_of_another_kind_is_not_given_to_the_shell(tmp_path: Path) -> None:
+    file = tmp_path / "binary"
+    file.write_bytes(b"echo ran\0")
+    file.chmod(0o755)
+    result = run_under_mucudnn(file)
+    assert (result.returncode, result.stdout) == (126, "")
+    assert result.stderr == f"mucudnn: {file}: Exec format error\n"
 
 
 @pytest.mark.parametrize(

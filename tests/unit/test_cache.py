@@ -309,6 +309,14 @@ def test_a_damaged_cache_that_is_only_read_is_one_error(path: Path) -> None:
         Cache.read_only(path)
 
 
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    path, target = tmp_path / "cache.sqlite", tmp_path / "target"
+    (tmp_path / "cache.sqlite.lock").symlink_to(target)
+    with pytest.raises(UnwritableError, match="cannot be written: Too many levels of symbolic links"):
+        Cache.open(path)
+    assert not target.exists()
+
+
 def test_an_empty_file_becomes_a_cache(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     path.touch()

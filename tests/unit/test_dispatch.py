@@ -73,7 +73,9 @@ def test_another_process_takes_it_from_the_cache(
     monkeypatch.setattr(dispatch, "_prepared", {})
     assert prepared(CALL).configuration == first.configuration
     assert "Measuring" not in caplog.text
-    assert re.search(r"forward of f32:\S+: \d+\*\d+ \w+.*, \S+ \w+ of workspace\n$", caplog.text)
+    assert re.search(
+        r"forward of mb\S+ runs in \d+×\d+ \w+.*, (with \S+ \w+ of|without) workspace\n$", caplog.text
+    )
 
 
 def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:

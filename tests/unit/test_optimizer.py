@@ -8,6 +8,7 @@ from fake_engine import ALLOC_FAILED, FakeAlgorithm, FakeEngine, FakeMemory
 
 from mucudnn._native import Engine, EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Machine
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, machine_of
@@ -127,6 +128,16 @@ def test_the_json_is_of_the_schema(path: Path) -> None:
         "undivided_ms": 64.0, "divided_ms": 40.0, "speedup": 1.6, "workspace": 2 * MiB,
     }  # fmt: skip
     json.dumps(result, allow_nan=False)
+
+
+def test_a_notebook_shows_a_result_as_a_table(path: Path) -> None:
+    with_names = run(path, FakeEngine())
+    text = with_names._repr_html_()
+    assert text.count("<tr>") == 1 + len(with_names.decisions) + 1
+    assert "times measured whole" in text
+    assert "times predicted" in run(path, FakeEngine(), run=False)._repr_html_()
+    odd = replace(with_names, machine=Machine("host", "<b>", "a library", 1))
+    assert "&lt;b&gt;" in odd._repr_html_()
 
 
 def test_errors_are_relative_to_fp64(path: Path) -> None:

@@ -37,6 +37,32 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert path.read_text() == "one\n"
 
 
+def test_a_link_in_the_place_of_the_new_file_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, path = tmp_path / "target", tmp_path / "file"
+    target.write_text("precious")
+    # In a shared folder anyone can guess a name and put a link there.
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+    (tmp_path / ".file.guessed").symlink_to(target)
+    with pytest.raises(MucudnnError, match=r"file cannot be written: File exists"):
+        write_lines(path, ["new"])
+    assert target.read_text() == "precious"
+    assert (tmp_path / ".file.guessed").is_symlink()
+
+
+def test_the_name_of_the_new_file_cannot_be_guessed(tmp_path: Path) -> None:
+    seen = []
+
+    def lines() -> Iterator[str]:
+        seen.extend(path.name for path in tmp_path.iterdir())
+        yield "new"
+
+    write_lines(tmp_path / "file", lines())
+    write_lines(tmp_path / "other", lines())
+    assert len(set(seen)) == 3
+
+
 def test_a_device_stays_a_device() -> None:
     write_lines(Path("/dev/null"), ["one\n"])
     assert Path("/dev/null").is_char_device()

@@ -151,5 +151,5 @@ def test_a_notebook_shows_a_plan_as_a_table() -> None:
     text = odd._repr_html_()
     assert "device &lt;b&gt;a &amp; b" in text
     assert text.count("<tr>") == 1 + len(plan.kernels)
-    assert "<td>tiles of a sample 1*2 HUNGRY + 1*1 LEAN</td><td>3</td><td>1 MiB</td>" in text
-    assert "<td>4*2 HUNGRY</td><td>10</td><td>2 MiB</td>" in text
+    assert "<td>tiles of a sample 1×2 HUNGRY + 1×1 LEAN</td><td>3</td><td>1 MiB</td>" in text
+    assert "<td>4×2 HUNGRY</td><td>10</td><td>2 MiB</td>" in text

@@ -1,4 +1,6 @@
 import re
+import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
@@ -64,6 +66,18 @@ def test_the_page_says_what_was_measured_and_when() -> None:
     assert "Written on 4 March 2026 by mucudnn " in text
     assert "All together may use 8 MiB" in render(report(limits=Limits(total=8 * MiB)), TODAY)
     assert "Their workspace is not limited" in render(report(limits=Limits()), TODAY)
+
+
+def test_long_names_are_cut_in_the_middle_and_whole_in_their_title(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long = "net:features.denseblock4.denselayer16.attention.project.conv1"
+    kernels = [replace(KERNELS[0], name=long), *KERNELS[1:]]
+    monkeypatch.setattr(sys.modules[__name__], "KERNELS", kernels)
+    page = render(report(), TODAY)
+    name = long.removeprefix("net:")
+    assert f'title="{name}">features.densebloc…ion.project.conv1</span>' in page
+    assert "features.den…oject.conv1" in page  # in the plot of workspaces
 
 
 def test_the_page_holds_predictions_and_what_was_measured_of_them() -> None:

@@ -66,11 +66,11 @@ std::string KnownKernel::text() const {
   for (const PreparedChoice& choice : choices) {
     char time[32];
     std::snprintf(time, sizeof time, "%.4g", choice.time_ms);
-    text += (text.empty() ? "" : " or ") + describe(choice.configuration) + " in " + time + " ms with " +
-            std::to_string(choice.workspace) + " bytes";
+    text += (text.empty() ? "" : ", or ") + describe(choice.configuration) + " in " + time + " ms with " +
+            std::to_string(choice.workspace) + " bytes of workspace";
   }
   if (text.empty()) return "nothing can run it";
-  return (is_planned() ? "as planned: " : "the fastest that fits: ") + text;
+  return (is_planned() ? "as planned: " : "each execution takes the fastest that fits: ") + text;
 }
 
 }  // namespace mucudnn::shim

@@ -1,0 +1,61 @@
+"""`mucudnn completion`: print a script with which a shell completes the commands and flags."""
+
+import argparse
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from mucudnn.errors import MissingExtraError
+from mucudnn.problems.kernels import bundled_networks
+
+HELP = "print a script with which a shell completes commands, flags and networks"
+DESCRIPTION = "Prints the script on the standard output. It knows the commands of this version."
+EXAMPLES = (
+    "mucudnn completion bash > ~/.local/share/bash-completion/completions/mucudnn",
+    "mucudnn completion zsh > ~/.zfunc/_mucudnn",
+)
+
+_FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW")
+_NETWORKS = "NETWORK|FILE|DESCRIPTOR"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), metavar="bash|zsh|tcsh", help="the shell")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the script. Raises MissingExtraError."""
+    if find_spec("shtab") is None:
+        raise MissingExtraError("shtab is not installed: pip install 'mucudnn[completion]'")
+    import shtab
+
+    from mucudnn.cli import make_parser
+
+    parser = make_parser()
+    for action in _actions(parser):
+        if action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
+        elif action.metavar == "DIR":
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.metavar == _NETWORKS:
+            action.complete = {"bash": "_mucudnn_networks", **_others(shtab.FILE)}  # type: ignore[attr-defined]
+    print(shtab.complete(parser, arguments.shell, preamble={"bash": _bash_networks()}))
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of all its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
+
+
+def _others(complete: dict[str, str]) -> dict[str, str]:
+    return {shell: name for shell, name in complete.items() if shell != "bash"}
+
+
+def _bash_networks() -> str:
+    """Return a function for bash that completes the networks and files."""
+    names = " ".join(bundled_networks())
+    return f'_mucudnn_networks() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'

@@ -1,0 +1,105 @@
+"""The JSON objects of configurations, plans, checks and differences, as docs/reference/json.md has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.verify import KernelCheck
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, Tiling
+
+SCHEMA = 1
+
+
+def _configuration_json(configuration: Configuration | Tiling) -> dict[str, Any]:
+    """Return the object of a configuration, or of the tiles of one sample.
+
+    Equal parts are one object with their number, because a plan of a few bytes can have a million parts.
+    """
+    size = "steps" if isinstance(configuration, Tiling) else "micro_batch"
+    return {
+        "parts": [
+            {
+                "times": times,
+                size: part.size,
+                "algorithm": part.algorithm,
+                "time_ms": part.time_ms,
+                "workspace": part.workspace,
+            }
+            for times, part in configuration.grouped()
+        ],
+        "time_ms": configuration.time_ms,
+        "workspace": configuration.workspace,
+    }
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the object that `plan show --json` prints."""
+    return {
+        "schema": SCHEMA,
+        "header": plan.header,
+        "kernels": [
+            {
+                **_kernel_json(planned.kernel, planned.count),
+                **_choice_json(planned),
+                "desirable": [_configuration_json(option) for option in planned.desirable],
+            }
+            for planned in plan.kernels
+        ],
+    }
+
+
+def checks_json(checks: Sequence[KernelCheck], elsewhere: Sequence[str]) -> dict[str, Any]:
+    """Return the object that `plan verify --json` prints.
+
+    `elsewhere` has the differences between the plan's machine and this one. If there are any, no kernel was
+    checked.
+    """
+    return {
+        "schema": SCHEMA,
+        "holds": not elsewhere and not any(check.complaints for check in checks),
+        "machine": list(elsewhere),
+        "kernels": [
+            {
+                **_kernel_json(check.kernel.kernel, check.kernel.count),
+                "predicted_ms": check.kernel.chosen.time_ms,
+                "now_ms": check.time_ms,
+                "slower": check.slower,
+                "complaints": list(check.complaints),
+            }
+            for check in checks
+        ],
+    }
+
+
+def difference_json(
+    headers: dict[str, tuple[str | None, str | None]],
+    kernels: Sequence[tuple[PlanKernel | None, PlanKernel | None]],
+) -> dict[str, Any]:
+    """Return the object that `plan diff --json` prints, from the old and the new value of what differs."""
+    return {
+        "schema": SCHEMA,
+        "same": not headers and not kernels,
+        "header": {key: {"old": old, "new": new} for key, (old, new) in headers.items()},
+        "kernels": [_changed_json(old, new) for old, new in kernels],
+    }
+
+
+def _changed_json(old: PlanKernel | None, new: PlanKernel | None) -> dict[str, Any]:
+    either = old or new
+    assert either is not None
+    values = {"old": old, "new": new}
+    return {
+        "problem": str(either.problem),
+        "pass": either.pass_,
+        **{name: one and {"count": one.count, **_choice_json(one)} for name, one in values.items()},
+    }
+
+
+def _kernel_json(kernel: Kernel, count: int) -> dict[str, Any]:
+    return {"problem": str(kernel.problem), "pass": kernel.pass_, "count": count}
+
+
+def _choice_json(planned: PlanKernel) -> dict[str, Any]:
+    tiles = planned.tiles
+    return {"chosen": _configuration_json(planned.chosen), "tiles": tiles and _configuration_json(tiles)}

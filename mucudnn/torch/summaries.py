@@ -1,0 +1,154 @@
+"""`summary`: the choice for each convolution of a converted model, as a table."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mucudnn.arrays.dispatch import Call, decided, geometry
+from mucudnn.plans.table import html_table, text_table
+from mucudnn.plans.text import micro_batches, milliseconds, shortened
+from mucudnn.problems.descriptor import short_text
+from mucudnn.problems.kernels import PASSES
+from mucudnn.sizes import format_size
+from mucudnn.solver import Tiling
+from mucudnn.torch import ops
+from mucudnn.torch.functional import Operands
+from mucudnn.torch.modules import can_divide, converted, operands_of
+from mucudnn.torch.options import Options, plan_of
+from mucudnn.torch.planning import run_once
+
+_HEADS = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
+_FIGURES = (False, False, False, False, True, True)
+_LONGEST = 32  # characters of a layer's name in the text
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """The choice for one pass of one layer; `kernel` is its short descriptor.
+
+    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` if each
+    sample is divided into tiles, whose lengths the text has. `time_ms` is the predicted time, and
+    `workspace` the bytes that the pass uses. All three are None for a pass that PyTorch computes.
+    """
+
+    layer: str
+    pass_: str
+    kernel: str
+    micro_batches: str | None = None
+    time_ms: float | None = None
+    workspace: int | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The choices for the convolutions of a model. Its text is a table, and so is its form in notebooks."""
+
+    choices: tuple[LayerChoice, ...]
+
+    def __str__(self) -> str:
+        rows = [
+            (shortened(layer, _LONGEST), pass_, kernel, chosen.replace(" + ", "\n"), *figures)
+            for layer, pass_, kernel, chosen, *figures in self._rows()
+        ]
+        return "\n".join([text_table(_HEADS, rows, _FIGURES), "", self._total()])
+
+    def _repr_html_(self) -> str:
+        """Return the table, which notebooks show."""
+        return html_table(self._total(), _HEADS, list(self._rows()))
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for one in self.choices:
+            chosen = one.micro_batches or "PyTorch's own"
+            size = "–" if one.workspace is None else format_size(one.workspace)
+            yield one.layer, one.pass_, one.kernel, chosen, milliseconds(one.time_ms), size
+
+    def _total(self) -> str:
+        ours = [one for one in self.choices if one.micro_batches is not None]
+        time = sum(one.time_ms or 0.0 for one in ours)
+        workspace = max((one.workspace or 0 for one in ours), default=0)
+        return (
+            f"{len(ours)} of {len(self.choices)} passes by mucudnn: {milliseconds(time)} ms predicted, "
+            f"workspace at most {format_size(workspace)}"
+        )
+
+
+def summary(model: Any, example_input: Any) -> Summary:
+    """Return the choice for each convolution of a converted model: `print(mucudnn.torch.summary(model, x))`.
+
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. Its buffers and
+    the random number generators keep their state. The table has the forward pass of each call of a
+    convolution, and the backward passes whose gradients are enabled and needed. A kernel that has not run yet
+    is decided now, as its first call does it. That may take seconds, because it measures.
+
+    Times are predicted, in milliseconds: sums of the micro-batches' times. The workspace is in bytes in the
+    choices, and has a unit in the table.
+
+    Raises UsageError (a ValueError) for a model that is not converted.
+    """
+    layers = converted(model)
+    found: list[LayerChoice] = []
+
+    def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor], output: Tensor) -> None:
+        x = args[0] if args else given["input"]
+        name = layers[module]
+        if not can_divide(x, module.weight):
+            found.append(LayerChoice(name, "forward", f"an input of {tuple(x.shape)}"))
+            return
+        operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
+        found.extend(_choices(name, operands, output if operands.batched else output.unsqueeze(0)))
+
+    hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
+    try:
+        run_once(model, example_input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Summary(tuple(found))
+
+
+def _choices(name: str, given: Operands, y: Tensor) -> Iterator[LayerChoice]:
+    """Yield the choice for each pass of a call. Backward passes run once, which decides them."""
+    enabled = torch.is_grad_enabled()
+    needed = {
+        "forward": True,
+        "backward_data": enabled and given.x.requires_grad,
+        "backward_filter": enabled and given.w.requires_grad,
+    }
+    with torch.no_grad():
+        x, w, dy = given.x.detach(), given.w.detach(), torch.zeros_like(y)
+        if needed["backward_data"]:
+            ops.backward_data(dy, w, x.shape, *given.options)
+        if needed["backward_filter"]:
+            ops.backward_filter(x, dy, w.shape, *given.options)
+        for pass_ in PASSES:
+            if needed[pass_]:
+                yield _choice(name, pass_, _call(pass_, x, w, dy, given.options), given.options)
+
+
+def choice_of_forward(name: str, given: Operands) -> str:
+    """Return a sentence about the forward pass of a layer that has just run."""
+    call = _call("forward", given.x, given.w, given.x, given.options)
+    one = _choice(name, "forward", call, given.options)
+    chosen = "PyTorch's own convolution" if one.micro_batches is None else one.micro_batches
+    return f"the layer {name} is {one.kernel}: its forward pass runs in {chosen}"
+
+
+def _choice(name: str, pass_: str, call: Call, options: Options) -> LayerChoice:
+    ready = decided(call, plan_of(options.plan))
+    if ready is None:
+        return LayerChoice(name, pass_, short_text(geometry(call)[0]))
+    chosen = ready.configuration
+    tiles = isinstance(chosen, Tiling)
+    text, time = micro_batches(chosen, " + "), chosen.time_ms * (ready.problem.mini_batch if tiles else 1)
+    if tiles:
+        text = f"tiles {text}"
+    return LayerChoice(name, pass_, short_text(ready.problem), text, time, ready.workspace)
+
+
+def _call(pass_: str, x: Tensor, w: Tensor, y: Tensor, options: Options) -> Call:
+    """Return the call that the operator of a pass makes."""
+    vx, vw, vy = (ops.view_of(tensor, "tensor", options) for tensor in (x, w, y))
+    return ops.call_of(pass_, vx, vx.shape, vw.shape, None if pass_ == "forward" else vy.shape, options)

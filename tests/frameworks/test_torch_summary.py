@@ -1,0 +1,123 @@
+"""A summary shows the choice for each convolution of a converted model, and the log tells it once."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+
+import pytest
+from needs_torch import mt, torch
+from small_network import Network, X
+
+from mucudnn.arrays import dispatch
+from mucudnn.errors import UsageError
+from mucudnn.plans.text import micro_batches
+from mucudnn.torch.summaries import LayerChoice, Summary
+
+nn = torch.nn
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return mt.convert(Network(), workspace="1MiB")
+
+
+def test_each_pass_of_each_layer_is_a_row(model: nn.Module) -> None:
+    choices = mt.summary(model, X).choices
+    layers = ("features.0", "features.3", "features.4", "signal", "volume")
+    assert [(one.layer, one.pass_) for one in choices if one.pass_ == "forward"] == [
+        (layer, "forward") for layer in layers
+    ]
+    # The input of the first layer needs no gradient.
+    assert {one.pass_ for one in choices if one.layer == "features.0"} == {"forward", "backward_filter"}
+    assert len(choices) == 3 * len(layers) - 1
+    assert all(one.workspace is not None and one.workspace <= 2**20 for one in choices)
+    with torch.no_grad():
+        assert {one.pass_ for one in mt.summary(model, X).choices} == {"forward"}
+
+
+def test_the_rows_are_what_later_calls_run(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = mt.summary(model, X).choices
+    known = {(str(p.configuration), p.workspace) for p in dispatch._prepared.values()}
+    assert len(known) <= len(choices)
+    monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
+    model(X).backward()
+    assert mt.summary(model, X).choices == choices
+
+
+def test_the_choices_of_a_plan_are_shown(model: nn.Module) -> None:
+    plan = mt.plan(model, X, workspace="64KiB")
+    planned = {(k.pass_, micro_batches(k.tiles or k.chosen, " + ")) for k in plan.kernels}
+    choices = mt.summary(mt.convert(model, plan=plan), X).choices
+    assert {(one.pass_, (one.micro_batches or "").removeprefix("tiles ")) for one in choices} == planned
+
+
+def test_a_layer_that_pytorch_computes_says_so() -> None:
+    model = mt.convert(nn.Sequential(nn.Conv2d(2, 2, 1)))
+    found = mt.summary(model, torch.zeros(0, 2, 4, 4))
+    assert [one.micro_batches for one in found.choices] == [None]
+    assert "PyTorch's own" in str(found)
+
+
+def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
+    found = Summary(
+        (
+            LayerChoice(
+                "features.denseblock1.denselayer16.conv2", "forward", "mb4_ic8", "2×1 A + 1×2 B", 1.5, 2048
+            ),
+            LayerChoice("<last>", "backward_data", "mb4_ic8"),
+        )
+    )
+    assert str(found).splitlines() == [
+        "layer                             pass           kernel   micro-batches  predicted ms  workspace",
+        "─" * 96,
+        "features.densebl…selayer16.conv2  forward        mb4_ic8  2×1 A                  1.50      2 KiB",
+        "                                                          1×2 B",
+        "<last>                            backward_data  mb4_ic8  PyTorch's own             –          –",
+        "",
+        "1 of 2 passes by mucudnn: 1.50 ms predicted, workspace at most 2 KiB",
+    ]
+    assert found._repr_html_().count("<tr>") == 3
+    assert "<td>&lt;last&gt;</td>" in found._repr_html_()
+
+
+def test_nothing_of_the_model_changes(model: nn.Module) -> None:
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.random.get_rng_state()
+    mt.summary(model, X)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_model_that_is_not_converted_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"call mucudnn.torch.convert\(model\) first"):
+        mt.summary(Network(), X)
+
+
+def test_the_log_tells_the_choice_for_each_layer_once(
+    model: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="mucudnn")
+    for _ in range(2):
+        model(X).backward()
+    told = [line for line in caplog.messages if line.startswith("the layer ")]
+    assert [line.split()[2] for line in told] == [
+        "features.0",
+        "features.3",
+        "features.4",
+        "signal",
+        "volume",
+    ]
+    assert all(" is " in line and ": its forward pass runs in " in line for line in told)
+
+
+def test_the_names_of_layers_are_pickled_and_restored_models_have_none(model: nn.Module) -> None:
+    again = pickle.loads(pickle.dumps(model))
+    assert again.signal._mucudnn_name == "signal"
+    assert not [name for name in vars(mt.restore(again).signal) if "mucudnn" in name]

@@ -1,0 +1,84 @@
+"""The page of all commands, their help texts and the completion of shells come from the parsers."""
+
+import argparse
+import runpy
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mucudnn.cli import main, make_parser
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / ".ci" / "commands"
+Capture = pytest.CaptureFixture[str]
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from parsers(command)
+
+
+def examples(parser: argparse.ArgumentParser) -> list[str]:
+    head, *lines = (parser.epilog or "").split("\n\n")[0].splitlines()
+    assert head in ("example:", "examples:"), parser.prog
+    return [line.strip() for line in lines]
+
+
+@pytest.mark.skipif(not SCRIPT.exists(), reason="a source distribution comes without .ci")
+def test_the_page_of_all_commands_is_that_of_the_parsers() -> None:
+    page = runpy.run_path(str(SCRIPT))["main"]()
+    again = "write the page again: .ci/commands > docs/commands.md"
+    assert (ROOT / "docs" / "commands.md").read_text() == page, again
+
+
+def test_each_help_text_has_examples_and_each_example_is_a_command() -> None:
+    for parser in parsers(make_parser()):
+        given = examples(parser)
+        assert given, parser.prog
+        for example in given:
+            words = shlex.split(example.partition(" > ")[0])
+            assert words[: len(parser.prog.split())] == parser.prog.split()
+            make_parser().parse_args(words[1:])
+        assert all(example in parser.format_help() for example in given)
+
+
+def complete(script: Path, *words: str) -> list[str]:
+    """Return what bash offers for the last word."""
+    typed = " ".join(map(shlex.quote, words))
+    command = (
+        f"source {shlex.quote(str(script))}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; "
+        f'_shtab_mucudnn mucudnn {shlex.quote(words[-1])}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    shell = ["bash", "--norc", "-c", command]
+    return subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_bash_completes_commands_flags_and_networks(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "completion"
+    script.write_text(capsys.readouterr().out)
+    assert complete(script, "mucudnn", "opt") == ["optimize"]
+    assert complete(script, "mucudnn", "plan", "ver") == ["verify"]
+    assert complete(script, "mucudnn", "optimize", "--total") == ["--total-workspace"]
+    assert complete(script, "mucudnn", "optimize", "alexn") == ["alexnet"]
+    assert complete(script, "mucudnn", "optimize", "alexnet", "--policy", "und") == ["undivided"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_have_a_script_too(shell: str, capsys: Capture) -> None:
+    assert main(["completion", shell]) == 0
+    assert "optimize" in capsys.readouterr().out
+
+
+def test_without_shtab_the_command_says_what_to_install(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mucudnn.cli.completion.find_spec", lambda name: None)
+    assert main(["completion", "bash"]) == 4
+    assert "pip install 'mucudnn[completion]'" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""Files that users name are read up to a limit, and a pipe without a writer is not waited for."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mucudnn
+from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.journal import JournalError, journal_of, take_journal
+from mucudnn.errors import MucudnnError
+from mucudnn.input import read_text
+from mucudnn.measuring.described_device import read_properties
+from mucudnn.problems.kernels import Flags, read_kernels
+from mucudnn.problems.network import Network
+
+FLAGS = Flags(None, None, None, None)
+
+
+def test_a_file_up_to_the_limit_is_read_and_a_larger_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("1234")
+    assert read_text(file, most=4) == "1234"
+    with pytest.raises(MucudnnError, match=r"file is too large: it may have 3 B at most"):
+        read_text(file, most=3)
+
+
+def test_a_device_without_an_end_is_refused() -> None:
+    with pytest.raises(MucudnnError, match="too large"):
+        read_text(Path("/dev/zero"), most=2**20)
+
+
+def test_a_pipe_is_read_and_without_a_writer_it_is_empty(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert read_text(pipe) == ""
+    reading, writing = os.pipe()
+    os.write(writing, b"text")
+    os.close(writing)
+    assert read_text(Path(f"/dev/fd/{reading}")) == "text"
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        mucudnn.read_plan,
+        Network.read,
+        lambda path: read_kernels(str(path), FLAGS, ("forward",)),
+        lambda path: read_properties(str(path)),
+    ],
+    ids=["plan", "network", "list of convolutions", "device"],
+)
+def test_a_file_of_a_terabyte_is_one_sentence(read: Callable[[Path], object], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    os.truncate(file, 2**40)
+    with pytest.raises(MucudnnError, match=f"^{file} is too large: it may have .* MiB at most$"):
+        read(file)
+
+
+def test_an_export_of_a_terabyte_is_one_line(
+    tmp_path: Path, cache_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.touch()
+    os.truncate(file, 2**40)
+    assert main(["cache", "import", str(file)]) == 1
+    assert capsys.readouterr().err == f"mucudnn: {file} is too large: it may have 256 MiB at most\n"
+    assert not cache_path.exists()
+
+
+def test_a_journal_of_a_terabyte_is_not_read(cache_path: Path) -> None:
+    with Cache.open(cache_path) as cache:
+        journal_of(cache_path).touch()
+        os.truncate(journal_of(cache_path), 2**40)
+        with pytest.raises(JournalError, match=r"cannot be read: it has more than 256 MiB"):
+            take_journal(cache)
+
+
+def test_a_cell_of_a_hundred_megabytes_is_damage(cache_path: Path) -> None:
+    with Cache.open(cache_path) as cache, pytest.raises(MucudnnError, match="too big"):
+        cache.query("SELECT zeroblob(100000000)")
