@@ -144,6 +144,23 @@ def error_of(depth: int, change: str) -> str:
     return "no error"
 
 
+def fail_on_last_rank(depth: int) -> str:
+    """Let the last rank's stage fail in the middle of a step. Return the error of this rank."""
+    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+
+    def broken(output: Tensor, target: Tensor) -> Tensor:
+        raise ZeroDivisionError("the loss divides by zero")
+
+    stages = [stage.double() for stage in make_stages(depth)]
+    pipeline = BidirectionalPipeline(stages, mesh, broken, "1f1b", 1, timeout=3.0)
+    (x, y) = mini_batches(1, 8)[0]
+    try:
+        pipeline.step(x, y)
+    except (MucudnnError, ZeroDivisionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
 def built(depth: int) -> list[int]:
     """Return the stages that functions built on this rank, off the meta device."""
     mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))

@@ -65,6 +65,13 @@ def test_a_wrong_argument_is_an_error_on_every_rank(processes: Processes, change
         assert message in found
 
 
+def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it(processes: Processes) -> None:
+    first, last = processes.run(2, cases.fail_on_last_rank, 2)
+    assert first.startswith("MucudnnError: rank 0 of the pipeline waited for the backward of micro-batch 0")
+    assert "another rank has failed or stopped" in first
+    assert last == "ZeroDivisionError: the loss divides by zero"
+
+
 def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held(processes: Processes) -> None:
     assert processes.run(3, cases.built, 3) == [[0, 2], [1], [2, 0]]
 
