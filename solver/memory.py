@@ -24,7 +24,7 @@ from .training import Choice, TrainingStep
 
 GAP = 1e-3  # the default for the relative gap at which the solver stops
 TIME_LIMIT = 20.0  # seconds, by default
-SHARE = 0.4  # the part of the time limit for a large network, which gains little from the rest
+SHARE = 0.35  # the part of the time limit for a large network, which gains little from the rest
 CHANGES = 500  # the most changes of a decision that are simulated
 IMPROVED = 0.25  # the part of the time limit that the changes may take
 JOINED = 40  # steps; above, the program is solved for joined steps and a short window first

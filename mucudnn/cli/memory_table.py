@@ -28,6 +28,7 @@ def show_plan(plan: MemoryPlan) -> None:
         figures.add_row(name, format_size(size))
     figures.add_section()
     slower = plan.time_ms / plan.unlimited_ms - 1 if plan.unlimited_ms else 0.0
+    slower = round(slower, 6) + 0.0  # sums of equal times may differ in the last bit
     figures.add_row("training step", f"{milliseconds(plan.time_ms)} ms")
     figures.add_row("without a limit, undivided", f"{milliseconds(plan.unlimited_ms)} ms")
     figures.add_row("difference", f"{slower:+.1%}")

@@ -34,8 +34,8 @@ class MemoryPlan:
     - `network`, `batch`: the name of the network, and the mini-batch of its input.
     - `model`: the fingerprint of the model, empty for a network that was not traced. `inputs`: the data types
       and shapes of its example input.
-    - `device`: the device that the costs belong to. `costs`: "measured" or "modelled"; `sources` says so for
-      each part.
+    - `device`: the device that the costs belong to. `costs`: "measured" or "modelled", for the kernels;
+      `sources` says so for each part.
     - `floor`: the least memory with which the policy has a plan.
     - `peak`, `average`: the most bytes in memory, and their mean over time, as simulated.
     - `time_ms`, `exposed_ms`: the training step, and the part of it that waits for copies.

@@ -27,10 +27,10 @@ PALETTE = {
     "even": ("#b35a01", "#f2a154"),
     "undivided": ("#6e7681", "#9aa4af"),
     "chosen": ("#c2185b", "#ff7eb2"),
-    "gradient": ("#0a7d6c", "#4fd1b9"),
-    "workspace": ("#7a4bc2", "#b79bff"),
 }
-LIGHT = {role: light for role, (light, _) in PALETTE.items()}
+# The page of a memory plan stacks five kinds, and needs two more colours.
+MEMORY_PALETTE = PALETTE | {"gradient": ("#0a7d6c", "#4fd1b9"), "workspace": ("#7a4bc2", "#b79bff")}
+LIGHT = {role: light for role, (light, _) in MEMORY_PALETTE.items()}
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, and takes the page's font

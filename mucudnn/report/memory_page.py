@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from mucudnn import __version__
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.text import micro_batches, milliseconds
-from mucudnn.report.figure import LIGHT, PALETTE, inline_svg, style
+from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, inline_svg, style
 from mucudnn.report.memory_curve import KINDS, Curve, stack_memory
 from mucudnn.sizes import format_size
 from mucudnn.solver.timeline import Timeline
@@ -50,7 +50,7 @@ def render(plan: MemoryPlan) -> str:
         figures=figures,
         kinds=KINDS,
         roles=ROLES,
-        palette=PALETTE,
+        palette=MEMORY_PALETTE,
         version=__version__,
         peak_step=plan.steps[peak_step].name,
         tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -73,11 +74,15 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     recorder = Recorder()
+    lower = _autocast_type()
     try:
-        twin = _copy_without_memory(model)
-        inputs = tree_map(_without_memory, example_input)
-        run = _Run(recorder, twin, inputs)
-        run.run()
+        # Autocast does not know the device meta. It casts fake tensors on the CPU as it does on a GPU.
+        with nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True):
+            device = "meta" if lower is None else "cpu"
+            twin = _copy_without_memory(model, device)
+            inputs = tree_map(lambda value: _without_memory(value, device), example_input)
+            run = _Run(recorder, twin, inputs, lower)
+            run.run()
     except MucudnnError:
         raise
     except Exception as error:  # the model's own code may raise any error
@@ -89,19 +94,30 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     return _identify(network, recorder, run.calls, model, example_input, least_bytes)
 
 
-def _without_memory(value: Any) -> Any:
+def _autocast_type() -> torch.dtype | None:
+    """Return the type to which autocast casts now, on a GPU or else on the CPU; None if it is disabled."""
+    for kind in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
+    return None
+
+
+def _without_memory(value: Any, device: str) -> Any:
     if not isinstance(value, Tensor):
         return value
-    return torch.empty_like(value, device="meta").requires_grad_(value.requires_grad)
+    # A mode of fake tensors accepts no other tensors, so that empty_like would fail.
+    like = torch.empty_like(value, device="meta")
+    empty = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=device)
+    return empty.requires_grad_(value.requires_grad)
 
 
-def _copy_without_memory(model: nn.Module) -> nn.Module:
+def _copy_without_memory(model: nn.Module, device: str) -> nn.Module:
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
-        meta = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = nn.Parameter(meta, requires_grad=parameter.requires_grad)
+        empty = _without_memory(parameter.detach(), device)
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
     for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+        memo[id(buffer)] = _without_memory(buffer, device)
     twin = copy.deepcopy(model, memo)
     for parameter in twin.parameters():
         parameter.grad = None
@@ -130,7 +146,8 @@ def _dropout_arguments(
 class _Run:
     """A run of a model under the recorder, and the calls of its modules."""
 
-    def __init__(self, recorder: Recorder, model: nn.Module, inputs: Any) -> None:
+    def __init__(self, recorder: Recorder, model: nn.Module, inputs: Any, lower: torch.dtype | None) -> None:
+        self._lower = lower
         self.calls: list[ModuleCall] = []
         self.with_hooks = {name for name, one in model.named_modules() if any(map(_has_hooks, one.modules()))}
         self._recorder, self._model, self._inputs = recorder, model, inputs
@@ -151,7 +168,7 @@ class _Run:
             stack.enter_context(_watched(model, self))
             stack.enter_context(hooks)
             stack.enter_context(recorder)
-            with _LikeCuda():
+            with _LikeCuda(), torch.autocast("cpu", self._lower, enabled=self._lower is not None):
                 outputs = [one for one in tree_leaves(model(*args)) if isinstance(one, Tensor)]
             self._differentiate(outputs)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from needs_torch import mt, torch
 
-from bench.models import resnet18
+from bench.models import Block
 from examples.unet3d import UNet3d
 from mucudnn.errors import UsageError
 from mucudnn.problems.network import Network
@@ -22,6 +22,10 @@ def small() -> nn.Module:
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(8 * 16, 10),
     )  # fmt: skip
+
+
+def blocks() -> nn.Module:
+    return nn.Sequential(Block(3, 16, 2), Block(16, 16, 1), nn.AdaptiveAvgPool2d(1))
 
 
 class Residual(nn.Module):
@@ -85,7 +89,7 @@ def test_without_gradients_it_is_an_inference() -> None:
 
 def test_a_transposed_convolution_is_a_backward_kernel() -> None:
     model = nn.ConvTranspose2d(3, 5, 3, stride=2, padding=1, output_padding=1)
-    network = mt.trace(model, X.requires_grad_())
+    network = mt.trace(model, X.clone().requires_grad_())
     assert [kernel.pass_ for kernel in network.steps[0].kernels] == ["backward_data"]
     assert network.steps[0].kernels[0].problem.input == (16, 16)
     backward = network.steps[-1].kernels
@@ -120,7 +124,7 @@ def test_the_fingerprint_tells_models_apart_and_ignores_values() -> None:
 
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(small, (2, 3, 8, 8)), (Residual, (2, 3, 8, 8)), (resnet18, (2, 3, 64, 64)), (UNet3d, (1, 1, 8, 8, 8))],
+    [(small, (2, 3, 8, 8)), (Residual, (2, 3, 8, 8)), (blocks, (2, 3, 16, 16)), (UNet3d, (1, 1, 8, 8, 8))],
 )
 def test_a_real_run_saves_the_same_storages_in_the_same_order(
     make: Callable[[], nn.Module], shape: tuple[int, ...]
@@ -163,6 +167,25 @@ def test_modules_that_compute_a_tensor_again_begin_at_a_saved_tensor() -> None:
     assert (saved["2"].modules, saved["2"].source) == (("1", "2"), "0")
     assert (saved["0"].modules, saved["0"].source_input) == (("0",), 0)
     assert saved["5" if "5" in saved else "3"].order > saved["2"].order
+
+
+def test_under_autocast_activations_are_half_as_large() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    with torch.autocast("cpu", torch.bfloat16):
+        trace = trace_model(model, X, 256)
+        x = torch.randn(X.shape)
+        saved: list[torch.Tensor] = []
+        own = {id(one) for one in (*model.parameters(), *model.buffers())}
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+            model(x)
+    network = trace.network
+    assert network.steps[-1].reads
+    convolution = next(step for step in network.steps if step.kernels)
+    assert convolution.kernels[0].problem.data_type == "bf16"
+    assert {network.tensor(one.name).data_type for one in trace.saved} == {"bf16"}
+    real = [one for one in saved if id(one) not in own and one.untyped_storage().nbytes() >= 256]
+    sizes = dict.fromkeys((one.untyped_storage().data_ptr(), one.untyped_storage().nbytes()) for one in real)
+    assert [size for _, size in sizes] == [network.tensor(one.name).bytes for one in trace.saved]
 
 
 def test_a_module_with_hooks_is_not_computed_again() -> None:

@@ -90,6 +90,8 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
     TRAINING.write(path)
     assert main(["memory", str(path), "--memory", "1GiB", "--device", "measured"]) == 0
     assert "(kernels measured, steps modelled, link modelled)" in capsys.readouterr().out
+    assert main(["memory", str(path), "--memory", "1GiB", "--device", "measured", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["costs"] == "measured"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.memory import paper_network
@@ -30,6 +30,7 @@ PROBLEM = Problem(mini_batch=8, in_channels=64, out_channels=64, input=(56, 56),
 
 
 class TestWork:
+    @settings(max_examples=30)
     @example(bundled_network("resnet18", 2), 0)
     @example(bundled_network("googlenet", 2), 2**16)
     @given(trainable(), st.sampled_from([0, 64, 2**30]))

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mucudnn.solver import memory as planner
@@ -23,6 +23,7 @@ from tests.unit.vgg16_on_titan_x import vgg16
 GIB = 2**30
 
 
+@settings(max_examples=30)
 @given(chains(5), st.randoms())
 def test_no_choice_needs_less_memory_than_before(work: TrainingStep, random: Random) -> None:
     joined, begins = coarsen(work)
@@ -33,6 +34,7 @@ def test_no_choice_needs_less_memory_than_before(work: TrainingStep, random: Ran
         assert size <= coarse[bisect_right(begins, step) - 1]
 
 
+@settings(max_examples=30)
 @given(chains(5))
 def test_the_time_is_the_same_and_kernels_stay_apart(work: TrainingStep) -> None:
     joined, begins = coarsen(work)
@@ -50,6 +52,7 @@ def test_a_large_network_has_half_as_many_steps() -> None:
     assert len(joined.steps) <= 0.6 * len(work.steps)
 
 
+@settings(max_examples=30)
 @given(work=chains(4), spare=st.integers(0, 15))
 def test_a_large_network_fits_its_memory(work: TrainingStep, spare: int) -> None:
     memory = find_floor(work)[0] + spare
@@ -66,9 +69,11 @@ def test_joined_steps_lose_little_on_vgg16() -> None:
         patch.setattr(planner, "LARGE", 0)
         patch.setattr(planner, "JOINED", 0)
         joined = decide_memory(work, 12 * GIB)
-    assert joined.timeline.time_ms <= 1.03 * decide_memory(work, 12 * GIB).timeline.time_ms
+    fastest = sum(run.time_ms for run in work.runs(work.fastest))
+    assert joined.timeline.time_ms <= 1.03 * fastest
 
 
+@settings(max_examples=30)
 @given(work=chains(4), spare=st.integers(0, 15), offload=st.booleans(), recompute=st.booleans())
 def test_the_cheapest_choice_is_valid_and_fits(
     work: TrainingStep, spare: int, offload: bool, recompute: bool
