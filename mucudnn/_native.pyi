@@ -34,9 +34,19 @@ class Problem:
         epilogue: str = "",
     ) -> None: ...
     @property
-    def data_type(self) -> str: ...
+    def data_type(self) -> str:
+        """The data type of x and w."""
     @property
-    def layout(self) -> str: ...
+    def y_type(self) -> str: ...
+    @property
+    def types(self) -> str:
+        """The data type, such as `f16`; with that of y, if it differs, such as `f16>f32`."""
+    @property
+    def layout(self) -> str:
+        """The layout, such as `nchw`; those of x, w and y, if they differ, such as `nhwc/nchw/nhwc`."""
+    @property
+    def layouts(self) -> dict[str, str]:
+        """The layouts of `x`, `w` and `y`."""
     @property
     def math(self) -> str: ...
     @property
@@ -70,10 +80,16 @@ class Problem:
     @property
     def epilogue(self) -> str: ...
     @property
+    def epilogue_steps(self) -> list[tuple[str, float, float]]:
+        """Each operation's name, the factor of the value before it and that of the tensor that it adds."""
+    @property
     def operand_elements(self) -> list[int]:
         """The sizes of each tensor that the epilogue reads, in its order."""
     @property
-    def element_size(self) -> int: ...
+    def element_size(self) -> int:
+        """The bytes of one element of x and w."""
+    @property
+    def y_element_size(self) -> int: ...
     @property
     def flops(self) -> float:
         """Multiplications and additions of the direct method."""

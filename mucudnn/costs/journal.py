@@ -146,7 +146,8 @@ def rows_of(text: str) -> Iterator[Row]:
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
     """Return the API whose candidates an Engine enumerates: see native/bindings/engine.cpp."""
-    return "legacy" if is_host and not problem.epilogue else "graph"
+    is_mixed = len(set(problem.layouts.values())) > 1 or problem.y_type != problem.data_type
+    return "legacy" if is_host and not problem.epilogue and not is_mixed else "graph"
 
 
 def _accumulator(kernel: Kernel, *, sums: bool) -> int:

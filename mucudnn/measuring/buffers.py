@@ -28,8 +28,8 @@ def extent(problem: Problem) -> Extent:
     """Return the extent of the mini-batch."""
     size = problem.element_size
     operands = tuple(elements * size for elements in problem.operand_elements)
-    x, w, y = (elements * size for elements in (problem.x_elements, problem.w_elements, problem.y_elements))
-    return Extent(problem.mini_batch, x, w, y, operands)
+    y = problem.y_elements * problem.y_element_size
+    return Extent(problem.mini_batch, problem.x_elements * size, problem.w_elements * size, y, operands)
 
 
 def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Extent:

@@ -141,7 +141,7 @@ class Reference:
     def _apply_epilogue(self, result: Array) -> Array:
         """Return the result after the epilogue of a fused forward convolution."""
         values, operands = result.reshape(len(self._piece.samples), -1), iter(self._tensors.operands)
-        for operation in self._whole.epilogue.split("+")[1:]:
+        for operation, scale, factor in self._whole.epilogue_steps:
             if operation == "relu":
                 values = np.maximum(values, 0)
             elif operation == "bias":
@@ -149,31 +149,39 @@ class Reference:
                 values = values + np.repeat(bias, values.shape[1] // bias.size)
             else:
                 added = self._read_y(self._piece.samples, next(operands)).reshape(values.shape)
-                values = values if operation == "add0" else values + added
+                values = scale * values + (factor * added if factor else 0)
         return values.ravel()
 
     def _read_x(self, samples: Sequence[int]) -> Array:
         whole = self._whole
-        return self._read(self._tensors.x, whole.in_channels, whole.input, samples, self._piece.in_channels)
+        sizes = whole.in_channels, whole.input
+        return self._read("x", self._tensors.x, *sizes, samples, self._piece.in_channels)
 
     def _read_y(self, samples: Sequence[int], memory: Memory | None = None) -> Array:
         source, whole = memory or self._tensors.y, self._whole
-        return self._read(source, whole.out_channels, whole.output, samples, self._piece.out_channels)
+        return self._read("y", source, whole.out_channels, whole.output, samples, self._piece.out_channels)
 
     def _read_w(self, _: Sequence[int]) -> Array:
         of_group, whole = self._whole.in_channels // self._whole.groups, self._whole
         filters = self._piece.out_channels
-        return self._read(self._tensors.w, of_group, whole.kernel, filters, range(of_group))
+        return self._read("w", self._tensors.w, of_group, whole.kernel, filters, range(of_group))
 
     def _read(
-        self, memory: Memory, channels: int, spatial: Sequence[int], samples: Sequence[int], wanted: range
+        self,
+        tensor: str,
+        memory: Memory,
+        channels: int,
+        spatial: Sequence[int],
+        samples: Sequence[int],
+        wanted: range,
     ) -> Array:
-        """Return some samples and channels of a tensor, in NCHW, of shape (samples, channels, plane)."""
-        plane, data_type = prod(spatial), self._whole.data_type
+        """Return some samples and channels of x, w or y, in NCHW, of shape (samples, channels, plane)."""
+        plane, whole = prod(spatial), self._whole
+        data_type = whole.y_type if tensor == "y" else whole.data_type
         values = np.empty((len(samples), len(wanted), plane))
         for place, sample in enumerate(samples):
             first = sample * channels * plane
-            if self._whole.layout == "nchw":
+            if whole.layouts[tensor] == "nchw":
                 read = memory.read(data_type, len(wanted) * plane, first + wanted.start * plane)
                 values[place] = read.reshape(-1, plane)
             else:

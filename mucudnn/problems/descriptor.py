@@ -18,7 +18,7 @@ def short_text(problem: Problem, *, mini_batch: bool = True) -> str:
 
     Parts with the default value are left out; so is the mini-batch where `mini_batch` is False.
     """
-    words = (problem.data_type, problem.layout, problem.math)
+    words = (problem.types, problem.layout, problem.math)
     prefix = "".join(
         f"{word}:" for word, usual in zip(words, ("f32", "nchw", "default"), strict=True) if word != usual
     )

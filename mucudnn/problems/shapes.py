@@ -72,9 +72,10 @@ def shapes_of(problem: Problem, dims: int) -> dict[str, Shape]:
         "w": (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel[axes]),
         "y": (problem.mini_batch, problem.out_channels, *problem.output[axes]),
     }
-    if problem.layout == "nchw":
-        return whole
-    return {name: (shape[0], *shape[2:], shape[1]) for name, shape in whole.items()}
+    return {
+        name: shape if problem.layouts[name] == "nchw" else (shape[0], *shape[2:], shape[1])
+        for name, shape in whole.items()
+    }
 
 
 def exact_layout(layout: object) -> str:

@@ -45,7 +45,7 @@ Region to_region(const Problem& problem, const Memory& x, const Memory& w, const
   Region region{{x.data(), w.data(), y.data()}, {x.size(), w.size(), y.size()}};
   auto next = operands.begin();
   for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
-    if (operand_of(problem.epilogue[i]) == Operand::none) continue;
+    if (operand_of(problem.epilogue[i].kind) == Operand::none) continue;
     if (next == operands.end()) break;
     region.tensors.operands[i] = (*next)->data();
     region.size.operands[i] = (*next++)->size();

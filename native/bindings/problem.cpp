@@ -1,6 +1,8 @@
 #include "core/problem.hpp"
 
+#include <map>
 #include <optional>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -47,8 +49,8 @@ Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int
   if (p.dims != 2 && p.dims != 3) {
     throw std::invalid_argument("input has " + std::to_string(input.size()) + " sizes: it must have 2 or 3");
   }
-  p.data_type = data_type_named(data_type);
-  p.layout = layout_named(layout);
+  read_types(data_type, p);
+  read_layouts(layout, p);
   p.math = math_named(math);
   p.epilogue = parse_epilogue(epilogue);
   p.groups = groups;
@@ -73,18 +75,30 @@ Problem replace(const Problem& problem, std::optional<std::int64_t> mini_batch,
                 std::optional<std::string> math) {
   Problem copy = problem;
   if (mini_batch) copy.mini_batch = *mini_batch;
-  if (data_type) copy.data_type = data_type_named(*data_type);
-  if (layout) copy.layout = layout_named(*layout);
+  if (data_type) read_types(*data_type, copy);
+  if (layout) read_layouts(*layout, copy);
   if (math) copy.math = math_named(*math);
   validate(copy);
   return copy;
 }
 
+std::map<std::string, std::string> layouts(const Problem& p) {
+  return {{"x", name_of(p.layout)}, {"w", name_of(p.layout_of_w())}, {"y", name_of(p.layout_of_y())}};
+}
+
+// Returns the name and the two factors of each operation of the epilogue.
+std::vector<std::tuple<std::string, double, double>> epilogue_steps(const Problem& problem) {
+  std::vector<std::tuple<std::string, double, double>> steps;
+  for (const auto& [kind, scale, factor] : problem.epilogue) steps.emplace_back(name_of(kind), scale, factor);
+  return steps;
+}
+
 // Returns the sizes of the operands, in the order of the operations that read them.
 std::vector<std::int64_t> operand_elements(const Problem& problem) {
   std::vector<std::int64_t> elements;
-  for (const Pointwise operation : problem.epilogue) {
-    if (operand_of(operation) != Operand::none) elements.push_back(problem.operand_elements(operation));
+  for (const Pointwise& operation : problem.epilogue) {
+    if (operand_of(operation.kind) != Operand::none)
+      elements.push_back(problem.operand_elements(operation.kind));
   }
   return elements;
 }
@@ -113,7 +127,10 @@ void bind_problem(py::module_& module) {
            py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default",
            py::arg("epilogue") = "")
       .def_property_readonly("data_type", [](const Problem& p) { return name_of(p.data_type); })
-      .def_property_readonly("layout", [](const Problem& p) { return name_of(p.layout); })
+      .def_property_readonly("types", &types_text)
+      .def_property_readonly("y_type", [](const Problem& p) { return name_of(p.type_of_y()); })
+      .def_property_readonly("layout", &layouts_text)
+      .def_property_readonly("layouts", &layouts)
       .def_property_readonly("math", [](const Problem& p) { return name_of(p.math); })
       .def_readonly("dims", &Problem::dims)
       .def_readonly("groups", &Problem::groups)
@@ -130,8 +147,10 @@ void bind_problem(py::module_& module) {
       .def_property_readonly("w_elements", &Problem::w_elements)
       .def_property_readonly("y_elements", [](const Problem& p) { return p.mini_batch * p.y_sample(); })
       .def_property_readonly("epilogue", [](const Problem& p) { return to_text(p.epilogue); })
+      .def_property_readonly("epilogue_steps", &epilogue_steps)
       .def_property_readonly("operand_elements", &operand_elements)
       .def_property_readonly("element_size", [](const Problem& p) { return size_of(p.data_type); })
+      .def_property_readonly("y_element_size", [](const Problem& p) { return size_of(p.type_of_y()); })
       .def_property_readonly("flops", &Problem::flops)
       .def("replace", &replace, py::kw_only(), py::arg("mini_batch") = py::none(),
            py::arg("data_type") = py::none(), py::arg("layout") = py::none(), py::arg("math") = py::none())

@@ -35,12 +35,13 @@ std::string_view read_prefix(std::string_view text, Problem& problem) {
   std::size_t begin = 0;
   for (std::size_t colon = head.find(':'); colon != std::string_view::npos; colon = head.find(':', begin)) {
     const std::string_view word = text.substr(begin, colon - begin);
-    if (word == "nchw" || word == "nhwc") {
-      problem.layout = layout_named(word);
+    const std::string_view first = word.substr(0, word.find_first_of("/>"));
+    if (first == "nchw" || first == "nhwc") {
+      read_layouts(word, problem);
     } else if (word == "default" || word == "tf32" || word == "strict") {
       problem.math = math_named(word);
-    } else if (word == "f32" || word == "f64" || word == "f16" || word == "bf16") {
-      problem.data_type = data_type_named(word);
+    } else if (first == "f32" || first == "f64" || first == "f16" || first == "bf16") {
+      read_types(word, problem);
     } else {
       fail("'" + std::string(word) +
            ":' is no data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math " +
@@ -193,7 +194,7 @@ std::string to_text(const Problem& p) {
       add(token, values[axis] - offset);
     }
   };
-  text.append(name_of(p.data_type)).append(":").append(name_of(p.layout));
+  text.append(types_text(p)).append(":").append(layouts_text(p));
   text.append(":").append(name_of(p.math));
   add(":g", p.groups);
   add("mb", p.mini_batch);

@@ -1,7 +1,10 @@
 #include "core/epilogue.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 
 namespace mucudnn {
@@ -16,31 +19,78 @@ struct Row {
 constexpr Row kRows[] = {
     {"bias", Operand::channels},
     {"add", Operand::like_y},
-    {"add0", Operand::like_y},
     {"relu", Operand::none},
 };
-static_assert(std::size(kRows) == static_cast<std::size_t>(Pointwise::relu) + 1);
+static_assert(std::size(kRows) == static_cast<std::size_t>(PointwiseKind::relu) + 1);
 
-const Row& row_of(Pointwise operation) { return kRows[static_cast<int>(operation)]; }
+const Row& row_of(PointwiseKind kind) { return kRows[static_cast<int>(kind)]; }
 
-Pointwise pointwise_named(std::string_view name) {
-  std::string known;
-  for (std::size_t i = 0; i < std::size(kRows); ++i) {
-    if (name == kRows[i].name) return static_cast<Pointwise>(i);
-    known += (i == 0 ? "" : ", ") + std::string(kRows[i].name);
+// Returns the shortest text that gives the number again, without the plus sign of an exponent: a plus sign
+// begins the next operation. A factor of 1 gives an empty text.
+std::string text_of(float factor) {
+  if (factor == 1) return "";
+  char digits[32];
+  std::string text(digits, std::to_chars(digits, digits + sizeof digits, factor).ptr);
+  text.erase(std::remove(text.begin(), text.end(), '+'), text.end());
+  return text;
+}
+
+// Takes a number off the front of the text. Returns 1 if the text does not begin with one.
+float take_factor(std::string_view& text) {
+  const std::size_t digit = text.substr(0, 1) == "-" ? 1 : 0;
+  if (digit >= text.size() || text[digit] < '0' || text[digit] > '9') return 1;
+  float factor = 1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), factor);
+  if (error != std::errc()) {
+    throw std::invalid_argument("'" + std::string(text) + "' begins with a factor that fp32 cannot hold");
   }
-  throw std::invalid_argument("'+" + std::string(name) +
-                              "' is nothing that follows a convolution: it is one of " + known);
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return factor;
+}
+
+// Returns nothing if there is no operation of this name.
+std::optional<PointwiseKind> kind_named(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kRows); ++i) {
+    if (name == kRows[i].name) return static_cast<PointwiseKind>(i);
+  }
+  return std::nullopt;
+}
+
+// Reads an operation such as "bias" or "2add0.5".
+Pointwise parse_operation(std::string_view text) {
+  std::string_view rest = text;
+  Pointwise operation;
+  operation.scale = take_factor(rest);
+  const std::size_t letters = std::min(rest.find_first_of("-0123456789"), rest.size());
+  const auto kind = kind_named(rest.substr(0, letters));
+  rest.remove_prefix(letters);
+  operation.factor = take_factor(rest);
+  operation.kind = kind.value_or(operation.kind);
+  if (!kind || !rest.empty() || !has_valid_factors(operation)) {
+    throw std::invalid_argument(
+        "'+" + std::string(text) +
+        "' is nothing that follows a convolution: it is one of bias, add, relu, and add "
+        "may have factors, as in 2add0.5");
+  }
+  return operation;
 }
 
 }  // namespace
 
-const char* name_of(Pointwise operation) { return row_of(operation).name; }
-Operand operand_of(Pointwise operation) { return row_of(operation).operand; }
+const char* name_of(PointwiseKind kind) { return row_of(kind).name; }
+Operand operand_of(PointwiseKind kind) { return row_of(kind).operand; }
+
+bool has_valid_factors(const Pointwise& operation) {
+  if (operation.kind != PointwiseKind::add) return operation.scale == 1 && operation.factor == 1;
+  return std::isfinite(operation.scale) && std::isfinite(operation.factor);
+}
 
 std::string to_text(const Epilogue& epilogue) {
   std::string text;
-  for (const Pointwise operation : epilogue) text += std::string("+") + name_of(operation);
+  for (const Pointwise& operation : epilogue) {
+    text.append("+").append(text_of(operation.scale)).append(name_of(operation.kind));
+    text.append(text_of(operation.factor));
+  }
   return text;
 }
 
@@ -51,7 +101,7 @@ Epilogue parse_epilogue(std::string_view text) {
       throw std::invalid_argument("'" + std::string(text) + "' is not of the form +bias+relu");
     text.remove_prefix(1);
     const std::size_t end = std::min(text.find('+'), text.size());
-    epilogue.push_back(pointwise_named(text.substr(0, end)));
+    epilogue.push_back(parse_operation(text.substr(0, end)));
     text.remove_prefix(end);
   }
   return epilogue;

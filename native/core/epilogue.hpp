@@ -8,9 +8,20 @@
 
 namespace mucudnn {
 
-// add0 computes y + 0 * operand: PyTorch writes a convolution without an addend this way. The others that
-// read an operand compute y + operand.
-enum class Pointwise { bias, add, add0, relu };
+enum class PointwiseKind { bias, add, relu };
+
+// An operation. bias computes y + operand, and add computes scale * y + factor * operand. Only add has other
+// factors than 1: no engine of cuDNN scales the others. PyTorch writes a convolution without an addend as an
+// add with factor 0.
+struct Pointwise {
+  PointwiseKind kind = PointwiseKind::relu;
+  float scale = 1;
+  float factor = 1;
+
+  bool operator==(const Pointwise& other) const {
+    return kind == other.kind && scale == other.scale && factor == other.factor;
+  }
+};
 
 // The second input of an operation: one number for each channel, or a tensor of y's sizes and layout. It has
 // y's data type.
@@ -21,10 +32,14 @@ using Epilogue = std::vector<Pointwise>;
 
 constexpr std::size_t kMostPointwise = 8;  // the most operations of an epilogue
 
-const char* name_of(Pointwise operation);
-Operand operand_of(Pointwise operation);
+const char* name_of(PointwiseKind kind);
+Operand operand_of(PointwiseKind kind);
 
-// Returns text such as "+add+bias+relu"; an empty epilogue gives an empty text.
+// Returns whether the factors are finite, and 1 unless the operation is an add.
+bool has_valid_factors(const Pointwise& operation);
+
+// Returns text such as "+add+bias+relu" or "+2add0.5", which computes 2 * y + 0.5 * operand. A factor of 1 is
+// left out. An empty epilogue gives an empty text.
 std::string to_text(const Epilogue& epilogue);
 
 // Reads what to_text() writes. Throws std::invalid_argument naming the part that is wrong.

@@ -1,5 +1,6 @@
 #include "core/problem.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <stdexcept>
 
@@ -69,6 +70,47 @@ Layout layout_named(std::string_view name) { return named<Layout>("layout", kLay
 Math math_named(std::string_view name) { return named<Math>("math", kMaths, name); }
 Pass pass_named(std::string_view name) { return named<Pass>("pass", kPassNames, name); }
 
+void Problem::set_layouts(Layout x, Layout w, Layout y) {
+  layout = x;
+  w_layout = w == x ? std::nullopt : std::optional(w);
+  y_layout = y == x ? std::nullopt : std::optional(y);
+}
+
+void Problem::set_types(DataType x, DataType y) {
+  data_type = x;
+  y_type = y == x ? std::nullopt : std::optional(y);
+}
+
+std::string layouts_text(const Problem& p) {
+  std::string text = name_of(p.layout);
+  if (p.w_layout || p.y_layout)
+    text.append("/").append(name_of(p.layout_of_w())).append("/").append(name_of(p.layout_of_y()));
+  return text;
+}
+
+std::string types_text(const Problem& p) {
+  std::string text = name_of(p.data_type);
+  if (p.y_type) text.append(">").append(name_of(*p.y_type));
+  return text;
+}
+
+void read_layouts(std::string_view text, Problem& p) {
+  const std::size_t first = text.find('/');
+  if (first == std::string_view::npos) {
+    const Layout all = layout_named(text);
+    return p.set_layouts(all, all, all);
+  }
+  const std::size_t second = std::min(text.find('/', first + 1), text.size());
+  p.set_layouts(layout_named(text.substr(0, first)), layout_named(text.substr(first + 1, second - first - 1)),
+                layout_named(text.substr(std::min(second + 1, text.size()))));
+}
+
+void read_types(std::string_view text, Problem& p) {
+  const std::size_t end = text.find('>');
+  const DataType x = data_type_named(text.substr(0, end));
+  p.set_types(x, end == std::string_view::npos ? x : data_type_named(text.substr(end + 1)));
+}
+
 std::int64_t Problem::x_sample() const { return in_channels * volume(input); }
 std::int64_t Problem::y_sample() const { return out_channels * volume(output); }
 std::int64_t Problem::w_elements() const { return out_channels * (in_channels / groups) * volume(kernel); }
@@ -78,7 +120,7 @@ double Problem::flops() const {
          static_cast<double>(in_channels / groups * volume(kernel));
 }
 
-std::int64_t Problem::operand_elements(Pointwise operation) const {
+std::int64_t Problem::operand_elements(PointwiseKind operation) const {
   switch (operand_of(operation)) {
     case Operand::channels:
       return out_channels;
@@ -101,7 +143,8 @@ bool Problem::operator==(const Problem& other) const {
          groups == other.groups && mini_batch == other.mini_batch && in_channels == other.in_channels &&
          out_channels == other.out_channels && input == other.input && output == other.output &&
          kernel == other.kernel && stride == other.stride && padding == other.padding &&
-         dilation == other.dilation && epilogue == other.epilogue;
+         dilation == other.dilation && epilogue == other.epilogue && w_layout == other.w_layout &&
+         y_layout == other.y_layout && y_type == other.y_type;
 }
 
 Problem::Sizes output_of(const Problem& p) {
@@ -159,9 +202,15 @@ void validate(const Problem& p) {
                                 to_text(p.epilogue) + "): at most " + std::to_string(kMostPointwise) +
                                 " may");
   }
+  if (p.y_type && (*p.y_type != DataType::f32 || size_of(p.data_type) != 2 || p.is_fused())) {
+    throw std::invalid_argument(
+        "the data types " + types_text(p) + to_text(p.epilogue) +
+        " go with no convolution: y may be f32 beside 16-bit x and w, without epilogue");
+  }
   const auto item = static_cast<std::int64_t>(size_of(p.data_type));
+  const auto y_item = static_cast<std::int64_t>(size_of(p.type_of_y()));
   require_countable("x", {item, p.mini_batch, p.in_channels, p.input[0], p.input[1], p.input[2]});
-  require_countable("y", {item, p.mini_batch, p.out_channels, p.output[0], p.output[1], p.output[2]});
+  require_countable("y", {y_item, p.mini_batch, p.out_channels, p.output[0], p.output[1], p.output[2]});
   require_countable("w",
                     {item, p.out_channels, p.in_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]});
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,8 +35,8 @@ Pass pass_named(std::string_view name);
 
 // One convolution. x is (mini_batch, in_channels, input), w is (out_channels, in_channels / groups, kernel),
 // y is (mini_batch, out_channels, output). With Layout::nhwc the channels come last in all three (cuDNN calls
-// this KRSC for w). Every tensor is packed. The operation is a cross-correlation. Only a forward pass can
-// have an epilogue.
+// this KRSC for w). Every tensor is packed. w and y may have another layout than x, and y may be f32 beside
+// 16-bit x and w. The operation is a cross-correlation. Only a forward pass can have an epilogue.
 struct Problem {
   using Sizes = std::array<std::int64_t, 3>;  // depth, height, width; depth is neutral in 2-D
 
@@ -54,13 +55,23 @@ struct Problem {
   Sizes padding{0, 0, 0};   // the same before and after, as in cuDNN
   Sizes dilation{1, 1, 1};  // counted from 1, as in cuDNN; the text form counts from 0
   Epilogue epilogue;
+  std::optional<Layout> w_layout, y_layout;  // set only if another than that of x
+  std::optional<DataType> y_type;            // set only if another than that of x and w
+
+  Layout layout_of_w() const { return w_layout.value_or(layout); }
+  Layout layout_of_y() const { return y_layout.value_or(layout); }
+  DataType type_of_y() const { return y_type.value_or(data_type); }
+  bool is_mixed() const { return w_layout || y_layout || y_type; }
+
+  void set_layouts(Layout x, Layout w, Layout y);
+  void set_types(DataType x, DataType y);
 
   std::int64_t x_sample() const;    // elements of one sample of x
   std::int64_t y_sample() const;    // elements of one sample of y
   std::int64_t w_elements() const;  // elements of w
   double flops() const;             // multiplications and additions of the direct method
   // Elements of an operation's operand; 0 if the operation reads none.
-  std::int64_t operand_elements(Pointwise operation) const;
+  std::int64_t operand_elements(PointwiseKind operation) const;
 
   bool is_fused() const { return !epilogue.empty(); }
   Problem with_mini_batch(std::int64_t size) const;
@@ -69,13 +80,22 @@ struct Problem {
   bool operator!=(const Problem& other) const { return !(*this == other); }
 };
 
+// Return the words of a descriptor: "nchw" or, for x, w and y, "nhwc/nchw/nhwc"; "f16" or, with the type of
+// y, "f16>f32".
+std::string layouts_text(const Problem& problem);
+std::string types_text(const Problem& problem);
+
+// Read such words into `problem`. Throw std::invalid_argument.
+void read_layouts(std::string_view text, Problem& problem);
+void read_types(std::string_view text, Problem& problem);
+
 // The output size that input, kernel, stride, padding and dilation give. It is 0 along an axis with a size
 // out of range, which validate() names.
 Problem::Sizes output_of(const Problem& problem);
 
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide the
-// channels, the output agrees with the other sizes, no tensor reaches 2^63 bytes, and the epilogue has at
-// most kMostPointwise operations.
+// channels, the output agrees with the other sizes, no tensor reaches 2^63 bytes, the epilogue has at most
+// kMostPointwise operations, and y has a type of its own only as f32 beside 16-bit x and w, without epilogue.
 void validate(const Problem& problem);
 
 // A problem with the name and the number of identical kernels that a network gives it.

@@ -55,6 +55,9 @@ std::int64_t tile_steps(const Kernel& kernel) {
 
 Kernel tile_kernel(const Kernel& kernel, std::int64_t steps) {
   if (kernel.problem.is_fused()) throw std::invalid_argument("a fused convolution is not divided into tiles");
+  if (kernel.problem.is_mixed()) {
+    throw std::invalid_argument("a convolution of mixed layouts or data types is not divided into tiles");
+  }
   const Axis axis(kernel.problem);
   Kernel tile = kernel.with_mini_batch(1);
   Problem& problem = tile.problem;

@@ -12,7 +12,7 @@ namespace {
 
 class CombinedEngine final : public Engine {
  public:
-  // Uses the graph API for all problems, or for fused ones only.
+  // Uses the graph API for all problems, or for fused and mixed ones only.
   CombinedEngine(const std::shared_ptr<const Context>& context, bool for_all)
       : legacy_(make_legacy_engine(context)), graph_(make_graph_engine(context)), for_all_(for_all) {}
 
@@ -33,7 +33,9 @@ class CombinedEngine final : public Engine {
   }
 
  private:
-  bool has_engines_for(const Problem& problem) const { return for_all_ || problem.is_fused(); }
+  bool has_engines_for(const Problem& problem) const {
+    return for_all_ || problem.is_fused() || problem.is_mixed();
+  }
 
   std::unique_ptr<Engine> legacy_;
   std::unique_ptr<Engine> graph_;

@@ -73,7 +73,7 @@ std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
 ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const Problem& p = kernel.problem;
-  const Backend& y = tensor(p, kY, y_sizes(p), terms.alignment);
+  const Backend& y = tensor(kY, y_sizes(p), p.type_of_y(), p.layout_of_y(), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
   add_convolution(kernel, terms, convolved);
   add_epilogue(p, terms, convolved, y);
@@ -82,12 +82,12 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel,
   graph_.finalize("describing an operation graph");
 }
 
-const Backend& ConvolutionGraph::tensor(const Problem& p, std::int64_t uid,
-                                        const std::vector<std::int64_t>& sizes, std::int64_t alignment) {
+const Backend& ConvolutionGraph::tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes,
+                                        DataType type, Layout layout, std::int64_t alignment) {
   Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(p.data_type));
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(type));
   tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
-  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, p.layout));
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, layout));
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
   tensor.finalize("describing a tensor");
@@ -99,7 +99,7 @@ const Backend& ConvolutionGraph::intermediate(const Problem& p, std::size_t oper
   Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, compute_type_of(p.data_type));
   tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, y_sizes(p));
-  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(y_sizes(p), p.layout));
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(y_sizes(p), p.layout_of_y()));
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, kFirstIntermediate + static_cast<std::int64_t>(operation));
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{16});
   tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
@@ -120,11 +120,11 @@ const Backend& ConvolutionGraph::convolution(const Problem& p) {
   return convolution;
 }
 
-const Backend& ConvolutionGraph::function(const Problem& p, Pointwise operation) {
+const Backend& ConvolutionGraph::function(const Problem& p, PointwiseKind kind) {
   Backend& function = parts_.emplace_back(context_.library(), CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  function.set(CUDNN_ATTR_POINTWISE_MODE, mode_of(operation));
+  function.set(CUDNN_ATTR_POINTWISE_MODE, mode_of(kind));
   function.set(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type_of(p.data_type));
-  if (operation == Pointwise::relu) {
+  if (kind == PointwiseKind::relu) {
     function.set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
     function.set(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, no_upper_clip(p.data_type));
   }
@@ -137,8 +137,8 @@ void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& te
   const OperationAttributes& attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
   // cuDNN takes the number of groups from the channels of x and of w.
-  operation.set(attributes.x, tensor(p, kX, x_sizes(p), terms.alignment));
-  operation.set(attributes.w, tensor(p, kW, w_sizes(p), terms.alignment));
+  operation.set(attributes.x, tensor(kX, x_sizes(p), p.data_type, p.layout, terms.alignment));
+  operation.set(attributes.w, tensor(kW, w_sizes(p), p.data_type, p.layout_of_w(), terms.alignment));
   operation.set(attributes.y, y);
   operation.set(attributes.convolution, convolution(p));
   set_factor(operation, attributes.alpha, terms.alpha, p.data_type);
@@ -151,7 +151,7 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, co
                                     const Backend& y) {
   const Backend* last = &convolved;
   for (std::size_t i = 0; i < p.epilogue.size(); ++i) {
-    const Pointwise kind = p.epilogue[i];
+    const auto& [kind, scale, factor] = p.epilogue[i];
     Backend& operation =
         operations_.emplace_back(context_.library(), CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function(p, kind));
@@ -161,9 +161,11 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, co
       if (operand_of(kind) == Operand::channels) {
         for (std::size_t axis = 0; axis < sizes.size(); ++axis) sizes[axis] = axis == 1 ? sizes[axis] : 1;
       }
-      operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(p, operand_uid(i), sizes, terms.alignment));
-      set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, operand_factor(kind), p.data_type);
+      operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                    tensor(operand_uid(i), sizes, p.data_type, p.layout_of_y(), terms.alignment));
+      set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, factor, p.data_type);
     }
+    if (scale != 1) set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, scale, p.data_type);
     last = i + 1 < p.epilogue.size() ? &intermediate(p, i + 1) : &y;
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *last);
     operation.finalize("describing a pointwise operation");

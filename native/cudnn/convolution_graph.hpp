@@ -72,11 +72,11 @@ class ConvolutionGraph {
 
  private:
   // Each of these functions stores the descriptor that it makes in parts_.
-  const Backend& tensor(const Problem& problem, std::int64_t uid, const std::vector<std::int64_t>& sizes,
-                        std::int64_t alignment);
+  const Backend& tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes, DataType type,
+                        Layout layout, std::int64_t alignment);
   const Backend& intermediate(const Problem& problem, std::size_t operation);
   const Backend& convolution(const Problem& problem);
-  const Backend& function(const Problem& problem, Pointwise operation);
+  const Backend& function(const Problem& problem, PointwiseKind kind);
   void add_convolution(const Kernel& kernel, const PlanTerms& terms, const Backend& y);
   void add_epilogue(const Problem& problem, const PlanTerms& terms, const Backend& convolved,
                     const Backend& y);

@@ -75,17 +75,19 @@ Descriptors::Descriptors(const Library& c, const Problem& p)
       y(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       w(c, c.cudnnCreateFilterDescriptor, c.cudnnDestroyFilterDescriptor),
       convolution(c, c.cudnnCreateConvolutionDescriptor, c.cudnnDestroyConvolutionDescriptor) {
-  const cudnnDataType_t type = cudnn_type(p.data_type);
-  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, const std::vector<std::int64_t>& sizes) {
-    const std::vector<int> narrow_sizes = narrow(sizes), strides = narrow_strides(sizes, p.layout);
-    c.check(c.cudnnSetTensorNdDescriptor(descriptor, type, 2 + p.dims, narrow_sizes.data(), strides.data()),
+  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, const std::vector<std::int64_t>& sizes,
+                              DataType type, Layout layout) {
+    const std::vector<int> narrow_sizes = narrow(sizes), strides = narrow_strides(sizes, layout);
+    c.check(c.cudnnSetTensorNdDescriptor(descriptor, cudnn_type(type), 2 + p.dims, narrow_sizes.data(),
+                                         strides.data()),
             "cudnnSetTensorNdDescriptor");
   };
-  set_tensor(x, x_sizes(p));
-  set_tensor(y, y_sizes(p));
-  const auto format = p.layout == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
-  c.check(c.cudnnSetFilterNdDescriptor(w, type, format, 2 + p.dims, narrow(w_sizes(p)).data()),
-          "cudnnSetFilterNdDescriptor");
+  set_tensor(x, x_sizes(p), p.data_type, p.layout);
+  set_tensor(y, y_sizes(p), p.type_of_y(), p.layout_of_y());
+  const auto format = p.layout_of_w() == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
+  c.check(
+      c.cudnnSetFilterNdDescriptor(w, cudnn_type(p.data_type), format, 2 + p.dims, narrow(w_sizes(p)).data()),
+      "cudnnSetFilterNdDescriptor");
   const auto spatial = [&](const Problem::Sizes& sizes) { return narrow(spatial_sizes(p, sizes)); };
   c.check(c.cudnnSetConvolutionNdDescriptor(
               convolution, p.dims, spatial(p.padding).data(), spatial(p.stride).data(),

@@ -6,12 +6,13 @@ namespace mucudnn {
 
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first) {
   const auto item = static_cast<std::int64_t>(size_of(problem.data_type));
+  const auto y_item = static_cast<std::int64_t>(size_of(problem.type_of_y()));
   Tensors at = tensors;
   at.x += first * problem.x_sample() * item;
-  at.y += first * problem.y_sample() * item;
+  at.y += first * problem.y_sample() * y_item;
   for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
-    if (operand_of(problem.epilogue[i]) == Operand::like_y)
-      at.operands[i] += first * problem.y_sample() * item;
+    if (operand_of(problem.epilogue[i].kind) == Operand::like_y)
+      at.operands[i] += first * problem.y_sample() * y_item;
   }
   return at;
 }

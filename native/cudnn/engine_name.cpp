@@ -6,7 +6,7 @@
 namespace mucudnn {
 namespace {
 
-constexpr std::string_view kEngine = "eng", kKnob = "_k", kValue = "=";
+constexpr std::string_view kEngine = "eng", kKnob = "_k", kValue = "=", kAligned = "_a16";
 
 bool take(std::string_view& text, std::string_view word) {
   if (text.substr(0, word.size()) != word) return false;
@@ -28,6 +28,7 @@ std::string to_text(const EngineName& name) {
   for (const auto& [type, value] : name.knobs) {
     text.append(kKnob).append(std::to_string(type)).append(kValue).append(std::to_string(value));
   }
+  if (name.is_for_aligned) text.append(kAligned);
   return text;
 }
 
@@ -36,6 +37,10 @@ std::optional<EngineName> parse_engine_name(const std::string& text) {
   std::string_view rest = text;
   if (!take(rest, kEngine) || !take(rest, name.engine)) return std::nullopt;
   while (!rest.empty()) {
+    if (rest == kAligned) {
+      name.is_for_aligned = true;
+      break;
+    }
     std::int64_t type = 0, value = 0;
     if (!take(rest, kKnob) || !take(rest, type) || !take(rest, kValue) || !take(rest, value)) {
       return std::nullopt;

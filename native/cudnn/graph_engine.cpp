@@ -49,10 +49,9 @@ struct Planned {
 
 // The graphs that a kernel's execution plans are made from.
 struct Graphs {
-  Graphs(const Context& context, const Kernel& kernel)
-      : plain(context, kernel, {1, 0, usual_alignment(kernel.problem)}) {
-    if (adds_slices(kernel.pass))
-      adding.emplace(context, kernel, PlanTerms{1, 1, usual_alignment(kernel.problem)});
+  Graphs(const Context& context, const Kernel& kernel, std::int64_t alignment)
+      : plain(context, kernel, {1, 0, alignment}) {
+    if (adds_slices(kernel.pass)) adding.emplace(context, kernel, PlanTerms{1, 1, alignment});
   }
 
   Planned plan(const EngineName& name) const {
@@ -73,7 +72,8 @@ class GraphKernel final : public PreparedKernel {
       : context_(std::move(context)),
         kernel_(kernel),
         name_(name),
-        planned_(Graphs(*context_, kernel).plan(name)) {
+        alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem)),
+        planned_(Graphs(*context_, kernel, alignment_).plan(name)) {
     const Problem& problem = kernel.problem;
     if (!is_allowed(problem, planned_.plain.notes)) {
       throw EngineError(to_text(name) + " (" + planned_.plain.notes.text() +
@@ -102,12 +102,12 @@ class GraphKernel final : public PreparedKernel {
     std::vector<std::int64_t> uids{ConvolutionGraph::kX, ConvolutionGraph::kW, ConvolutionGraph::kY};
     std::vector<void*> pointers{t.x, t.w, t.y};
     for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
-      if (operand_of(problem.epilogue[i]) == Operand::none) continue;
+      if (operand_of(problem.epilogue[i].kind) == Operand::none) continue;
       if (t.operands[i] == nullptr) throw EngineError(to_text(problem) + " needs its operands as well");
       uids.push_back(ConvolutionGraph::operand_uid(i));
       pointers.push_back(t.operands[i]);
     }
-    const std::int64_t alignment = std::min(alignment_of(pointers), usual_alignment(problem));
+    const std::int64_t alignment = std::min(alignment_of(pointers), alignment_);
     const EnginePlan& plan = plan_for(handle, {arguments.alpha, arguments.beta, alignment});
     Backend pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids);
@@ -121,9 +121,8 @@ class GraphKernel final : public PreparedKernel {
  private:
   // Unusual terms are rare. The first call with them makes an execution plan, and the last few are kept.
   const EnginePlan& plan_for(cudnnHandle_t handle, const PlanTerms& terms) const {
-    const std::int64_t usual = usual_alignment(kernel_.problem);
-    if (terms == PlanTerms{1, 0, usual}) return planned_.plain;
-    if (planned_.adding && terms == PlanTerms{1, 1, usual}) return *planned_.adding;
+    if (terms == PlanTerms{1, 0, alignment_}) return planned_.plain;
+    if (planned_.adding && terms == PlanTerms{1, 1, alignment_}) return *planned_.adding;
     for (const auto& [its_terms, plan] : others_) {
       if (its_terms == terms) return plan;
     }
@@ -140,6 +139,7 @@ class GraphKernel final : public PreparedKernel {
   std::shared_ptr<const Context> context_;
   Kernel kernel_;
   EngineName name_;
+  std::int64_t alignment_;  // the alignment in bytes that `planned_` is for
   Planned planned_;
   mutable std::mutex mutex_;
   mutable std::deque<std::pair<PlanTerms, EnginePlan>> others_;
@@ -155,7 +155,7 @@ class GraphEngine final : public Engine {
     Enumeration all;
     if (kernel.is_fused_gradient()) return all;
     try {
-      const Graphs graphs(*context_, kernel);
+      const Graphs graphs(*context_, kernel, usual_alignment(kernel.problem));
       for (const EngineName& name : names(graphs.plain, kernel.problem.is_fused(), all))
         add_candidate(graphs, kernel.problem, name, all);
     } catch (const CallFailed& failure) {
@@ -232,10 +232,10 @@ class GraphEngine final : public Engine {
 }  // namespace
 
 std::int64_t usual_alignment(const Problem& p) {
-  const auto bytes = [&](std::int64_t sample) {
-    return static_cast<std::uintptr_t>(p.mini_batch * sample) * size_of(p.data_type);
+  const auto bytes = [&](std::int64_t sample, DataType type) {
+    return static_cast<std::uintptr_t>(p.mini_batch * sample) * size_of(type);
   };
-  return alignment_of(bytes(p.x_sample()) | bytes(p.y_sample()));
+  return alignment_of(bytes(p.x_sample(), p.data_type) | bytes(p.y_sample(), p.type_of_y()));
 }
 
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context) {

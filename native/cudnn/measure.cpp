@@ -13,7 +13,7 @@ std::size_t slices_in(const Problem& problem, const Extent& region) {
   const Extent one = extent_of(problem);
   std::size_t slices = std::min(region.x / one.x, region.y / one.y);
   for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
-    if (operand_of(problem.epilogue[i]) == Operand::like_y)
+    if (operand_of(problem.epilogue[i].kind) == Operand::like_y)
       slices = std::min(slices, region.operands[i] / one.operands[i]);
   }
   return slices;
@@ -27,10 +27,11 @@ Extent extent_of(const Problem& problem) {
   const auto bytes = [&](std::int64_t elements) {
     return static_cast<std::size_t>(elements) * size_of(problem.data_type);
   };
-  Extent extent{bytes(problem.mini_batch * problem.x_sample()), bytes(problem.w_elements()),
-                bytes(problem.mini_batch * problem.y_sample())};
+  Extent extent{
+      bytes(problem.mini_batch * problem.x_sample()), bytes(problem.w_elements()),
+      static_cast<std::size_t>(problem.mini_batch * problem.y_sample()) * size_of(problem.type_of_y())};
   for (std::size_t i = 0; i < problem.epilogue.size(); ++i)
-    extent.operands[i] = bytes(problem.operand_elements(problem.epilogue[i]));
+    extent.operands[i] = bytes(problem.operand_elements(problem.epilogue[i].kind));
   return extent;
 }
 
@@ -46,7 +47,7 @@ void check_sizes(const Problem& problem, const Region& region) {
   require("w", region.size.w, need.w);
   require("y", region.size.y, need.y);
   for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
-    require("the operand of +" + std::string(name_of(problem.epilogue[i])), region.size.operands[i],
+    require("the operand of +" + std::string(name_of(problem.epilogue[i].kind)), region.size.operands[i],
             need.operands[i]);
   }
 }

@@ -6,30 +6,19 @@
 namespace mucudnn {
 namespace {
 
-struct Row {
-  cudnnPointwiseMode_t mode;
-  double operand_factor = 1;
-};
-
-// Rows in the order of Pointwise.
-constexpr Row kRows[] = {
-    {CUDNN_POINTWISE_ADD},
-    {CUDNN_POINTWISE_ADD},
-    {CUDNN_POINTWISE_ADD, 0},
-    {CUDNN_POINTWISE_RELU_FWD},
-};
-static_assert(std::size(kRows) == static_cast<std::size_t>(Pointwise::relu) + 1);
+// The modes in the order of PointwiseKind.
+constexpr cudnnPointwiseMode_t kModes[] = {CUDNN_POINTWISE_ADD, CUDNN_POINTWISE_ADD,
+                                           CUDNN_POINTWISE_RELU_FWD};
+static_assert(std::size(kModes) == static_cast<std::size_t>(PointwiseKind::relu) + 1);
 
 }  // namespace
 
-cudnnPointwiseMode_t mode_of(Pointwise operation) { return kRows[static_cast<int>(operation)].mode; }
-double operand_factor(Pointwise operation) { return kRows[static_cast<int>(operation)].operand_factor; }
+cudnnPointwiseMode_t mode_of(PointwiseKind kind) { return kModes[static_cast<int>(kind)]; }
 
-std::optional<Pointwise> pointwise_of(cudnnPointwiseMode_t mode, Operand operand, double factor) {
-  for (std::size_t i = 0; i < std::size(kRows); ++i) {
-    const auto operation = static_cast<Pointwise>(i);
-    if (kRows[i].mode == mode && operand_of(operation) == operand && kRows[i].operand_factor == factor)
-      return operation;
+std::optional<PointwiseKind> pointwise_of(cudnnPointwiseMode_t mode, Operand operand) {
+  for (std::size_t i = 0; i < std::size(kModes); ++i) {
+    const auto kind = static_cast<PointwiseKind>(i);
+    if (kModes[i] == mode && operand_of(kind) == operand) return kind;
   }
   return std::nullopt;
 }

@@ -8,13 +8,10 @@
 
 namespace mucudnn {
 
-cudnnPointwiseMode_t mode_of(Pointwise operation);
-
-// Returns the factor of the operand, the attribute ALPHA2.
-double operand_factor(Pointwise operation);
+cudnnPointwiseMode_t mode_of(PointwiseKind kind);
 
 // Returns nothing if no operation of an epilogue has this descriptor.
-std::optional<Pointwise> pointwise_of(cudnnPointwiseMode_t mode, Operand operand, double factor);
+std::optional<PointwiseKind> pointwise_of(cudnnPointwiseMode_t mode, Operand operand);
 
 // Returns the data type that fused convolutions compute in, and that holds the values between their
 // operations.

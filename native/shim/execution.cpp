@@ -61,7 +61,11 @@ const char* obstacle_to(State& state, const LegacyCall& call, Decision& decision
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = call.workspace.data == nullptr ? 0 : call.workspace.size;
   decision.choice = known->choose(call.algorithm, bytes(given));
-  if (decision.choice == nullptr) return "nothing within the workspace";
+  if (decision.choice == nullptr) {
+    // XLA without autotuning hands an address of 0 bytes, and the algorithm that needs none.
+    const bool is_empty = call.workspace.data != nullptr && given == 0;
+    return is_empty ? "the program brings a workspace of 0 bytes" : "nothing within the workspace";
+  }
   return known->is_callers_own(*decision.choice, call.algorithm) ? "the caller's own choice is the best"
                                                                  : nullptr;
 }

@@ -12,7 +12,8 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kMostSamples = 1 << 16;  // largest mini-batch that is divided, since WR takes N steps
+// The largest mini-batch that is divided. WR takes N steps, and a plan has as many parts at most.
+constexpr std::int64_t kMostSamples = 1 << 20;
 
 std::atomic<State*> published{nullptr};
 thread_local bool is_inside_shim = false;
@@ -115,7 +116,7 @@ SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Api api, con
     return nullptr;
   }
   if (recognised.kernel.problem.mini_batch > kMostSamples) {
-    obstacle = "a mini-batch above 65536";
+    obstacle = "a mini-batch above 1048576";
     return nullptr;
   }
   return &kernels_.find_or_add(recognised.kernel, api, device);

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from graph_operations import loaded
 from player import Fill, Player, bytes_of
-from reference import EPSILON, OUTPUT, convolve, operand_shapes, with_epilogue
+from reference import EPSILON, OUTPUT, convolve, epilogue_scale, operand_shapes, with_epilogue
 from scripts import Allocate, Script, Work
 from shim_client import shapes
 
@@ -67,7 +67,7 @@ class Expected:
             name: self._values(name, shape, absolute=absolute)
             for name, shape in operand_shapes(self.problem).items()
         }
-        return with_epilogue(self.problem, result, operands)
+        return (epilogue_scale if absolute else with_epilogue)(self.problem, result, operands)
 
     def undivided_error(self) -> float:
         """Return the largest error of an algorithm without epilogue. An epilogue does not enlarge errors."""

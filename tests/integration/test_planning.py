@@ -154,6 +154,30 @@ def test_fused_in_nchw_tensor_cores_take_as_much_memory_as_alone(epilogue: str, 
     assert fused_small == alone_small <= 16 * MIB
 
 
+def engines(candidates: Iterable[Planned]) -> dict[str, int]:
+    """Return the workspace of each engine that runs."""
+    return {c.algorithm: c.workspace for c in candidates if c.runs}
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_the_factors_of_an_addition_change_no_engine_and_no_workspace(layout: str, plan: Plan) -> None:
+    text = f"f16:{layout}:mb64_ic64ih56_oc64_kh3_ph1"
+    endings = ("+add+bias+relu", "+0.5add-0.25+bias+relu", "+2add+bias+relu", "+0add+bias+relu")
+    plain, *scaled = map(engines, plan([(described(text + ending), "forward") for ending in endings]))
+    assert plain
+    assert scaled == [plain] * len(scaled)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_mixed_layouts_take_memory_for_the_tensors_in_nchw_alone(pass_: str, plan: Plan) -> None:
+    layouts = ("nchw", "nhwc/nchw/nchw", "nchw/nhwc/nhwc", "nhwc/nchw/nhwc", "nhwc")
+    texts = [HEADLINE.format(n).replace("f16", f"f16:{layout}") for n in (64, 16) for layout in layouts]
+    answers = plan([(described(text), pass_) for text in texts])
+    least = [min(c.workspace for c in found if c.runs and c.on_tensor_cores) / MIB for found in answers]
+    assert least[:5] == pytest.approx([49.1, 24.6, 24.5, 0.1, 0], abs=0.1)
+    assert least[5:] == pytest.approx([12.3, 6.2, 6.2, 0.1, 0], abs=0.1)
+
+
 @pytest.mark.parametrize("epilogue", ["+relu", "+add+relu", "+bias+add+relu"])
 def test_what_cudnn_fuses_only_by_compiling_is_left_out(epilogue: str, plan: Plan) -> None:
     assert plan([(described(HEADLINE.format(16) + epilogue), "forward")]) == [[]]

@@ -1,7 +1,9 @@
 // A program written against cudnn-frontend, like its samples. It uses cuDNN and no other library.
 //
 // usage: frontend_client OPERATION CHOICE LAYOUT TYPE ... as in frontend_problem.h
-//   OPERATION  forward, backward_data, backward_filter or fused (relu(forward + residual + bias))
+//   OPERATION  forward, backward_data, backward_filter, bias (forward + bias), bias_relu, fused (relu(forward
+//   +
+//              residual + bias)) or swapped (relu(bias + (residual + forward)))
 //   CHOICE     a, b, fallback (every plan of the heuristic mode), json, engine (every engine by its number,
 //              with every value of its knobs)
 // For each plan the program prints the name to stderr and the output to stdout.
@@ -19,6 +21,21 @@ struct Built {
   std::shared_ptr<fe::graph::Graph> graph;
   Tensor x, w, y, residual, bias, output;
 };
+
+template <typename MakeTensor>
+void add_epilogue(const Problem& problem, Built& built, const MakeTensor& tensor) {
+  const auto add = fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD);
+  const bool is_swapped = problem.operation == "swapped";
+  const auto sum = [&](const Tensor& operand) {
+    built.output = is_swapped ? built.graph->pointwise(operand, built.output, add)
+                              : built.graph->pointwise(built.output, operand, add);
+  };
+  if (problem.operation == "fused" || is_swapped) sum(built.residual = tensor("residual", problem.y));
+  sum(built.bias = tensor("bias", problem.bias));
+  if (problem.operation == "bias") return;
+  built.output = built.graph->pointwise(
+      built.output, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
+}
 
 Built build(const Problem& problem) {
   Built built;
@@ -51,16 +68,8 @@ Built build(const Problem& problem) {
     built.x = tensor("x", problem.x);
     built.w = tensor("w", problem.w);
     built.output = graph.conv_fprop(built.x, built.w, geometry(fe::graph::Conv_fprop_attributes()));
-    built.output->set_dim(problem.y).set_stride(problem.strides(problem.y));
-  }
-  if (problem.operation == "fused") {
-    const auto add = fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD);
-    built.residual = tensor("residual", problem.y);
-    built.bias = tensor("bias", problem.bias);
-    built.output = graph.pointwise(built.output, built.residual, add);
-    built.output = graph.pointwise(built.output, built.bias, add);
-    built.output = graph.pointwise(built.output,
-                                   fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
+    if (problem.operation != "forward") add_epilogue(problem, built, tensor);
+    // Only the output gets strides: cudnn-frontend chooses those of the tensors between the operations.
     built.output->set_dim(problem.y).set_stride(problem.strides(problem.y));
   }
   built.output->set_output(true);

@@ -2,10 +2,10 @@
 
     python frontend_module_client.py OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
 
-OPERATION: forward, backward_data, backward_filter or fused (relu(forward + residual + bias)). CHOICE: a or
-fallback (every plan of the heuristic mode), or an engine with its knobs, such as eng2_k2=3. The program reads
-x, w, y, residual and bias from stdin. For each plan it prints the name to stderr and the output to stdout. It
-imports the module and NumPy alone; the plans run on the addresses of NumPy's arrays.
+OPERATION: forward, backward_data, backward_filter, bias_relu or fused (relu(forward + residual + bias)).
+CHOICE: a or fallback (every plan of the heuristic mode), or an engine with its knobs, such as eng2_k2=3. The
+program reads x, w, y, residual and bias from stdin. For each plan it prints the name to stderr and the output
+to stdout. It imports the module and NumPy alone; the plans run on the addresses of NumPy's arrays.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class Program:
         else:
             image, weight, written = tensor("x"), tensor("w"), "y"
             output = graph.conv_fprop(image=image, weight=weight, **geometry)
-        if self.operation == "fused":
-            output = graph.add(a=output, b=tensor("residual"))
+        if self.operation in ("fused", "bias_relu"):
+            if self.operation == "fused":
+                output = graph.add(a=output, b=tensor("residual"))
             output = graph.add(a=output, b=tensor("bias"))
             output = graph.relu(input=output)
         sizes = self.sizes[written]

@@ -12,7 +12,7 @@ import nvidia_headers
 import programs
 from graph_operations import loaded, shapes, stored
 from programs import SHIM, preload, run_compiler
-from reference import EPSILON, OUTPUT, Array, convolve
+from reference import EPSILON, OUTPUT, PASSES, Array, convolve
 
 from mucudnn._native import Problem
 
@@ -40,7 +40,7 @@ class Case:
     @property
     def pass_(self) -> str:
         """The pass of the operation. Fused operations are forward."""
-        return "forward" if self.operation in ("fused", "relu") else self.operation
+        return self.operation if self.operation in PASSES else "forward"
 
     def operands(self) -> list[Array]:
         """Return x, w, y, a residual and a bias, channels first, rounded to the data type."""
@@ -60,8 +60,9 @@ class Case:
         scale = float(np.linalg.norm(convolve(self.problem, self.pass_, *map(np.abs, xwy))))
         if self.operation == self.pass_:
             return result, scale
-        added = residual + bias if self.operation == "fused" else bias
-        return np.maximum(result + added, 0), scale + float(np.linalg.norm(np.abs(residual) + np.abs(bias)))
+        result = result + bias + (residual if self.operation in ("fused", "swapped") else 0)
+        result = result if self.operation == "bias" else np.maximum(result, 0)
+        return result, scale + float(np.linalg.norm(np.abs(residual) + np.abs(bias)))
 
 
 @dataclass(frozen=True)

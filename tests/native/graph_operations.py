@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from graph_abi import CONSTANTS, Library
-from reference import operand_shapes
+from reference import operand_shapes, steps
 
 from mucudnn._native import Problem
 
@@ -137,7 +137,12 @@ class Operations:
         y: Descriptor | None = None,
     ) -> Descriptor:
         tensors = {
-            name: self.tensor(UIDS[name], shape, packed_strides(shape, problem.layout), problem.data_type)
+            name: self.tensor(
+                UIDS[name],
+                shape,
+                packed_strides(shape, problem.layouts[name]),
+                problem.y_type if name == "y" else problem.data_type,
+            )
             for name, shape in shapes(problem).items()
         }
         if y is not None:
@@ -166,6 +171,7 @@ class Operations:
         b: Descriptor | None = None,
         *,
         alphas: tuple[float, float] = (1, 1),
+        alpha_type: str = "FLOAT",
         settings: Sequence[tuple[str, str, Sequence[object]]] = (),
         compute: str = "f32",
     ) -> Descriptor:
@@ -185,8 +191,8 @@ class Operations:
                 (attribute + "XDESC", "BACKEND_DESCRIPTOR", [x]),
                 *([(attribute + "BDESC", "BACKEND_DESCRIPTOR", [b])] if b else []),
                 (attribute + "YDESC", "BACKEND_DESCRIPTOR", [y]),
-                (attribute + "ALPHA1", "FLOAT", [alphas[0]]),
-                (attribute + "ALPHA2", "FLOAT", [alphas[1]]),
+                (attribute + "ALPHA1", alpha_type, [alphas[0]]),
+                (attribute + "ALPHA2", alpha_type, [alphas[1]]),
             ],
         )
 
@@ -195,9 +201,10 @@ class Operations:
         problem: Problem,
         *,
         alpha: float = 1,
-        scale: float = 1,
+        scale: float | None = None,
         factor: float | None = None,
         swapped: bool = False,
+        between_layout: str | None = None,
         intermediate: str | None = None,
         compute: str | None = None,
         operand: dict[str, Any] | None = None,
@@ -206,12 +213,13 @@ class Operations:
         """Return the operations of a forward convolution and its epilogue, in the order of computing.
 
         The defaults give the operations that cudnn-frontend makes. `alpha` is the factor of the convolution,
-        `scale` that of each operation's input from the one before, and `factor` that of its other input. With
+        `scale` that of each operation's input from the one before, and `factor` that of its other input; both
+        are by default those of the epilogue. `between_layout` is the layout of the virtual tensors. With
         `swapped` the other input comes first. `intermediate` and `compute` are types. `operand` changes the
         tensors that the epilogue reads. `settings` are further attributes of the pointwise functions.
         """
         shape, wide = shapes(problem)["y"], "f64" if problem.data_type == "f64" else "f32"
-        strides = packed_strides(shape, problem.layout)
+        strides = packed_strides(shape, problem.layouts["y"])
         largest = np.finfo(np.float64 if wide == "f64" else np.float32).max
         relu = [
             ("POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [1]),
@@ -219,10 +227,11 @@ class Operations:
             ("POINTWISE_RELU_UPPER_CLIP", "DOUBLE", [float(largest)]),
             ("POINTWISE_RELU_LOWER_CLIP_SLOPE", "DOUBLE", [0.0]),
         ]
-        names = problem.epilogue.split("+")[1:]
+        epilogue = steps(problem.epilogue)
+        between_strides = packed_strides(shape, between_layout or problem.layouts["y"])
         between = [
-            self.tensor(BETWEEN + place, shape, strides, intermediate or wide, virtual=True)
-            for place in range(len(names))
+            self.tensor(BETWEEN + place, shape, between_strides, intermediate or wide, virtual=True)
+            for place in range(len(epilogue))
         ]
         between.append(self.tensor(UIDS["y"], shape, strides, problem.data_type))
         operations = [self.operation(problem, "forward", alpha=alpha, y=between[0])]
@@ -230,9 +239,9 @@ class Operations:
             name: self.operand(problem, name, sizes, **operand or {})
             for name, sizes in operand_shapes(problem).items()
         }
-        for place, name in enumerate(names):
+        for place, (name, own_scale, own_factor) in enumerate(epilogue):
             x, b, y = between[place], operands.get(f"operand{place}"), between[place + 1]
-            alphas = (scale, (0.0 if name == "add0" else 1.0) if factor is None else factor)
+            alphas = (own_scale if scale is None else scale, own_factor if factor is None else factor)
             if swapped and b is not None:
                 x, b, alphas = b, x, alphas[::-1]
             function = [*(relu if name == "relu" else ()), *settings]
@@ -254,7 +263,7 @@ class Operations:
         alignment: int = 16,
     ) -> Descriptor:
         sizes = (sizes_of or {}).get(name, sizes)
-        strides = packed_strides(sizes, layout or problem.layout)
+        strides = packed_strides(sizes, layout or problem.layouts["y"])
         return self.tensor(UIDS[name], sizes, strides, type_ or problem.data_type, alignment=alignment)
 
     def graph(self, operations: Sequence[Descriptor]) -> Descriptor:

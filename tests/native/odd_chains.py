@@ -36,8 +36,17 @@ class Builder:
     def tanh(self, x: Descriptor, y: Descriptor) -> Descriptor:
         return self.client.pointwise("TANH_FWD", x, y)
 
-    def add(self, x: Descriptor, b: Descriptor, y: Descriptor, mode: str = "ADD") -> Descriptor:
-        return self.client.pointwise(mode, x, y, b)
+    def add(
+        self,
+        x: Descriptor,
+        b: Descriptor,
+        y: Descriptor,
+        mode: str = "ADD",
+        *,
+        alphas: tuple[float, float] = (1, 1),
+        type_: str = "FLOAT",
+    ) -> Descriptor:
+        return self.client.pointwise(mode, x, y, b, alphas=alphas, alpha_type=type_)
 
     def by_value(self) -> Descriptor:
         return self.client.make(
@@ -127,9 +136,12 @@ def changes_size(b: Builder) -> list[Descriptor]:
     return [b.convolution(wide), b.add(wide, b.other, b.y)]
 
 
-def changes_layout(b: Builder) -> list[Descriptor]:
-    last = b.tensor(BETWEEN, virtual=True, layout="nhwc")
-    return [b.convolution(last), b.add(last, b.other, b.y)]
+def scales_beyond_fp32(b: Builder) -> list[Descriptor]:
+    return [b.convolution(), b.add(b.between[0], b.other, b.y, alphas=(1, 0.1), type_="DOUBLE")]
+
+
+def multiplies_before(b: Builder) -> list[Descriptor]:
+    return [b.convolution(), b.add(b.other, b.between[0], b.y, "MUL")]
 
 
 ODD_CHAINS: dict[Callable[[Builder], list[Descriptor]], str] = {
@@ -148,7 +160,8 @@ ODD_CHAINS: dict[Callable[[Builder], list[Descriptor]], str] = {
     adds_nine_times: "too many pointwise operations",
     reads_a_third_tensor: "an operation with an unknown attribute",
     changes_size: "descriptors disagree",
-    changes_layout: "tensors are not packed",
+    scales_beyond_fp32: "a scaled pointwise operation",
+    multiplies_before: "an operand before the result of another function than ADD",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import numpy as np
@@ -55,30 +56,45 @@ EPILOGUES = (  # those that cuDNN has engines for, and other orders
     "+bias+relu",
     "+add+bias+relu",
     "+add0+bias+relu",
+    "+0.5add-0.25+bias+relu",
     "+bias+add+relu",
     "+relu+bias+add0+add",
 )
+
+
+def steps(epilogue: str) -> list[tuple[str, float, float]]:
+    """Return the name of each operation, the factor of what comes before it, and that of what it adds."""
+    form = re.compile(r"([-\d.e]*?)(bias|add|relu)([-\d.e]*)")
+    matches = map(form.fullmatch, epilogue.split("+")[1:])
+    return [(m[2], float(m[1] or 1), float(m[3] or 1)) for m in matches if m]
 
 
 def operand_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that the epilogue reads, channels first, by operand0, operand1, ..."""
     like_y = (problem.mini_batch, problem.out_channels, *problem.output)
     channels = (1, problem.out_channels, *(1 for _ in problem.output))
-    operations = problem.epilogue.split("+")[1:]
     return {
         f"operand{place}": channels if name == "bias" else like_y
-        for place, name in enumerate(operations)
+        for place, (name, _, _) in enumerate(steps(problem.epilogue))
         if name != "relu"
     }
 
 
 def with_epilogue(problem: Problem, result: Array, operands: dict[str, Array]) -> Array:
     """Apply the epilogue to the result of a convolution."""
-    for place, name in enumerate(problem.epilogue.split("+")[1:]):
+    for place, (name, scale, factor) in enumerate(steps(problem.epilogue)):
         if name == "relu":
             result = np.maximum(result, 0)
-        elif name != "add0":
-            result = result + operands[f"operand{place}"]
+        else:
+            result = scale * result + (factor * operands[f"operand{place}"] if factor else 0)
+    return result
+
+
+def epilogue_scale(problem: Problem, result: Array, operands: dict[str, Array]) -> Array:
+    """Apply the epilogue with the absolute values of its factors: the scale of rounding errors."""
+    for place, (name, scale, factor) in enumerate(steps(problem.epilogue)):
+        if name != "relu":
+            result = abs(scale) * result + (abs(factor) * operands[f"operand{place}"] if factor else 0)
     return result
 
 
@@ -206,7 +222,7 @@ class CheckedKernel:
         absolute = {name: np.abs(values) for name, values in self.values.items()}
         result = abs(alpha) * convolve(self.problem, self.pass_, *(absolute[name] for name in "xwy"))
         result = result + abs(beta) * absolute[OUTPUT[self.pass_]]
-        return float(np.linalg.norm(with_epilogue(self.problem, result, absolute)))
+        return float(np.linalg.norm(epilogue_scale(self.problem, result, absolute)))
 
     def norm(self, *, alpha: float = 1.0, beta: float = 0.0) -> float:
         """Return a bound of the result's norm, the scale for transforms, which spread errors over a tile."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import shim_client
 from host_abi import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
 from programs import SHIM, SONAME, preload, run
-from reference import EPSILON, OUTPUT, convolve, with_epilogue
+from reference import EPSILON, OUTPUT, convolve, epilogue_scale, with_epilogue
 
 from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
 from mucudnn.problems.kernels import Kernel
@@ -46,6 +46,10 @@ class Ran:
 
 def case(problem: Problem | str, pass_: str, habit: str = "get", **more: Any) -> dict[str, Any]:
     return {"problem": str(problem), "pass_": pass_, "habit": habit, **more}
+
+
+def is_mixed(problem: Problem) -> bool:
+    return len(set(problem.layouts.values())) > 1 or problem.y_type != problem.data_type
 
 
 def problem_of(one: dict[str, Any]) -> Problem:
@@ -119,17 +123,18 @@ def exact(one: dict[str, Any], *, absolute: bool = False) -> Array:
     if beta:
         result = result + beta * values[OUTPUT[one["pass_"]]]
     if not one.get("fused"):
-        return with_epilogue(problem, result, values)
+        return (epilogue_scale if absolute else with_epilogue)(problem, result, values)
     bias = np.linspace(-0.5, 0.5, problem.out_channels).reshape(1, -1, *(1 for _ in problem.output))
     return result + np.abs(bias) if absolute else np.maximum(result + bias, 0)
 
 
 def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]], folder: Path) -> None:
     """Check that each error is at most twice that of the worst algorithm of `used`, run undivided."""
-    # Only the graph API computes fused graphs. Its engines have the numbers of the legacy algorithms.
+    # Only the graph API computes fused graphs and mixed layouts. Its engines have the numbers of the
+    # legacy algorithms.
     whole = [
         {**one, "engine": algorithm}
-        if problem_of(one).epilogue
+        if problem_of(one).epilogue or is_mixed(problem_of(one))
         else {**one, "habit": "fixed", "algorithm": algorithm, "workspace": ROOMY}
         for one, algorithms_used in zip(cases, used, strict=True)
         for algorithm in algorithms_used
@@ -139,7 +144,8 @@ def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]]
         assert facts["statuses"] == [0] * one.get("repeat", 1), one
         y64 = exact(one)
         worst = max(float(np.linalg.norm(next(alone) - y64)) for _ in algorithms_used)
-        rounding = EPSILON[problem_of(one).data_type] * float(np.linalg.norm(exact(one, absolute=True)))
+        type_ = shim_client.type_of(problem_of(one), OUTPUT[one["pass_"]])
+        rounding = EPSILON[type_] * float(np.linalg.norm(exact(one, absolute=True)))
         assert float(np.linalg.norm(output - y64)) <= 2 * worst + 2 * rounding, one
 
 

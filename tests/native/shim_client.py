@@ -76,6 +76,10 @@ def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     }
 
 
+def type_of(problem: Problem, name: str) -> str:
+    return problem.y_type if name == "y" else problem.data_type
+
+
 def operands(problem: Problem, largest: float | None = None) -> dict[str, Bytes]:
     """Return the bytes of random operands, the same in each call, with `largest` `cancelling_values`."""
     if largest is not None:
@@ -83,15 +87,15 @@ def operands(problem: Problem, largest: float | None = None) -> dict[str, Bytes]
         return {name: to_bytes(value.reshape(-1), problem.data_type) for name, value in values.items()}
     random = np.random.default_rng(7)
     return {
-        name: to_bytes(random.random(int(np.prod(shape))) - 0.5, problem.data_type)
+        name: to_bytes(random.random(int(np.prod(shape))) - 0.5, type_of(problem, name))
         for name, shape in shapes(problem).items()
     }
 
 
 def from_memory(problem: Problem, name: str, stored: Bytes) -> npt.NDArray[np.float64]:
     """Return the values of a tensor, channels first in any layout."""
-    shape, flat = shapes(problem)[name], to_values(stored, problem.data_type)
-    if problem.layout == "nchw":
+    shape, flat = shapes(problem)[name], to_values(stored, type_of(problem, name))
+    if problem.layouts.get(name, problem.layouts["y"]) == "nchw":
         return flat.reshape(shape)
     return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
 

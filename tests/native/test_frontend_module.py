@@ -15,6 +15,7 @@ from reference import PASSES
 
 from mucudnn._native import Engine
 
+EPILOGUES = {"bias_relu": "+bias+relu", "fused": "+add+bias+relu"}
 OPERATIONS = (*PASSES, "fused")
 CLIENT = (sys.executable, Path(__file__).with_name("frontend_module_client.py"))
 UNDER_MUCUDNN = (sys.executable, "-m", "mucudnn", "run", "--", *CLIENT)
@@ -57,14 +58,15 @@ def test_an_engine_can_be_asked_for_with_its_knob(operation: str, search_path: s
     assert found.lines == [name]
 
 
-@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("operation", [*PASSES, *EPILOGUES])
 def test_under_mucudnn_run_its_plans_are_divided(
-    pass_: str, search_path: str, engine: Engine, tmp_path: Path
+    operation: str, search_path: str, engine: Engine, tmp_path: Path
 ) -> None:
-    case = Case(pass_, kernel())
+    case = Case(operation, kernel())
+    pass_ = case.pass_
     implicit = f"eng{next(iter(LEGACY_NUMBERS[pass_].values()))}"
     parts = [(2, implicit), (1, f"eng{EXPLICIT_GEMM[pass_]}_k2=1")]
-    problem = str(case.problem.replace(math="strict"))
+    problem = f"{case.problem.replace(math='strict')}{EPILOGUES.get(operation, '')}"
     # For deselect_workspace_greater_than() the module reads the workspace of an engine configuration, and the
     # drop-in never uses more than a program has read. So where it reads 0, the second configuration is used.
     frugal = [(2, implicit), (1, implicit)]

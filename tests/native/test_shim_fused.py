@@ -26,6 +26,7 @@ from mucudnn._native import Engine
 SMALL = f"{GRAPH_PROBLEM}+add+bias+relu"
 TORCH_RELU = f"{GRAPH_PROBLEM}+add0+bias+relu"  # the graph of PyTorch's cudnn_convolution_relu
 UNRECTIFIED = f"{GRAPH_PROBLEM}+bias"  # for tests with factors, which the host engine refuses before RELU
+SCALED = f"{GRAPH_PROBLEM}+0.5add-0.25+bias+relu"  # XLA's side input, PyTorch's add_relu with an alpha
 ENGINES = list(LEGACY_NUMBERS["forward"].values())
 
 
@@ -67,14 +68,30 @@ def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
         {"problem": TORCH_RELU, "alias": {"operand0": "y"}, "over": float("nan")},
         {"alias": {"operand0": "y"}},
         {"share": 4},
+        {"odd": {"between_layout": "nhwc"}},
+        {"odd": {"swapped": True}},
+        {"problem": SCALED},
+        {"problem": SCALED, "odd": {"swapped": True, "between_layout": "nhwc"}},
     ],
-    ids=["any order", "run again", "as PyTorch's relu", "added in place", "threads"],
+    ids=[
+        "any order",
+        "run again",
+        "as PyTorch's relu",
+        "added in place",
+        "threads",
+        "virtual tensors of another layout, as cudnn-frontend",
+        "what is added comes first",
+        "scaled",
+        "scaled, and what is added comes first",
+    ],
 )
 def test_however_a_program_writes_the_chain_it_is_divided(
     more: dict[str, Any], engine: Engine, tmp_path: Path
 ) -> None:
     cases = [fused(**more)]
-    found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL, TORCH_RELU)))
+    found = run_under_shim(
+        cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL, TORCH_RELU, SCALED))
+    )
     runs = more.get("repeat", 1) + 5 * more.get("share", 0)
     assert found.summary == f"{runs} of {runs} convolutions divided"
     check_results(cases, found, [[0, 2]], tmp_path)
@@ -89,9 +106,8 @@ def test_nan_goes_through_the_relu_of_a_divided_chain(engine: Engine, tmp_path: 
 
 ODD = {
     "the convolution's alpha": ({"alpha": 2.0}, "a fused convolution with alpha or beta"),
-    "what comes before is scaled": ({"scale": 2.0}, "a scaled pointwise operation"),
-    "what is added is scaled": ({"factor": 0.5}, "a scaled pointwise operation"),
-    "what is added comes first": ({"swapped": True}, "an operand before the convolution's result"),
+    "what comes before the bias is scaled": ({"scale": 2.0}, "a scaled pointwise operation"),
+    "the bias is scaled": ({"factor": 0.5}, "a scaled pointwise operation"),
     "16-bit intermediates": ({"intermediate": "f16"}, "an intermediate tensor of another data type"),
     "pointwise in fp64": ({"compute": "f64"}, "the compute type"),
     "an operand of another type": ({"operand": {"type_": "f16"}}, "mixed data types"),
@@ -130,7 +146,7 @@ def test_a_chain_of_another_kind_passes_through_and_the_reason_is_told(
     name: str, engine: Engine, tmp_path: Path
 ) -> None:
     odd, reason = ODD[name]
-    problem = UNRECTIFIED if "scale" in odd else SMALL
+    problem = UNRECTIFIED if {"scale", "factor"} & set(odd) else SMALL
     cases = [fused(problem, odd=odd)]
     found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, problem)))
     assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"

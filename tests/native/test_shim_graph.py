@@ -152,13 +152,12 @@ def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "summary"),
     [
-        ({"json": True}, "0 of 3 convolutions divided, 3 passed through (a plan made from JSON)"),
         (
             {"unknown": [["OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN", [False]]]},
             "0 of 3 convolutions divided, 3 passed through (a graph with an unknown attribute)",
         ),
     ],
-    ids=["json", "unknown attribute"],
+    ids=["unknown attribute"],
 )
 def test_what_is_not_recognised_passes_through(
     more: dict[str, Any], summary: str, engine: Engine, tmp_path: Path

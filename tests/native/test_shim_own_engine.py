@@ -59,9 +59,22 @@ def test_an_engine_that_cannot_be_measured_stays(tmp_path: Path) -> None:
     assert "passed through" not in limited.summary, "an engine that exceeds the limit must be replaced"
 
 
-def test_what_is_measured_for_other_alignments_than_the_callers_replaces_nothing(tmp_path: Path) -> None:
-    one = case(str(problem_of({"problem": "f16:nchw:default:mb7_ic3ih5_oc4_kh3_ph1"})), "forward", "graph")
-    found = run_online(tmp_path, one)
-    reason = "mini-batches of no multiple of 16 bytes"
-    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
-    check_same([one], found, tmp_path)
+@pytest.mark.parametrize("pass_", ["forward", "backward_data"])
+def test_the_engine_of_odd_samples_is_measured_for_the_alignment_that_the_program_has(
+    pass_: str, tmp_path: Path
+) -> None:
+    # A sample of x has 150 bytes: slices are less aligned than the whole mini-batch.
+    problem = str(problem_of({"problem": "f16:nchw:default:mb7_ic3ih5_oc4_kh3_ph1"}))
+    implicit = next(iter(LEGACY_NUMBERS[pass_].values()))  # the only one in 16 bits
+    one, name = case(problem, pass_, "graph", engine=implicit), f"eng{implicit}"
+    first, second = run_online(tmp_path, one), run_online(tmp_path, one)
+    text = journal_in(tmp_path).read_text()
+    assert text.count(f"\noption 1*7:{name}_a16:") == 1
+    assert f"\noption 1*7:{name}:" in text
+    assert measurements(first) > measurements(second) == 0
+    text = re.sub(rf"1\*(\d):{name}:[^:]+:", r"1*\1:" + name + ":1e-09:", text)
+    text = re.sub(rf"1\*7:{name}:[^:]+:", rf"1*7:{name}:9:", text)
+    journal_in(tmp_path).write_text(text)
+    divided = run_online(tmp_path, one)
+    assert divided.summary.startswith("1 of 1 convolutions divided")
+    check_results([one], divided, [[implicit]], tmp_path)

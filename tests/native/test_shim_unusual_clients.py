@@ -227,13 +227,13 @@ def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Pat
 
 SCALED = case(LARGE + "+bias+relu", "forward", "graph", engine=2, odd={"alpha": 2.0})
 MANY = case(
-    "f32:nchw:default:mb65537_ic1ih3_oc1oh3_kh3_ph1", "forward", "fixed", algorithm=2, workspace=1 << 26
+    "f32:nchw:default:mb1048577_ic1ih1_oc1oh1_kh3_ph1", "forward", "fixed", algorithm=2, workspace=1 << 26
 )
 
 
 @pytest.mark.parametrize(
     ("one", "reason"),
-    [(SCALED, "a fused convolution with alpha or beta"), (MANY, "a mini-batch above 65536")],
+    [(SCALED, "a fused convolution with alpha or beta"), (MANY, "a mini-batch above 1048576")],
     ids=["graph", "legacy"],
 )
 def test_the_warning_says_why_a_call_passes_through(one: dict[str, Any], reason: str, tmp_path: Path) -> None:

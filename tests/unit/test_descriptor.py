@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from mucudnn._native import Problem, parse_descriptor
 
-EPILOGUES = st.lists(st.sampled_from(["bias", "add", "add0", "relu"]), max_size=8).map(
+OPERATIONS = ["bias", "add", "add0", "relu", "2add", "-0.5add1e-05", "0add3.4028235e38"]
+EPILOGUES = st.lists(st.sampled_from(OPERATIONS), max_size=8).map(
     lambda names: "".join(f"+{name}" for name in names)
+)
+TYPES_AND_EPILOGUES = st.one_of(
+    st.fixed_dictionaries(
+        {"data_type": st.sampled_from(["f32", "f64", "f16", "bf16"]), "epilogue": EPILOGUES}
+    ),
+    st.fixed_dictionaries({"data_type": st.sampled_from(["f16>f32", "bf16>f32"])}),
 )
 FULL = "f32:nchw:default:g1mb256_ic64ih27iw27_oc192oh27ow27_kh5kw5_sh1sw1_ph2pw2_dh0dw0"
 
@@ -33,10 +40,9 @@ def problems(draw: st.DrawFn) -> Problem:
         padding=[p + draw(st.integers(0, 40)) for p in least],
         dilation=dilation,
         groups=groups,
-        data_type=draw(st.sampled_from(["f32", "f64", "f16", "bf16"])),
-        layout=draw(st.sampled_from(["nchw", "nhwc"])),
+        **draw(TYPES_AND_EPILOGUES),
+        layout=draw(st.sampled_from(["nchw", "nhwc", "nhwc/nchw/nhwc", "nchw/nchw/nhwc"])),
         math=draw(st.sampled_from(["default", "tf32", "strict"])),
-        epilogue=draw(EPILOGUES),
     )
 
 
@@ -67,6 +73,29 @@ def test_an_epilogue_reads_a_tensor_like_the_output_or_a_number_for_each_channel
     problem = parse_descriptor("mb3_ic4ih5_oc6_kh3_ph1+bias+relu+add+add0")[0]
     assert problem.operand_elements == [6, 3 * 6 * 5 * 5, 3 * 6 * 5 * 5]
     assert parse_descriptor("mb3_ic4ih5_oc6_kh3_ph1+relu")[0].operand_elements == []
+
+
+def test_only_an_addition_has_factors_and_those_of_1_are_left_out() -> None:
+    problem = parse_descriptor("mb3_ic4ih5_oc6_kh3_ph1+1add1+0.5add-2+bias")[0]
+    assert problem.epilogue == "+add+0.5add-2+bias"
+    assert problem.epilogue_steps == [("add", 1, 1), ("add", 0.5, -2), ("bias", 1, 1)]
+    for odd in ("+2bias", "+relu0", "+addx", "+-add", "+nanadd", "+1e99add", "+add1e99", "+2"):
+        with pytest.raises(ValueError, match=r"add|fp32"):
+            parse_descriptor("mb3_ic4ih5_oc6_kh3_ph1" + odd)
+
+
+def test_w_and_y_may_have_a_layout_of_their_own_and_y_a_wider_type() -> None:
+    problem = parse_descriptor("f16>f32:nhwc/nchw/nchw:mb2_ic4ih5_oc6_kh3_ph1")[0]
+    assert (problem.data_type, problem.y_type, problem.types) == ("f16", "f32", "f16>f32")
+    assert problem.layouts == {"x": "nhwc", "w": "nchw", "y": "nchw"}
+    assert (problem.element_size, problem.y_element_size) == (2, 4)
+    assert str(parse_descriptor("nchw/nchw/nchw:mb2_ic4ih5_oc6_kh3_ph1")[0]).startswith("f32:nchw:")
+    assert problem.replace(layout="nhwc", data_type="bf16").types == "bf16"
+    for odd in ("f32>f16", "f64>f32", "f16>f64", "f16>", "nchw/nhwc", "nchw/nchw/nhwc/nhwc", "nchw//"):
+        with pytest.raises(ValueError, match=r"f32|nchw"):
+            parse_descriptor(f"{odd}:mb2_ic4ih5_oc6_kh3_ph1")
+    with pytest.raises(ValueError, match="without epilogue"):
+        parse_descriptor("f16>f32:mb2_ic4ih5_oc6_kh3_ph1+relu")
 
 
 def test_the_full_form_is_written_with_name_and_count_left_out() -> None:
@@ -144,7 +173,7 @@ def test_what_the_text_leaves_out_comes_from_the_keywords_and_what_it_says_stand
         ("mb99999999999999999999_ic64ih27_oc192_kh3", "'mb99999999999999999999' is above 2147483647"),
         ("mb2147483647_ic2147483647ih27_oc1_kh1", "x would have 2.63 bytes or more"),
         ("f31:mb1_ic1ih1_oc1_kh1", "'f31:' is no data type"),
-        ("mb1_ic1ih1_oc1_kh1+", r"'\+' is nothing that follows a convolution: it is one of bias, add, add0"),
+        ("mb1_ic1ih1_oc1_kh1+", r"'\+' is nothing that follows a convolution: it is one of bias, add, relu"),
         ("mb1_ic1ih1_oc1_kh1+gelu", r"'\+gelu' is nothing that follows a convolution"),
         ("mb1_ic1ih1_oc1_kh1+relu_ph1", r"'\+relu_ph1' is nothing that follows"),
         ("mb1_ic1ih1_oc1_kh1" + "+relu" * 9, "9 operations follow the convolution .*: at most 8 may"),

@@ -104,7 +104,7 @@ void EngineConfig::complete() {
       not_supported(knob + " at " + std::to_string(choice->value));
   }
   const Fusion& fusion = engine->graph->fusion();
-  workspace_ = required_workspace(variant(), fusion.kernel);
+  workspace_ = required_workspace(variant(), fusion.kernel) + fusion.copies_size();
 }
 
 std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size) {

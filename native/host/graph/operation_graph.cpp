@@ -1,7 +1,10 @@
 #include "host/graph/operation_graph.hpp"
 
+#include <array>
 #include <set>
 
+#include "core/scratch.hpp"
+#include "core/tensors.hpp"
 #include "host/abi/mapping.hpp"
 
 namespace mucudnn::host::graph {
@@ -51,6 +54,47 @@ void require_real(const Tensor& tensor) {
   if (tensor.is_virtual) not_supported("a virtual tensor that no operation of the graph writes");
 }
 
+// Returns the tensor packed in this layout, with this data type.
+cudnnTensorStruct repacked(cudnnTensorStruct tensor, Layout layout, cudnnDataType_t type) {
+  std::int64_t step = 1;
+  for_each_axis(tensor.dims, layout, [&](int axis) {
+    tensor.strides[axis] = step;
+    if (__builtin_mul_overflow(step, tensor.sizes[axis], &step)) not_supported("a tensor of 2^63 elements");
+  });
+  tensor.type = type;
+  return tensor;
+}
+
+bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
+  return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
+}
+
+bool is_narrow(cudnnDataType_t type) { return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; }
+
+// Converts the inputs to the output's layout and data type. `shapes` are x, w and y, and `output` is one of
+// them. Inputs may have 16 bits beside an output in float.
+void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, const std::array<std::int64_t, 3>& uids,
+                    std::size_t output, std::vector<Copy>& copies) {
+  for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
+    const bool is_common = std::all_of(shapes.begin(), shapes.end(), [&](const cudnnTensorStruct& shape) {
+      return is_packed(shape, layout) && shape.type == shapes[output].type;
+    });
+    if (is_common) return;
+  }
+  const Layout layout = is_packed(shapes[output], Layout::nchw) ? Layout::nchw : Layout::nhwc;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    cudnnTensorStruct& shape = shapes[i];
+    if (!is_packed(shape, Layout::nchw) && !is_packed(shape, Layout::nhwc))
+      not_supported("x, w and y must be packed, each NCHW or NHWC");
+    const bool is_widened = is_narrow(shape.type) && shapes[output].type == CUDNN_DATA_FLOAT;
+    if (shape.type != shapes[output].type && !is_widened)
+      bad_parameter("x, w and y differ in their data types");
+    if (i == output || (is_packed(shape, layout) && !is_widened)) continue;
+    copies.push_back({uids[i], shape, repacked(shape, layout, shapes[output].type)});
+    shape = copies.back().to;
+  }
+}
+
 Addition addition_of(const PointwiseOperation& operation, std::int64_t last, const cudnnTensorStruct& output,
                      std::int64_t& operand) {
   const bool swapped = operation.x->uid != last;
@@ -97,7 +141,12 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
 
   Fusion fusion;
   fusion.kernel.pass = convolution->pass;
-  fusion.kernel.problem = problem_of(convolution->grouped(), x->shape(), w->shape(), y->shape());
+  std::array<cudnnTensorStruct, 3> shapes{x->shape(), w->shape(), y->shape()};
+  const std::size_t output = convolution->pass == Pass::forward         ? 2
+                             : convolution->pass == Pass::backward_data ? 0
+                                                                        : 1;
+  convert_inputs(shapes, {x->uid, w->uid, y->uid}, output, fusion.copies);
+  fusion.kernel.problem = problem_of(convolution->grouped(), shapes[0], shapes[1], shapes[2]);
   fusion.x = x->uid;
   fusion.w = w->uid;
   fusion.y = y->uid;
@@ -127,6 +176,18 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
 }
 
 }  // namespace
+
+std::size_t Copy::size() const {
+  std::size_t bytes = size_of(to.type);
+  for (int axis = 0; axis < to.dims; ++axis) bytes *= static_cast<std::size_t>(to.sizes[axis]);
+  return aligned(bytes);
+}
+
+std::size_t Fusion::copies_size() const {
+  std::size_t bytes = copies.empty() ? 0 : kAlignment;
+  for (const Copy& copy : copies) bytes += copy.size();
+  return bytes;
+}
 
 const Fusion& OperationGraph::fusion() const {
   if (!fusion_) not_supported(reason_);

@@ -8,6 +8,14 @@
 
 namespace mucudnn::host::graph {
 
+// An input as the program has it, and as the algorithms read it: in the output's layout and data type.
+struct Copy {
+  std::int64_t uid = 0;
+  cudnnTensorStruct from, to;
+
+  std::size_t size() const;  // in bytes, a multiple of kAlignment
+};
+
 // A graph that the host engine can run: one convolution, with pointwise steps in place after a forward one.
 struct Fusion {
   Kernel kernel;
@@ -18,6 +26,11 @@ struct Fusion {
   std::int64_t residual = 0;  // unique id: the output, or a tensor like it that is added first
   std::vector<Step> steps;
   std::vector<std::int64_t> operands;  // unique ids for the additions in `steps`, in order
+  // Inputs of another layout or data type than the output. The plan copies them into the workspace first.
+  std::vector<Copy> copies;
+
+  // Returns the bytes of workspace that the copies take, with room to align them.
+  std::size_t copies_size() const;
 };
 
 class OperationGraph : public Descriptor {

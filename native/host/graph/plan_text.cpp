@@ -3,7 +3,7 @@
 #include <charconv>
 #include <map>
 
-#include "host/graph/json.hpp"
+#include "core/json.hpp"
 
 namespace mucudnn::host::graph {
 namespace {
@@ -30,8 +30,8 @@ struct Operands {
 constexpr Operands kConvolutions[] = {
     {Pass::forward, "CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR", "X", "W", "Y"},
     {Pass::backward_data, "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR", "dX", "W", "dY"},
-    {Pass::backward_filter, "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR", "X", "DW",
-     "DY"}};
+    {Pass::backward_filter, "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR", "X", "dW",
+     "dY"}};
 constexpr const char* kTileSize = "CUDNN_KNOB_TYPE_TILE_SIZE";
 constexpr const char* kPointwise = "CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR";
 

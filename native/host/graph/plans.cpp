@@ -1,5 +1,8 @@
 #include "host/graph/plans.hpp"
 
+#include <memory>
+
+#include "core/scratch.hpp"
 #include "host/abi/execution.hpp"
 #include "host/graph/plan_text.hpp"
 
@@ -60,9 +63,26 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   const Fusion& fusion = config_->engine->graph->fusion();
   const Variant variant = config_->variant();
   const cudnnDataType_t type = fusion.output.type;
-  const Tensors tensors{pack.address_of(fusion.x, type), pack.address_of(fusion.w, type),
-                        pack.address_of(fusion.y, type)};
-  void* const scratch = usable_workspace(variant, fusion.kernel, pack.workspace, workspace());
+  const std::size_t rest = workspace() - fusion.copies_size();
+  void* const scratch = usable_workspace(variant, fusion.kernel, pack.workspace, rest);
+  if (!fusion.copies.empty()) require({{"workspace", pack.workspace}});
+  void* next = static_cast<char*>(pack.workspace) + rest;
+  std::size_t room = fusion.copies_size();
+  // Returns the address of a tensor, or of its copy in the output's layout and data type.
+  const auto usable = [&](std::int64_t uid) {
+    const auto copy = std::find_if(fusion.copies.begin(), fusion.copies.end(),
+                                   [&](const Copy& one) { return one.uid == uid; });
+    if (copy == fusion.copies.end()) return pack.address_of(uid, type);
+    const void* const from = pack.address_of(uid, copy->from.type);
+    void* const to = std::align(kAlignment, copy->size(), next, room);
+    next = static_cast<char*>(to) + copy->size();
+    room -= copy->size();
+    apply({Addition{0, 1, copy->from, from}}, copy->to, to);
+    return to;
+  };
+  void* const x = usable(fusion.x);
+  void* const w = usable(fusion.w);
+  const Tensors tensors{x, w, usable(fusion.y)};
   if (fusion.kernel.pass != Pass::forward) {
     return convolve(variant, fusion.kernel, tensors, fusion.alpha, fusion.beta, scratch);
   }

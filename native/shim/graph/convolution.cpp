@@ -15,11 +15,40 @@ std::optional<Pass> pass_of(const Shadow& operation) {
   return std::nullopt;
 }
 
-std::optional<Layout> layout_of(const Tensor& x, const Tensor& w, const Tensor& y) {
-  for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
-    if (is_packed(x, layout) && is_packed(w, layout) && is_packed(y, layout)) return layout;
+// Returns the layout of a tensor, `preferred` if it fits both; nothing if the tensor is not packed.
+std::optional<Layout> layout_of(const Tensor& tensor, Layout preferred) {
+  for (const Layout layout : {preferred, Layout::nchw, Layout::nhwc}) {
+    if (is_packed(tensor, layout)) return layout;
   }
   return std::nullopt;
+}
+
+// Fills in the layouts: one for all tensors if there is such a layout. Returns false if a tensor is not
+// packed.
+bool fill_layouts(const Tensor& x, const Tensor& w, const Tensor& y, Problem& problem) {
+  for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
+    if (!is_packed(x, layout) || !is_packed(w, layout) || !is_packed(y, layout)) continue;
+    problem.set_layouts(layout, layout, layout);
+    return true;
+  }
+  const auto of_x = layout_of(x, Layout::nchw);
+  if (!of_x) return false;
+  const auto of_w = layout_of(w, *of_x), of_y = layout_of(y, *of_x);
+  if (!of_w || !of_y) return false;
+  problem.set_layouts(*of_x, *of_w, *of_y);
+  return true;
+}
+
+// Fills in the data types. Returns null, or the obstacle. `may_widen` says whether y may be f32 beside 16-bit
+// x and w.
+const char* fill_types(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen, Problem& problem) {
+  if (x.type != w.type) return "mixed data types";
+  const auto type = data_type_of(x.type), y_type = data_type_of(y.type);
+  if (!type || !y_type) return "the data type";
+  const bool is_wider = may_widen && *y_type == DataType::f32 && size_of(*type) == 2;
+  if (*y_type != *type && !is_wider) return "mixed data types";
+  problem.set_types(*type, *y_type);
+  return nullptr;
 }
 
 const char* fill_convolution(const Shadow* from, Problem& problem) {
@@ -51,23 +80,19 @@ const char* fill_convolution(const Shadow* from, Problem& problem) {
   return nullptr;
 }
 
-const char* fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, Problem& problem) {
+const char* fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen,
+                         Problem& problem) {
   const std::size_t rank = x.sizes.size();
   if (rank != 4 && rank != 5) return "neither 2 nor 3 spatial dimensions";
   for (const Tensor* tensor : {&x, &w, &y}) {
     if (tensor->sizes.size() != rank || tensor->strides.size() != rank) return "descriptors disagree";
   }
-  if (x.type != w.type || x.type != y.type) return "mixed data types";
-  const auto type = data_type_of(x.type);
-  if (!type) return "the data type";
-  const auto layout = layout_of(x, w, y);
-  if (!layout) return "tensors are not packed";
+  if (const char* const obstacle = fill_types(x, w, y, may_widen, problem)) return obstacle;
+  if (!fill_layouts(x, w, y, problem)) return "tensors are not packed";
   if (x.sizes[0] != y.sizes[0] || w.sizes[0] != y.sizes[1] || w.sizes[1] < 1 ||
       x.sizes[1] % w.sizes[1] != 0) {
     return "descriptors disagree";
   }
-  problem.data_type = *type;
-  problem.layout = *layout;
   problem.dims = static_cast<int>(rank - 2);
   problem.groups = x.sizes[1] / w.sizes[1];
   problem.mini_batch = x.sizes[0];
@@ -95,10 +120,12 @@ const char* fill(const Shadow& operation, const Referred& pointwise, GraphConvol
   Tensor w;
   Tensor y;
   Problem& problem = found.recognised.kernel.problem;
+  // cuDNN has no engine that adds slices of a wider gradient, and 9.19 has none for wider gradients at all.
+  const bool may_widen = found.recognised.kernel.pass == Pass::forward && chain.empty();
   const char* obstacle = read(operation.referred_one(names.x).get(), x);
   if (obstacle == nullptr) obstacle = read(operation.referred_one(names.w).get(), w);
   if (obstacle == nullptr) obstacle = read(last.get(), y);
-  if (obstacle == nullptr) obstacle = fill_tensors(x, w, y, problem);
+  if (obstacle == nullptr) obstacle = fill_tensors(x, w, y, may_widen, problem);
   if (obstacle != nullptr) return obstacle;
   found.x = x.uid;
   found.w = w.uid;

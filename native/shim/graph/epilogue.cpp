@@ -1,6 +1,7 @@
 #include "shim/graph/epilogue.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cudnn/descriptors.hpp"
 #include "cudnn/pointwise.hpp"
@@ -9,7 +10,6 @@ namespace mucudnn::shim {
 namespace {
 
 constexpr char kUsedTwice[] = "an intermediate tensor used twice";
-constexpr char kScaled[] = "a scaled pointwise operation";
 
 // A value that is no mode. It stands for a mode that the program has not set.
 constexpr auto kNoMode = static_cast<cudnnPointwiseMode_t>(-1);
@@ -65,22 +65,27 @@ const char* read_operation(const Shadow& operation, std::int64_t last, const Ten
   const auto function = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   if (const char* const obstacle = read_function(function.get(), problem.data_type, mode)) return obstacle;
 
-  const auto x = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
-  const auto b = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-  // cuDNN runs any other order of operands by engines that it compiles at run time.
-  if (uid_of(x.get()) != last) return "an operand before the convolution's result";
+  auto x = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+  auto b = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+  double scale = factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, 1);
+  double other_scale = factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, 1);
+  if (b != nullptr && uid_of(x.get()) != last && mode == CUDNN_POINTWISE_ADD) {
+    std::swap(x, b);  // both orders have the same sum
+    std::swap(scale, other_scale);
+  }
+  if (uid_of(x.get()) != last) return "an operand before the result of another function than ADD";
   Operand operand = Operand::none;
-  double scale = 1;
   if (b != nullptr) {
     if (uid_of(b.get()) == last) return kUsedTwice;
-    if (const char* const obstacle = read_operand(b.get(), y, problem.layout, operand, operand_uid))
+    if (const char* const obstacle = read_operand(b.get(), y, problem.layout_of_y(), operand, operand_uid))
       return obstacle;
-    scale = factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, 1);
   }
-  if (factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, 1) != 1) return kScaled;
-  const auto kind = pointwise_of(mode, operand, scale);
-  if (!kind) return scale == 1 ? "another pointwise function" : kScaled;
-  problem.epilogue.push_back(*kind);
+  const auto kind = pointwise_of(mode, operand);
+  if (!kind) return "another pointwise function";
+  const Pointwise read{*kind, static_cast<float>(scale), b == nullptr ? 1 : static_cast<float>(other_scale)};
+  const bool is_exact = read.scale == scale && (b == nullptr || read.factor == other_scale);
+  if (!is_exact || !has_valid_factors(read)) return "a scaled pointwise operation";
+  problem.epilogue.push_back(read);
   return nullptr;
 }
 
@@ -111,7 +116,8 @@ const char* fill_epilogue(const Shadow* first, const Referred& chain, const Tens
     if (const char* const obstacle = read_intermediate(i == 0 ? first : written.get(), last)) return obstacle;
     if (last.type != compute_type_of(problem.data_type)) return "an intermediate tensor of another data type";
     if (last.sizes != y.sizes || last.strides.size() != y.sizes.size()) return "descriptors disagree";
-    if (!is_packed(last, problem.layout)) return "tensors are not packed";
+    // The tensor is never in memory, so its strides mean nothing: cudnn-frontend gives it NHWC strides in
+    // NCHW graphs too.
     if (const char* const obstacle = read_operation(*chain[i], last.uid, y, problem, operands[i]))
       return obstacle;
     written = chain[i]->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);

@@ -4,6 +4,7 @@
 
 #include "cudnn/graph_engine.hpp"
 #include "shim/execution.hpp"
+#include "shim/graph/plan_text.hpp"
 
 namespace mucudnn::shim {
 namespace {
@@ -59,11 +60,8 @@ Permission permission_of(const State& state, const EngineNotes& notes, const Exe
 // Returns why the measured times cannot be compared with the program's own execution plan; null if they can.
 // Without this comparison a replacement might be slower.
 const char* obstacle_to_comparing(const ExecutionPlan& plan) {
-  if (!plan.known->is_measured()) return nullptr;
-  if (!plan.known->is_measured_against(plan.own.algorithm)) return "the caller's own engine is not measured";
-  // For less aligned samples we measure slower engines. The program's plan assumes an alignment of 16 bytes.
-  return usual_alignment(plan.seen->kernel.problem) < 16 ? "mini-batches of no multiple of 16 bytes"
-                                                         : nullptr;
+  if (!plan.known->is_measured() || plan.known->is_measured_against(plan.own.algorithm)) return nullptr;
+  return "the caller's own engine is not measured";
 }
 
 // Returns the prepared choice that runs the plan within `workspace` bytes. It is prepared now because an
@@ -97,18 +95,23 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const auto handle = shadow.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
                                    graph.value<cudnnHandle_t>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, nullptr));
   if (handle == nullptr ||
-      !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG})) {
+      !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                        CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION})) {
     made.obstacle = "a plan with an unknown attribute";
     return;
   }
   const auto configs =
       plan.descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
-  made.own.algorithm = to_text(name_of(configs.at(0)));
-  made.own.notes = notes.text();
-  made.configured = name_configuration(convolution, made.own.algorithm);
+  EngineName engine = name_of(configs.at(0));
+  made.configured = name_configuration(convolution, to_text(engine));
   made.least_answer = state.answers().least(*made.configured);
   Problem& problem = convolution.recognised.kernel.problem;
+  // The program plans for addresses at multiples of 16 bytes. The slices of an odd sample are less aligned,
+  // and their engines are others.
+  engine.is_for_aligned = usual_alignment(problem) < 16;
+  made.own.algorithm = to_text(engine);
+  made.own.notes = notes.text();
   if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
     // Such an engine needs no workspace. graph_engine.cpp lists no engine of this kind to compare it with.
     made.obstacle = "fused by an engine that is compiled at run time";
@@ -144,9 +147,19 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   }
 }
 
-// A program may make an execution plan from JSON text. If the text came from a plan of ours, the new plan
-// runs like that one: the program brings the workspace that it read there. Any other convolution from JSON
-// passes through and is counted.
+// Describes the execution plan of a graph. Returns null if the graph holds no convolution.
+std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& shadow, const Shadow& graph,
+                                                   const Backend& plan) {
+  auto made = std::make_shared<ExecutionPlan>();
+  made->convolution = recognise_graph(graph);
+  if (!made->convolution.is_convolution) return nullptr;
+  fill(state, shadow, graph, plan, *made);
+  return made;
+}
+
+// A program may make an execution plan from JSON text. If the text came from a plan of ours that needs less
+// workspace than the library's, the new plan runs like that one: the program brings the workspace that it
+// read there. Any other text is read. A convolution that we cannot read passes through and is counted.
 std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
@@ -157,6 +170,11 @@ std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& 
     return nullptr;
   const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
+  try {
+    return plan_of_graph(state, shadow, *graph_of_text(text), plan);
+  } catch (const std::invalid_argument&) {
+    // The text says something that we do not know.
+  }
   auto made = std::make_shared<ExecutionPlan>();
   made->own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made->reported_workspace = made->own.workspace;
@@ -176,12 +194,7 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     if (config == nullptr) return plan_from_json(state, *shadow, finalized);
     const auto graph = graph_of(*config);
-    if (graph == nullptr) return nullptr;
-    auto made = std::make_shared<ExecutionPlan>();
-    made->convolution = recognise_graph(*graph);
-    if (!made->convolution.is_convolution) return nullptr;
-    fill(state, *shadow, *graph, finalized, *made);
-    return made;
+    return graph == nullptr ? nullptr : plan_of_graph(state, *shadow, *graph, finalized);
   } catch (const std::exception&) {
     // The library does not describe this plan, so it passes through.
   }
@@ -263,7 +276,7 @@ bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudn
     bool is_complete = tensors.x != nullptr && tensors.w != nullptr && tensors.y != nullptr;
     const Epilogue& epilogue = plan.seen->kernel.problem.epilogue;
     for (std::size_t i = 0; i < epilogue.size(); ++i) {
-      if (operand_of(epilogue[i]) == Operand::none) continue;
+      if (operand_of(epilogue[i].kind) == Operand::none) continue;
       tensors.operands[i] = pointer(c.operands[i]);
       is_complete = is_complete && tensors.operands[i] != nullptr;
     }

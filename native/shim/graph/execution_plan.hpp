@@ -28,8 +28,11 @@ struct ExecutionPlan {
   mutable std::atomic<bool> is_asked{false};  // the program has read reported_workspace
 
   // Returns whether the program's own plan fits the workspace that the program brings. If it does not, no
-  // call may be passed on: the library would write beyond the end of the program's buffer.
-  bool own_fits(const WorkspaceAnswers& answers) const { return own.workspace <= granted_workspace(answers); }
+  // call may be passed on: the library would write beyond the end of the program's buffer. A program that has
+  // read the library's own size for this engine configuration brings that much.
+  bool own_fits(const WorkspaceAnswers& answers) const {
+    return own.workspace <= granted_workspace(answers) || has_read_own_size();
+  }
 
   // Returns the bytes that an execution may use, since a variant pack gives no size. The program brings the
   // least that it read. A program that has not asked us brings the library's own size, or a size that it read
@@ -37,6 +40,11 @@ struct ExecutionPlan {
   std::int64_t granted_workspace(const WorkspaceAnswers& answers) const;
 
  private:
+  bool has_read_own_size() const {
+    const std::int64_t least = least_now_.load(std::memory_order_relaxed);
+    return least != kNoLimit && own.workspace <= least;
+  }
+
   mutable std::atomic<std::uint64_t> revision_{0};  // the revision of the answers that gave `least_now_`
   mutable std::atomic<std::int64_t> least_now_{kNoLimit};
 };

@@ -1,4 +1,4 @@
-// A reader of the JSON that execution plans use.
+// A reader of the JSON that cuDNN writes about execution plans.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,18 @@
 #include <variant>
 #include <vector>
 
-namespace mucudnn::host::graph {
+namespace mucudnn {
 
-// A value of any kind. The functions that read it throw Failure, BAD_PARAM, if it is of another kind.
+// A value of any kind. The functions that read it throw std::invalid_argument if it is of another kind.
 class Json {
  public:
   using Members = std::map<std::string, Json>;
 
+  // Throws std::invalid_argument if the text is not JSON.
   static Json parse(std::string_view text);
 
   const Json& at(const std::string& key) const;
+  const Json* find(const std::string& key) const;  // null if there is no such member
   const std::vector<Json>& items() const;
   std::vector<std::int64_t> integers() const;
   const std::string& text() const;
@@ -34,4 +36,4 @@ class Json {
   std::variant<std::nullptr_t, bool, Number, std::string, std::vector<Json>, Members> value_;
 };
 
-}  // namespace mucudnn::host::graph
+}  // namespace mucudnn

@@ -1,10 +1,9 @@
-#include "host/graph/json.hpp"
+#include "core/json.hpp"
 
 #include <charconv>
+#include <stdexcept>
 
-#include "host/abi/state.hpp"
-
-namespace mucudnn::host::graph {
+namespace mucudnn {
 
 class JsonParser {
  public:
@@ -20,7 +19,7 @@ class JsonParser {
  private:
   static constexpr int kMaxDepth = 16;
 
-  [[noreturn]] static void fail() { bad_parameter("the plan is not JSON"); }
+  [[noreturn]] static void fail() { throw std::invalid_argument("the plan is not JSON"); }
 
   void skip_space() {
     const auto begin = rest_.find_first_not_of(std::string_view(" \t\r\n\0", 5));  // some texts end in '\0'
@@ -105,7 +104,7 @@ namespace {
 template <typename Kind, typename Value>
 const Kind& as(const Value& value) {
   if (const auto* const found = std::get_if<Kind>(&value)) return *found;
-  bad_parameter("a value of the plan is of another kind");
+  throw std::invalid_argument("a value of the plan is of another kind");
 }
 
 template <typename To>
@@ -113,7 +112,8 @@ To converted(const std::string& text) {
   To value{};
   const char* const last = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || stop != last) bad_parameter("\"" + text + "\" in the plan is no such number");
+  if (error != std::errc() || stop != last)
+    throw std::invalid_argument("\"" + text + "\" in the plan is no such number");
   return value;
 }
 
@@ -122,10 +122,14 @@ To converted(const std::string& text) {
 Json Json::parse(std::string_view text) { return JsonParser(text).document(); }
 
 const Json& Json::at(const std::string& key) const {
+  if (const Json* const found = find(key)) return *found;
+  throw std::invalid_argument("the plan has no \"" + key + "\"");
+}
+
+const Json* Json::find(const std::string& key) const {
   const auto& members = as<Members>(value_);
   const auto found = members.find(key);
-  if (found == members.end()) bad_parameter("the plan has no \"" + key + "\"");
-  return found->second;
+  return found == members.end() ? nullptr : &found->second;
 }
 
 const std::vector<Json>& Json::items() const { return as<std::vector<Json>>(value_); }
@@ -145,4 +149,4 @@ std::vector<std::int64_t> Json::integers() const {
   return result;
 }
 
-}  // namespace mucudnn::host::graph
+}  // namespace mucudnn

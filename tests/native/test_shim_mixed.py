@@ -1,0 +1,98 @@
+"""The drop-in divides graphs of mixed layouts and data types, of large mini-batches, and made from JSON."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shim_cases
+from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
+from reference import EPILOGUES, PASSES
+from shim_cases import case, check_results, problem_of, run_alone, run_under_shim
+from shim_modes import following, online_in, run_online
+from shim_problems import SHAPES
+
+from mucudnn._native import Engine
+
+LAYOUTS = ("nhwc/nchw/nhwc", "nchw/nhwc/nchw", "nchw/nchw/nhwc", "nhwc/nchw/nchw")
+WIDE = "f16>f32:nchw:default:mb7_ic4ih12_oc6_kh3_ph1"
+
+
+def graph(text: str, pass_: str = "forward", **more: Any) -> dict[str, Any]:
+    return case(str(problem_of({"problem": text})), pass_, "graph", **more)
+
+
+def numbers(one: dict[str, Any]) -> list[int]:
+    """Return two engines: implicit and, if the host engine has it for the output's type, explicit GEMM."""
+    problem, implicit = problem_of(one), next(iter(LEGACY_NUMBERS[one["pass_"]].values()))
+    return [implicit, EXPLICIT_GEMM[one["pass_"]] if problem.y_type == "f32" else implicit]
+
+
+def plan_for(engine: Engine, folder: Path, cases: list[dict[str, Any]]) -> Path:
+    kernels = {}
+    for one in cases:
+        first, second = (f"eng{number}" for number in numbers(one))
+        sizes = (3, 3, 1) if problem_of(one).mini_batch == 7 else (65536, problem_of(one).mini_batch - 65536)
+        parts = [(size, (first, second)[i % 2]) for i, size in enumerate(sizes)]
+        kernels[one["problem"], one["pass_"]] = [parts]
+    return shim_cases.write_plan(engine, folder / "mixed.plan", kernels)
+
+
+def check_divided(cases: list[dict[str, Any]], engine: Engine, folder: Path) -> None:
+    found = run_under_shim(cases, folder, **following(plan_for(engine, folder, cases)))
+    runs = sum(one.get("repeat", 1) for one in cases)
+    assert found.summary == f"{runs} of {runs} convolutions divided"
+    check_results(cases, found, [sorted({*numbers(one)}) for one in cases], folder)
+
+
+def test_divided_results_of_mixed_layouts_hold_the_contract(engine: Engine, tmp_path: Path) -> None:
+    kinds = product(("f32:{}:strict", "bf16:{}:default"), LAYOUTS, (SHAPES[1], SHAPES[2]), PASSES)
+    cases = [graph(f"{type_.format(layout)}:mb7_{body}", pass_) for type_, layout, body, pass_ in kinds]
+    cases += [
+        graph(f"f16:{layout}:default:mb7_{SHAPES[0]}{epilogue}")
+        for layout, epilogue in product(LAYOUTS, EPILOGUES)
+    ]
+    check_divided(cases, engine, tmp_path)
+
+
+def test_divided_results_of_16_bit_inputs_and_an_fp32_output_hold_the_contract(
+    engine: Engine, tmp_path: Path
+) -> None:
+    kinds = product(("f16>f32", "bf16>f32"), ("nchw", "nhwc", "nhwc/nchw/nchw"), SHAPES)
+    cases = [graph(f"{types}:{layout}:default:mb7_{body}") for types, layout, body in kinds]
+    check_divided(cases, engine, tmp_path)
+
+
+@pytest.mark.parametrize("text", [WIDE, WIDE.replace("f16>f32:nchw", "f16:nchw/nchw/nhwc")])
+def test_online_the_workspace_told_is_within_the_limit(text: str, tmp_path: Path) -> None:
+    one = graph(text)
+    one["engine"] = numbers(one)[0]  # it copies x and w, as every engine does
+    (own,) = (facts["workspace"] for facts in run_alone([one], tmp_path).facts)
+    found = run_online(tmp_path, one, **online_in(tmp_path, str(own // 2)))
+    assert found.summary.startswith("1 of 1 convolutions divided")
+    (told,) = (facts["workspace"] for facts in found.facts)
+    assert told <= own // 2
+    used = list(LEGACY_NUMBERS["forward"].values()) if problem_of(one).y_type == "f32" else [0]
+    check_results([one], found, [used], tmp_path)
+
+
+def test_a_mini_batch_above_65536_is_divided(engine: Engine, tmp_path: Path) -> None:
+    cases = [graph("f32:nchw:strict:mb70000_ic1ih2_oc1_kh1", pass_) for pass_ in PASSES]
+    check_divided(cases, engine, tmp_path)
+
+
+def test_plans_made_from_json_are_divided(engine: Engine, tmp_path: Path) -> None:
+    texts = ("f32:nchw:strict", "f16:nhwc:default", "f16:nchw/nchw/nhwc:default", "f16>f32:nchw:default")
+    cases = [graph(f"{words}:mb7_{SHAPES[0]}", json=True, repeat=2) for words in texts]
+    cases += [graph(f"f32:nchw:strict:mb7_{SHAPES[1]}", pass_, json=True) for pass_ in PASSES]
+    cases += [graph(f"f32:nchw:strict:mb7_{SHAPES[0]}{epilogue}", json=True) for epilogue in EPILOGUES]
+    check_divided(cases, engine, tmp_path)
+
+
+def test_what_is_recorded_of_mixed_graphs_is_optimized_offline(tmp_path: Path) -> None:
+    record = tmp_path / "network.txt"
+    one = graph(WIDE, repeat=2)
+    run_under_shim([one], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record))
+    assert f'# forward*2\n{one["problem"]}_n"*2"\n' in record.read_text()
