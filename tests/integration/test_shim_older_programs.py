@@ -72,3 +72,49 @@ def test_the_drop_in_keeps_cudnn_9_for_a_library_that_is_linked_against_it(
     search = f"{folders}:{folder}"
     under = ask(folder, "linked_against_9.so", "for_8.so", LD_LIBRARY_PATH=search)
     assert under.stdout.split()[0] == "91900"
+
+
+def test_a_program_that_is_linked_against_a_library_for_cudnn_8_is_not_started(
+    folder: Path, tmp_path: Path
+) -> None:
+    source, program = tmp_path / "program.c", tmp_path / "program"
+    source.write_text("int ask_handle(void);\nint main(void) { return ask_handle(); }\n")
+    compile_c(source, "-o", program, folder / "for_8.so", f"-Wl,-rpath,{folder}")
+    assert run(program, LD_LIBRARY_PATH=str(folder)).returncode == 3
+    under = run_under_mucudnn(program)
+    assert (under.returncode, under.stdout) == (1, "")
+    assert under.stderr == (
+        f"mucudnn: not run: {program} loads {folder}/for_8.so, which is written for cuDNN 8; mucudnn "
+        "stands in for cuDNN 9 only. Run the program without mucudnn, or take a newer version of it\n"
+    )
+    compile_c(source, "-o", program, folder / "for_9.so", f"-Wl,-rpath,{folder}")
+    assert run_under_mucudnn(program, MUCUDNN_LIBRARY="host").returncode == 2000 % 256
+
+
+@pytest.mark.parametrize("kind", ["script", "text", "executable script"])
+def test_a_python_script_that_imports_a_tensorflow_for_cudnn_8_is_not_started(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
+    python = tmp_path / "bin" / "python3"
+    library = tmp_path / "lib/python3.11/site-packages/tensorflow/libtensorflow_framework.so.2"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho started\n")
+    python.chmod(0o755)
+    library.parent.mkdir(parents=True)
+    script = tmp_path / "train.py"
+    script.write_text(f"#!{python}\nimport os\nimport tensorflow as tf\n")
+    script.chmod(0o755)
+    command = {
+        "script": (python, "-u", script, "--epochs", "3"),
+        "text": (python, "-c", script.read_text(), "import nothing"),
+        "executable script": (script,),
+    }[kind]
+    for name, refused in (("for_8.so", True), ("for_9.so", False)):
+        library.unlink(missing_ok=True)
+        library.symlink_to(folder / name)
+        under = run_under_mucudnn(*command)
+        assert ("which is written for cuDNN 8" in under.stderr) is refused, under.stderr
+        assert under.stdout == ("" if refused else "started\n")
+    library.unlink()
+    library.symlink_to(folder / "for_8.so")
+    assert run_under_mucudnn(python, "-c", "print('tensorflow')").stdout == "started\n"
