@@ -33,6 +33,7 @@ EXAMPLES = (
     "mucudnn doctor torch python",
 )
 _MARKS = {True: "works:", False: "does not work:", None: "cannot say:"}
+_NO_CALLS = "calls no cuDNN:"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
         show(f"{library.path}\n    {', '.join(_describe(library))}")
     show("")
     for finding in findings:
-        show(f"{_MARKS[finding.works]} {finding.subject}\n    {finding.text}")
+        mark = _MARKS[finding.works] if finding.uses_cudnn else _NO_CALLS
+        show(f"{mark} {finding.subject}\n    {finding.text}")
     if any(finding.works is False for finding in findings):
         raise MucudnnError("mucudnn run does not work everywhere it was asked about: see above")
 

@@ -16,6 +16,7 @@ from mucudnn.cli import options
 from mucudnn.costs.cache import default_path
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unknown_functions
+from mucudnn.drop_in.older import find_library_for_8
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
 from mucudnn.plans.plan import read_plan
@@ -118,6 +119,11 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
         exists = os.path.exists(command[0])
         reason = "is not a program that may be run" if exists else "there is no such command"
         raise CannotRunError(f"{command[0]}: {reason}", 126 if exists else 127)
+    if older := find_library_for_8(Path(program), command[1:]):
+        raise MucudnnError(
+            f"not run: {command[0]} loads {older}, which is written for cuDNN 8; mucudnn stands in for "
+            "cuDNN 9 only. Run the program without mucudnn, or take a newer version of it"
+        )
     # The drop-in in this process, and in none of its children, says if nobody ever called cuDNN.
     added = {**variables(), "MUCUDNN_RUN": str(os.getpid())}
     environment = preloading(shim, {**_environment_of_caller(), **added})

@@ -1,17 +1,18 @@
-"""Reading of ELF files: the libraries that a file needs, its loader, its name, and its exported symbols."""
+"""Reading of ELF files: the libraries that a file needs, its loader, its name, and its symbols."""
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mucudnn.errors import MucudnnError
 
-_SHT_DYNSYM = 11
+_SHT_RELA, _SHT_DYNSYM = 4, 11
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
-_DT_AUDIT, _DT_DEPAUDIT = 0x6FFFFEFC, 0x6FFFFEFB
+_DT_RPATH, _DT_RUNPATH, _DT_AUDIT, _DT_DEPAUDIT = 15, 29, 0x6FFFFEFC, 0x6FFFFEFB
+_TEXTS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_AUDIT, _DT_DEPAUDIT)
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _PAGE = 4096
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -30,6 +31,10 @@ class Elf:
     soname: str | None
     needed: tuple[str, ...]
     exports: frozenset[str]
+    imports: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()  # the symbols that its code reaches through the loader's tables
+    addresses: Mapping[str, int] = field(default_factory=dict)  # offsets of the exports, as loaded
+    search_path: str = ""  # RPATH and RUNPATH: folders, separated by colons
     auditors: tuple[str, ...] = ()  # libraries that the loader runs before it loads the others
 
 
@@ -81,21 +86,34 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * section_size) for i in range(sections)
     ]
-    exports: set[str] = set()
+    addresses: dict[str, int] = {}
+    imports: set[str] = set()
+    symbols: list[str] = []
+    relocated: set[int] = set()
     for _, kind, _, _, offset, size, link, *_ in headers:
-        if kind != _SHT_DYNSYM:
+        if kind not in (_SHT_DYNSYM, _SHT_RELA):
             continue
-        strings = headers[link][4]
-        for name, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + size]):
+        content = data[offset : offset + size]
+        if kind == _SHT_RELA:
+            relocated |= {symbol for (symbol,) in struct.iter_unpack("<12xI8x", content)}
+            continue
+        for name, info, _, section, address, _ in struct.iter_unpack("<IBBHQQ", content):
+            symbols.append(_read_string(data, headers[link][4] + name))
             is_symbol = info & 15 in (0, 1, 2, 10) and info >> 4 in (1, 2, 10)
-            if section not in (0, 0xFFF1) and is_symbol:  # neither undefined nor the name of a version
-                exports.add(_read_string(data, strings + name))
+            if section == 0:
+                imports.add(symbols[-1])
+            elif section != 0xFFF1 and is_symbol:  # not the name of a version
+                addresses[symbols[-1]] = address
     return Elf(
         machine=_MACHINES.get(machine, f"machine {machine}"),
         interpreter=interpreter,
         soname=next((text for tag, text in tags if tag == _DT_SONAME), None),
         needed=tuple(text for tag, text in tags if tag == _DT_NEEDED),
-        exports=frozenset(exports),
+        exports=frozenset(addresses),
+        imports=frozenset(imports - {""}),
+        calls=frozenset(symbols[i] for i in relocated if 0 < i < len(symbols)),
+        addresses=addresses,
+        search_path=":".join(text for tag, text in tags if tag in (_DT_RPATH, _DT_RUNPATH)),
         auditors=tuple(text for tag, text in tags if tag in (_DT_AUDIT, _DT_DEPAUDIT)),
     )
 
@@ -121,11 +139,10 @@ def _read_tags(
     while not entries or entries[-1][0] != _DT_NULL:
         entries.append(struct.unpack_from("<QQ", data, place(address, 16)))
         address += 16
-    texts = (_DT_NEEDED, _DT_SONAME, _DT_AUDIT, _DT_DEPAUDIT)
     strings = dict(entries).get(_DT_STRTAB)
     if strings is None:
         return []
-    return [(tag, _read_string(data, place(strings + value))) for tag, value in entries if tag in texts]
+    return [(tag, _read_string(data, place(strings + value))) for tag, value in entries if tag in _TEXTS]
 
 
 def _read_string(data: mmap.mmap | bytes, offset: int) -> str:

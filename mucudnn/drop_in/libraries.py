@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mucudnn import settings
 from mucudnn._native import host_library
-from mucudnn.drop_in.elf import Elf, read_elf
+from mucudnn.drop_in.elf import Elf, NotElfError, read_elf
 from mucudnn.measuring.engines import SONAME, chosen_library
 
 TIMEOUT = 60  # seconds that a child process may take
@@ -96,6 +96,23 @@ def _search_loader_cache() -> Iterator[Found]:
         for path in re.findall(rf"{re.escape(SONAME)} .*=> (/.*)", answer.stdout):
             yield Found(Path(path), "ldconfig")
         return
+
+
+def list_linked(program: Path) -> list[Path]:
+    """Return the libraries that the loader would load with a program, which is not started.
+
+    The list is empty for a program without a loader, and for one that asks for another loader than Python's.
+    """
+    try:
+        elf = read_elf(program)
+        loader = None if elf.auditors else elf.interpreter
+        if loader is None or loader != read_elf(Path(sys.executable).resolve()).interpreter:
+            return []
+        plain = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_WARN")}
+        answer = run_child([loader, str(program)], {**plain, "LD_TRACE_LOADED_OBJECTS": "1"})
+    except (NotElfError, OSError, subprocess.TimeoutExpired):
+        return []
+    return [Path(path) for path in re.findall(r"^\s*(?:\S+ => )?(/.*) \(", answer.stdout, re.MULTILINE)]
 
 
 def version_of(library: Path | str) -> tuple[int | None, str]:

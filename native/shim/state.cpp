@@ -261,7 +261,8 @@ void State::finish() noexcept {
   try {
     const bool is_long = is_logged(LogLevel::info);
     const std::string text = is_long ? tally_.text() : tally_.summary();
-    if (!text.empty() && options_.mode != Mode::record)
+    // A program that is recorded divides nothing: only the reasons are of interest, at info.
+    if (!text.empty() && (is_long || options_.mode != Mode::record))
       log(LogLevel::summary, is_long ? text : text + "; MUCUDNN_LOG=info for more");
     if (!options_.record.empty()) add_to_record(options_.record, kernels_);
   } catch (const std::exception& error) {

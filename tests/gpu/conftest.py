@@ -18,7 +18,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    absent = {"only_on_gpu": not ON_GPU, "only_with_cuda": not HAS_CUDA}
+    absent = {
+        "only_on_gpu": not ON_GPU,
+        "only_on_stand_in": ON_GPU or not HAS_CUDA,
+        "only_with_cuda": not HAS_CUDA,
+    }
     out = {name for name, is_absent in absent.items() if is_absent}
     left_out = [item for item in items if out & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=left_out)
@@ -28,6 +32,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def only_on_gpu() -> None:
     """Mark tests that need a real GPU, or code that is compiled for one."""
+
+
+@pytest.fixture
+def only_on_stand_in() -> None:
+    """Mark tests of the stand-in for PyTorch's CUDA build."""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import SHIM, compile_c, host_engine_folders, run
+from programs import SHIM, compile_c, host_engine_folders, run, run_under_mucudnn
 
 from mucudnn import _native
 from mucudnn.cli import doctor as cli_doctor
@@ -22,6 +22,18 @@ CALL = (
 )
 OPEN = '#include <dlfcn.h>\nint main(void) { return dlopen("NAME", RTLD_NOW) == 0; }\n'
 DT_AUDIT = 0x6FFFFEFC
+NAMES = 'const char* const names[] = {"libm.so.6", "cudnnCreate", "cudnnGetVersion"};\n'
+IN_CODE = """
+#include <dlfcn.h>
+#include <string.h>
+int main(void) {
+  char name[14], text[1][14];
+  memcpy(name, "libcudnn.so.9", sizeof name);
+  memcpy(text[0], name, sizeof name);
+  void* volatile library = dlopen(text[0], RTLD_NOW);
+  return dlsym(library, "cudnnCreate") == 0;
+}
+"""
 NOTHING = "int main(void) { return 0; }\n"
 
 
@@ -212,6 +224,84 @@ def test_a_library_with_a_cudnn_of_its_own_makes_no_calls_to_another(tmp_path: P
     assert (finding.works, "holds a cuDNN of its own" in finding.text) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("options", "works", "text"),
+    [
+        ((), True, "exports 2 functions of cuDNN that only pass calls on; under mucudnn run its calls go to"),
+        (
+            ("-DEIGHT",),
+            False,
+            "is written for cuDNN 8, because it calls cudnnRNNForwardTraining: mucudnn stands",
+        ),
+    ],
+)
+def test_a_library_that_exports_forwarders_holds_no_cudnn_and_its_calls_tell_which_cudnn_it_wants(
+    options: tuple[str, ...], works: bool, text: str, tmp_path: Path
+) -> None:
+    forwarder = Path(__file__).with_name("forwarder.c")
+    library, beside = tmp_path / "libforwarder.so", tmp_path / "beside.so"
+    compile_c("-shared", "-fPIC", "-O1", "-Wl,-soname,libforwarder.so", *options, forwarder, "-o", library)
+    finding = examine(library)
+    assert finding.works is works
+    assert text in finding.text
+    source = tmp_path / "beside.c"
+    source.write_text(NAMES)
+    folder = "-Wl,-rpath,$ORIGIN/../nvidia/cudnn/lib"
+    compile_c("-shared", "-fPIC", folder, source, "-Wl,--no-as-needed", library, "-o", beside)
+    assert examine(beside).works is works, "it opens the same cuDNN as the library that it needs"
+
+
+def test_a_library_that_takes_functions_from_whoever_loads_it_gets_the_drop_ins(tmp_path: Path) -> None:
+    source, library = tmp_path / "taker.c", tmp_path / "taker.so"
+    source.write_text(CALL.replace("main", "call"))
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    finding = examine(library)
+    assert (finding.works, "takes cuDNN from its loader" in finding.text) == (True, True)
+
+
+def test_a_cudnn_that_a_packager_renamed_is_behind_the_drop_in(tmp_path: Path) -> None:
+    source, versions = tmp_path / "renamed.c", tmp_path / "versions"
+    renamed = tmp_path / "libcudnn-74a4c495.so.9.1.0"
+    source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 90100; }\n")
+    versions.write_text("libcudnn.so.9 { global: cudnn*; local: *; };\n")
+    options = (f"-Wl,-soname,{renamed.name}", f"-Wl,--version-script={versions}")
+    compile_c("-shared", "-fPIC", *options, source, "-o", renamed)
+    path = program(tmp_path, CALL, renamed, f"-Wl,-rpath,{tmp_path}")
+    finding = examine(path)
+    assert (finding.works, "a renamed libcudnn.so.9" in finding.text) == (True, True)
+    assert run(path).returncode == 90100 % 256
+    under = run_under_mucudnn(path, MUCUDNN_LOG="info")
+    assert (under.returncode, under.stderr) == (
+        90100 % 256,
+        f"mucudnn: calls are passed on to '{renamed}'\n",
+    )
+
+
+def test_a_name_that_a_program_puts_together_in_its_code_is_found(tmp_path: Path) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("other processors' code holds no text of eight bytes")
+    finding = examine(program(tmp_path, IN_CODE, "-O2"))
+    assert (finding.works, "opens libcudnn.so.9 by a name that its code puts together" in finding.text) == (
+        True,
+        True,
+    )
+
+
+def test_a_folder_of_cudnns_in_the_search_path_says_that_a_library_opens_it_by_name(tmp_path: Path) -> None:
+    source, library = tmp_path / "names.c", tmp_path / "names.so"
+    source.write_text(NAMES)
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    assert examine(library).works is None
+    compile_c("-shared", "-fPIC", source, "-o", library, "-Wl,-rpath,$ORIGIN/../nvidia/cudnn/lib")
+    finding = examine(library)
+    assert (finding.works, "names functions and a folder of cuDNN's" in finding.text) == (True, True)
+
+
+def test_words_that_are_no_function_of_cudnn_are_no_mention(tmp_path: Path) -> None:
+    finding = examine(program(tmp_path, OPEN.replace("NAME", "set cudnnCreateTensor to 1, or cudnn.enabled")))
+    assert (finding.works, finding.uses_cudnn) == (None, False)
+
+
 def test_a_cudnn_is_no_program(tmp_path: Path) -> None:
     assert examine(SHIM).text == "is a cuDNN itself; name a program that uses it"
 
@@ -285,7 +375,7 @@ def test_of_a_python_package_the_files_that_use_cudnn_are_examined(
     ]
     (information / "RECORD").write_text("_other.so,,\n")
     assert [finding.text for finding in doctor.examine("trainer")] == [
-        "nothing in this package mentions cuDNN"
+        "no file of this package calls cuDNN; a library that it loads may: name that one, such as torch"
     ]
 
 

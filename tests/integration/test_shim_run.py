@@ -292,6 +292,17 @@ def test_a_program_that_opens_a_path_escapes_and_runs_as_it_does_alone(answer: s
     assert (result.returncode, result.stdout, result.stderr) == (0, answer, NEVER_OPENED)
 
 
+def test_a_program_that_opens_the_path_first_and_the_name_later_gets_the_shim_by_name(
+    answer: str, tmp_path: Path
+) -> None:
+    folders = host_engine_folders(tmp_path / "lib")
+    path = tmp_path / "lib" / "libcudnn.so.9"
+    program = f"import ctypes; ctypes.CDLL({str(path)!r}, ctypes.RTLD_GLOBAL)\n{ASK}"
+    result = run_under_mucudnn(sys.executable, "-c", program, LD_LIBRARY_PATH=folders, MUCUDNN_LOG="info")
+    assert (result.returncode, result.stdout) == (0, answer)
+    assert result.stderr == f"mucudnn: calls are passed on to '{path}'\n"
+
+
 def test_the_library_of_a_python_package_is_found_beside_its_other_packages(tmp_path: Path) -> None:
     packages = tmp_path / "site-packages"
     library = packages / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"

@@ -268,6 +268,10 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
     file = tmp_path / "network.txt"
     recorded = run(*command, "record", "--output", file, "--", *program, **shared)
     assert recorded.returncode == 0, recorded.stderr
+    assert "mucudnn: 0 of 1 convolutions divided, 1 passed through (only recorded)" in recorded.stderr
+    quiet = {**shared, "MUCUDNN_LOG": "summary"}
+    again = run(*command, "record", "--force", "--output", file, "--", *program, **quiet)
+    assert "convolutions divided" not in again.stderr
     [kernel] = read_kernels(str(file), Flags(), ["forward"])
     assert str(kernel.problem) == SMALL
     plan = tmp_path / "network.plan"

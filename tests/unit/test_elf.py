@@ -19,6 +19,7 @@ __attribute__((weak)) int a_weak_function(void) { return 2; }
 __attribute__((visibility("hidden"))) int hidden(void) { return 3; }
 extern double sin(double);
 double imports(double x) { return sin(x); }
+int calls(void) { return a_function(); }
 """
 
 
@@ -28,7 +29,15 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, path = folder / "library.c", folder / "library.so"
     source.write_text(SOURCE)
     compile_c(
-        "-shared", "-fPIC", "-fno-builtin", "-nostdlib", "-Wl,-soname,libname.so.7", source, "-o", path, "-lm"
+        "-shared",
+        "-fPIC",
+        "-fno-builtin",
+        "-nostdlib",
+        "-Wl,-soname,libname.so.7,-rpath,/some",
+        source,
+        "-o",
+        path,
+        "-lm",
     )
     return path
 
@@ -37,8 +46,19 @@ def test_a_librarys_name_needs_and_exports_are_read(library: Path) -> None:
     elf = read_elf(library)
     assert elf.soname == "libname.so.7"
     assert elf.needed == ("libm.so.6",)
-    assert elf.exports == {"a_function", "a_variable", "a_weak_function", "imports"}
+    assert elf.exports == {"a_function", "a_variable", "a_weak_function", "imports", "calls"}
+    assert elf.addresses.keys() == elf.exports
+    assert elf.imports >= {"sin"}
+    assert elf.search_path == "/some"
     assert elf.interpreter is None
+
+
+def test_a_call_that_another_library_may_capture_is_told_from_a_function_that_nobody_calls(
+    library: Path,
+) -> None:
+    elf = read_elf(library)
+    assert {"a_function", "sin"} <= elf.calls
+    assert not {"a_weak_function", "hidden", "calls"} & elf.calls
 
 
 def test_a_symbol_version_is_no_export() -> None:

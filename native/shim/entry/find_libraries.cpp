@@ -110,6 +110,17 @@ void add_search_path(std::vector<std::string>& paths, const LoadedObject& object
   add_folders(paths, object.runpath, origin);
 }
 
+// Packagers put a copy of cuDNN into a wheel under a name with a hash, such as libcudnn-74a4c495.so.9.1.0.
+// Its functions keep their version, libcudnn.so.9, so the drop-in captures the calls of whoever is linked
+// against it.
+bool is_renamed_cudnn(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const std::size_t hash = std::strlen("libcudnn-");
+  const std::size_t end = name.find(".so.9", hash);
+  return name.compare(0, hash, "libcudnn-") == 0 && end != std::string::npos &&
+         name.find_first_not_of("0123456789abcdef", hash) == end;
+}
+
 // All libraries of cuDNN lie in one folder. The drop-in does not hide libcudnn_graph.so.9, so the loader can
 // be asked for it by name.
 void add_folder_of_graph_library(std::vector<std::string>& paths) {
@@ -136,6 +147,9 @@ std::vector<std::string> find_libraries() {
   std::vector<std::string> paths;
   for (const LoadedObject& object : objects) {
     if (object.needs_cudnn) add_search_path(paths, object);
+  }
+  for (const LoadedObject& object : objects) {
+    if (is_renamed_cudnn(object.path)) paths.push_back(object.path);
   }
   // An object that opens cuDNN with dlopen() does not list it as needed. The loader searches with the same
   // paths for it.

@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "shim/entry/older_program.hpp"
+
 namespace mucudnn::shim {
 namespace {
 
@@ -45,6 +47,11 @@ RealLibrary open(const std::string& path) {
 }  // namespace
 
 RealLibrary open_real_library(const Options& options) {
+  if (const std::string forwarder = find_forwarder_to_cudnn_8(); !forwarder.empty()) {
+    RealLibrary library = open(forwarder);
+    library.is_forwarder_to_cudnn_8 = true;
+    return library;
+  }
   if (options.library == "host") return open(folder_above_the_shim() + "libmucudnn_host.so");
   if (!options.library.empty()) return open(options.library);
   RealLibrary first_failure;

@@ -65,6 +65,11 @@ constexpr Export kExports[] = {
 
 void report(const RealLibrary& library, const std::vector<std::string>& complaints) {
   for (const std::string& complaint : complaints) log(LogLevel::warning, complaint);
+  if (library.is_forwarder_to_cudnn_8) {
+    log(LogLevel::warning, "'" + library.path +
+                               "' is written for cuDNN 8, and mucudnn stands in for cuDNN 9 only: its calls "
+                               "go where they go without mucudnn, and nothing is divided");
+  }
   if (library.handle == nullptr) {
     log(LogLevel::warning,
         library.problem + "; calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path");
@@ -91,6 +96,7 @@ const RealLibrary* real_library() {
   const Options options = read_options(complaints);
   auto mine = std::make_unique<RealLibrary>(open_real_library(options));
   mine->options = options;
+  if (mine->is_forwarder_to_cudnn_8) mine->options.mode = Mode::off;
   const RealLibrary* first = nullptr;
   if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
   set_log_level(options.log_level);

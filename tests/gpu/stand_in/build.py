@@ -1,17 +1,21 @@
 """`python tests/gpu/stand_in/build.py FOLDER`: PyTorch's CUDA build finds stand-ins in place of CUDA.
 
-`pip install --no-deps --target FOLDER torch==2.11.0` fills FOLDER with PyTorch alone. This program adds
-stand-ins in the places of NVIDIA's packages: our host engine as libcudnn.so.9, and one library under all the
-other names. The latter is a CUDA runtime with the host's memory as device memory, and functions that return
+`pip install --no-deps --target FOLDER torch==2.11.0` fills FOLDER with PyTorch alone. For CUDA 12 (up to 2.8)
+`nvidia-cuda-runtime-cu12` of that version must be there too, for its headers. This program adds stand-ins in
+the places of NVIDIA's packages: our host engine as libcudnn.so.9, and one library under all the other names.
+The latter is a CUDA runtime with the host's memory as device memory, and functions that return
 "not supported". With FOLDER in PYTHONPATH a program has a CUDA device. A program that does not import PyTorch
-also needs FOLDER/nvidia/cu13/lib in LD_LIBRARY_PATH. PyTorch's unmodified code makes its convolutions by
+also needs the folder of that library in LD_LIBRARY_PATH. PyTorch's unmodified code makes its convolutions by
 cuDNN's functions. Its other operators are computed on the CPU (operators.py).
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,7 +29,9 @@ from mucudnn._native import host_library
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
-CUDART, CUDNN = "libcudart.so.13", "libcudnn.so.9"
+CUDNN = "libcudnn.so.9"
+# The folder of the CUDA runtime in NVIDIA's packages, by the library's name.
+RUNTIMES = {"libcudart.so.12": "cuda_runtime", "libcudart.so.13": "cu13"}
 # The function by which the drop-in recognizes the host engine. The stand-in hides it to pass for cuDNN.
 DESCRIBE = b"mucudnnHostDescribe"
 OF_CUDA = re.compile(r"(nccl|nvshmem|cu[A-Z]|cu(File|rand|sparse|fft|blas))\w+$")
@@ -34,11 +40,15 @@ REFUSAL = "int {0}(void); int {0}(void) {{ return 801; }}\n"
 # The functions of the driver that PyTorch calls.
 DRIVER = """
 int cuInit(unsigned flags) { return 0; }
-int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cuDriverGetVersion(int* version) { return *version = 13020, 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) { return *is_active = 1, 0; }
 """
 
+# The functions of native/cudart that cudart.cpp replaces, and calls by another name.
+OWN = ("GetLastError", "PeekAtLastError")
+
 Functions = dict[str, set[str]]  # names by symbol version, or ''
+Version = tuple[int, int, int]
 
 
 def build(folder: Path) -> None:
@@ -48,8 +58,10 @@ def build(folder: Path) -> None:
         name for file in libraries for name in re.findall(r"NEEDED.*\[(.*)\]", _ask("readelf", "-d", file))
     }
     absent = {name for name in wanted if name.startswith(("libcu", "libnccl", "libnv"))}
-    if CUDNN not in absent:
-        sys.exit(f"{folder} holds no PyTorch for CUDA")
+    absent -= {library.name for library in libraries}
+    runtime = next((name for name in RUNTIMES if name in absent), None)
+    if CUDNN not in absent or runtime is None:
+        sys.exit(f"{folder} holds no PyTorch for CUDA 12 or 13")
 
     cudnn = folder / "nvidia" / "cudnn" / "lib" / CUDNN
     cudnn.parent.mkdir(parents=True, exist_ok=True)
@@ -60,20 +72,50 @@ def build(folder: Path) -> None:
 
     (folder / "nvidia" / "__init__.py").touch()  # hides packages of this name in other folders
 
-    others = folder / "nvidia" / "cu13" / "lib"
+    package = folder / "nvidia" / RUNTIMES[runtime]
+    others = package / "lib"
     others.mkdir(parents=True, exist_ok=True)
     functions = _called(libraries)
     functions[CUDNN] -= set(re.findall(r" T (\w+)", _ask("nm", "-D", cudnn)))
-    _compile(functions, others / CUDART)
-    for name in absent - {CUDART, CUDNN}:
-        _link(others / name, others / CUDART)
-    _link(folder / "torch" / "lib" / "libcuda.so.1", others / CUDART)  # PyTorch opens it by name
+    _compile(functions, others / runtime, package / "include")
+    for name in absent - {runtime, CUDNN}:
+        _link(others / name, others / runtime)
+    _link(folder / "torch" / "lib" / "libcuda.so.1", others / runtime)  # PyTorch opens it by name
 
     shutil.copy(HERE / "operators.py", folder / "stand_in_operators.py")
-    package = folder / "stand_in-0.dist-info"  # importing PyTorch calls this entry point
-    package.mkdir(exist_ok=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 0\n")
-    (package / "entry_points.txt").write_text("[torch.backends]\nstand_in = stand_in_operators:install\n")
+    information = folder / "stand_in-0.dist-info"  # importing PyTorch calls this entry point
+    information.mkdir(exist_ok=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 0\n")
+    (information / "entry_points.txt").write_text("[torch.backends]\nstand_in = stand_in_operators:install\n")
+    _pass_for_version(cudnn, _version_of_pytorch(folder, others))
+
+
+def _version_of_pytorch(folder: Path, libraries: Path) -> Version:
+    """Ask the PyTorch in `folder` for the version of cuDNN that it was compiled against."""
+    program = "import torch; print(*torch._C._cudnn.getCompileVersion())"
+    variables = {**os.environ, "PYTHONPATH": str(folder), "LD_LIBRARY_PATH": str(libraries)}
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    major, minor, patch = map(int, answer.stdout.split())
+    return major, minor, patch
+
+
+def _pass_for_version(cudnn: Path, version: Version) -> None:
+    """Change the version that the library reports: PyTorch refuses a cuDNN older than that of its build."""
+    number = ctypes.CDLL(str(cudnn)).cudnnGetVersion()
+    reported = (number // 10000, number // 100 % 100, number % 100)
+    if reported >= version:
+        return
+    content = cudnn.read_bytes()
+    for now, then in (
+        (struct.pack("<I", number), struct.pack("<I", version[0] * 10000 + version[1] * 100 + version[2])),
+        (struct.pack("<3i", *reported), struct.pack("<3i", *version)),
+    ):
+        if content.count(now) != 1:
+            sys.exit(f"the version {reported} stands {content.count(now)} times in {cudnn}, not once")
+        content = content.replace(now, then)
+    cudnn.unlink()  # this process has the former file mapped
+    cudnn.write_bytes(content)
 
 
 def _link(link: Path, target: Path) -> None:
@@ -92,7 +134,7 @@ def _called(libraries: list[Path]) -> Functions:
     return found
 
 
-def _compile(functions: Functions, output: Path) -> None:
+def _compile(functions: Functions, output: Path, headers: Path) -> None:
     """Compile one library of our CUDA runtime, the additions of cudart.cpp, and refusals of all the rest."""
     with tempfile.TemporaryDirectory() as scratch:
         base, own, rest, source, script = (
@@ -100,8 +142,10 @@ def _compile(functions: Functions, output: Path) -> None:
         )
         flags = ("-std=c++17", "-O1", "-fPIC", "-c")
         _run("c++", *flags, f"-I{NATIVE}", NATIVE / "cudart" / "runtime.cpp", "-o", base)
-        _run("objcopy", "--weaken", base)
-        _run("c++", *flags, f"-I{_headers()}", HERE / "cudart.cpp", "-o", own)
+        renamed = [f"--redefine-sym=cuda{name}=own{name}" for name in OWN]
+        _run("objcopy", "--weaken", *renamed, base)
+        # CUDA 12 has its folder crt/ in a large package. That of CUDA 13 serves as well.
+        _run("c++", *flags, f"-I{headers}", f"-I{_headers()}", HERE / "cudart.cpp", "-o", own)
         defined = _ask("nm", base, own) + re.sub(r"int (cu\w+)", r" T \1", DRIVER)
         left = set().union(*functions.values()) - set(re.findall(r" [TW] (\w+)", defined))
         source.write_text(DRIVER + "".join(map(REFUSAL.format, sorted(left))))
@@ -115,7 +159,7 @@ def _version(name: str, functions: set[str]) -> str:
     if not name:
         return ""
     listed = (
-        "cuda*; __cuda*;" if name == CUDART else "".join(f"{function};" for function in sorted(functions))
+        "cuda*; __cuda*;" if name in RUNTIMES else "".join(f"{function};" for function in sorted(functions))
     )
     return f"{name} {{ global: {listed} }};\n"
 

@@ -22,15 +22,28 @@ Kernels& kernels() {
   return *all;
 }
 
+// The refusal of a launch. Most launches are checked later, by cudaGetLastError().
+thread_local cudaError_t refused = cudaSuccess;
+
 cudaError_t refuse(const void* kernel) {
   std::lock_guard<std::mutex> const lock(kernels().mutex);
   std::fprintf(stderr, "no device runs the kernel %s\n", kernels().names[kernel].c_str());
-  return cudaErrorNotSupported;
+  return refused = cudaErrorNotSupported;
 }
 
 }  // namespace
 
 extern "C" {
+
+// The functions of native/cudart under other names (build.py).
+cudaError_t ownGetLastError();
+cudaError_t ownPeekAtLastError();
+
+cudaError_t cudaGetLastError() {
+  cudaError_t const error = ownGetLastError();
+  return refused == cudaSuccess ? error : std::exchange(refused, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() { return refused == cudaSuccess ? ownPeekAtLastError() : refused; }
 
 // The device is new enough for every data type. PyTorch checks this before it calls cuDNN.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -69,6 +82,12 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, 
   *static_cast<cudaStream_t*>(stream) = nullptr;
   return cudaSuccess;
 }
+cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return refuse(kernel);
+}
+cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return refuse(kernel);
+}
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
   return cudaSuccess;
@@ -97,9 +116,14 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+#if CUDART_VERSION >= 13000
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long*, cudaGraph_t*, const cudaGraphNode_t**,
                                      const cudaGraphEdgeData**, size_t*) {
+#else
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                        unsigned long long*, cudaGraph_t*, const cudaGraphNode_t**, size_t*) {
+#endif
   return cudaStreamIsCapturing(stream, status);
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

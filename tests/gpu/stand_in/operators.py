@@ -104,12 +104,15 @@ def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def _batch_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *options: Any
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None, variance: Tensor | None, *options: Any
 ) -> tuple[Tensor, ...]:
-    """Normalize in 16 bits with parameters in fp32. cuDNN has this operator, the CPU does not."""
-    tensors = [_cpu_alias(tensor) for tensor in (x, weight, bias, mean, variance)]
-    tensors[0] = tensors[0].to(weight.dtype)
-    y, *saved = torch.ops.aten.native_batch_norm(*tensors, *options)
+    """Normalize in 16 bits with parameters in fp32. cuDNN has this operator, the CPU does not.
+
+    Without running statistics (InstanceNorm) `mean` and `variance` are None.
+    """
+    wide = _cpu_alias(x).to(weight.dtype)
+    others = [tensor if tensor is None else _cpu_alias(tensor) for tensor in (weight, bias, mean, variance)]
+    y, *saved = torch.ops.aten.native_batch_norm(wide, *others, *options)
     return (
         _to_device(y.to(x.dtype)),
         *map(_to_device, saved),
@@ -118,7 +121,7 @@ def _batch_norm(
 
 
 def _batch_norm_backward(
-    x: Tensor, dy: Tensor, weight: Tensor, mean: Tensor, variance: Tensor,
+    x: Tensor, dy: Tensor, weight: Tensor, mean: Tensor | None, variance: Tensor | None,
     saved_mean: Tensor, saved_factor: Tensor, epsilon: float, reserve: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     wide = [_cpu_alias(tensor).to(weight.dtype) for tensor in (dy, x)]

@@ -1,0 +1,71 @@
+"""The search for a cuDNN 8 that a command would use, before the command is started."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
+from mucudnn.drop_in.libraries import list_linked
+from mucudnn.drop_in.verdicts import written_for_8
+
+_PYTHON = re.compile(r"python[\d.]*")
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+(?:tensorflow|keras|tf_keras)\b", re.MULTILINE)
+_INTERPRETERS = 4  # scripts that run scripts, as many as Linux allows
+_TENSORFLOW = "lib/python3*/site-packages/tensorflow/libtensorflow_framework.so.2"
+
+
+def find_library_for_8(program: Path, arguments: list[str]) -> Path | None:
+    """Return a library that is written for cuDNN 8 and that a command would load; None if none is seen.
+
+    Seen are the libraries that the program is linked against and, if a Python script imports it, TensorFlow.
+    A library that the program opens later is not seen: the drop-in passes its calls on.
+    """
+    for _ in range(_INTERPRETERS):
+        if _PYTHON.fullmatch(program.name) or (interpreter := _find_interpreter(program)) is None:
+            break
+        program, arguments = interpreter, [str(program), *arguments]
+    is_python = _PYTHON.fullmatch(program.name)
+    for library in _libraries_of_python(program, arguments) if is_python else list_linked(program):
+        try:
+            with mapped(library) as data:
+                mentions = data.find(b"cudnn") >= 0
+            if mentions and written_for_8(read_elf(library)):
+                return library
+        except (NotElfError, OSError):  # if the program needs it, the loader reports the error
+            continue
+    return None
+
+
+def _libraries_of_python(program: Path, arguments: list[str]) -> Iterator[Path]:
+    """Yield TensorFlow's library in the interpreter's environment, if the script imports TensorFlow."""
+    if any(map(_IMPORT.search, _texts(arguments))):
+        yield from program.parent.parent.glob(_TENSORFLOW)
+
+
+def _texts(arguments: list[str]) -> Iterator[str]:
+    """Yield the program that Python is given: the text behind -c, or the script."""
+    for i, argument in enumerate(arguments):
+        if argument == "-c":
+            yield from arguments[i + 1 : i + 2]
+            return
+        if not argument.startswith("-"):
+            try:
+                yield Path(argument).read_text(errors="replace")
+            except OSError:  # a value of an option, or no file: Python reports it
+                continue
+            return
+
+
+def _find_interpreter(program: Path) -> Path | None:
+    """Return the program that runs a script; None for what is no script."""
+    try:
+        with program.open("rb") as file:
+            line = file.readline(256).decode(errors="replace")
+    except OSError:
+        return None
+    words = line[2:].split() if line.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-")]
+    found = shutil.which(words[0]) if words else None
+    return Path(found) if found else None

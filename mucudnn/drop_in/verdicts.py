@@ -1,0 +1,226 @@
+"""The verdict about one program or library: which libcudnn.so.9 it gets under `mucudnn run`, and why."""
+
+import mmap
+import os
+import re
+import stat
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from mucudnn.drop_in.elf import Elf, mapped, read_elf
+from mucudnn.drop_in.libraries import known_functions, preloading, run_child, shim_path
+from mucudnn.measuring.engines import SONAME, chosen_library
+
+# The functions that cuDNN 8 has and cuDNN 9 lacks, as far as frameworks call them (native/shim/entry).
+DROPPED = frozenset(
+    {
+        "cudnnAdvInferVersionCheck",
+        "cudnnAdvTrainVersionCheck",
+        "cudnnCnnInferVersionCheck",
+        "cudnnCnnTrainVersionCheck",
+        "cudnnGetRNNParamsSize",
+        "cudnnGetRNNTrainingReserveSize",
+        "cudnnGetRNNWorkspaceSize",
+        "cudnnOpsInferVersionCheck",
+        "cudnnOpsTrainVersionCheck",
+        "cudnnRNNBackwardData",
+        "cudnnRNNBackwardWeights",
+        "cudnnRNNForwardInference",
+        "cudnnRNNForwardTraining",
+        "cudnnSetRNNDescriptor_v6",
+    }
+)
+# Bytes from one forwarder to the next, at most. TensorFlow's are 32 bytes apart.
+_FORWARDER = 64
+_LINKED_NAME = re.compile(r"libcudnn(-[0-9a-f]+)?\.so(\.(\d+))?[\d.]*")
+# A compiler writes a short text into the code as numbers of eight bytes, of which the second may begin inside
+# the first.
+_NAME_IN_CODE = re.compile(rb"libcudnn.{0,24}?(?:dnn\.so\.9|\.so\.9)", re.DOTALL)
+_NAME_OF_A_FUNCTION = re.compile(rb"\0(cudnn[A-Z]\w*)(?=\0)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer about one program or file; `works` is None where the doctor cannot tell."""
+
+    subject: str
+    works: bool | None
+    text: str
+    uses_cudnn: bool = True
+
+
+def judge(subject: str, path: Path, elf: Elf, *, program: bool) -> Finding:
+    """Judge the program or library at `path` by its symbols and texts. Nothing of it is executed."""
+    if elf.soname == SONAME:
+        return Finding(subject, None, "is a cuDNN itself; name a program that uses it")
+    obstacle = _find_obstacle(path, elf, program=program) or _find_other_library(elf)
+    if obstacle:
+        return Finding(subject, False, obstacle)
+    if SONAME in elf.needed:
+        return _judge_linked(subject, path, elf)
+    return _judge_symbols(subject, elf) or _judge_texts(subject, path, elf)
+
+
+def written_for_8(elf: Elf) -> bool:
+    """Return whether a library forwards the calls of cuDNN, and makes some that cuDNN 9 has dropped."""
+    return bool(elf.calls & DROPPED) and "cudnnGetVersion" in elf.exports
+
+
+def _find_companion_for_8(path: Path, elf: Elf) -> str | None:
+    """Return the library in the file's folder that it needs and that is written for cuDNN 8."""
+    beside = (path.parent / needed for needed in elf.needed if "/" not in needed)
+    return next((file.name for file in beside if file.is_file() and written_for_8(read_elf(file))), None)
+
+
+def _find_obstacle(path: Path, elf: Elf, *, program: bool) -> str | None:
+    """Return why no drop-in can work for a file; None if nothing speaks against it."""
+    ours = read_elf(shim_path()).machine
+    if elf.machine != ours:
+        return f"is for {elf.machine}, mucudnn's library for {ours}: the loader ignores it"
+    if program and elf.interpreter is None:
+        return "is linked statically: no loader runs that could preload a library"
+    if program and _is_privileged(path):
+        return (
+            "runs with privileges of its own (setuid, setgid or capabilities): the loader ignores LD_PRELOAD"
+        )
+    return None
+
+
+def _find_other_library(elf: Elf) -> str | None:
+    """Return why a file gets another cuDNN than the drop-in; None if it does not."""
+    if written_for_8(elf):
+        called = min(elf.calls & DROPPED)
+        return f"is written for cuDNN 8, because it calls {called}: mucudnn stands in for cuDNN 9 only"
+    if any(name.startswith("cudnnCreate") for name in elf.exports) and not _has_forwarders(elf):
+        return "holds a cuDNN of its own, linked into it: it calls no other library"
+    for needed in elf.needed:
+        if "/" in needed and "libcudnn" in needed:
+            return f"is linked against the path {needed}: the drop-in replaces a name, not a path"
+        name = _LINKED_NAME.fullmatch(needed)
+        if name and name[3] != "9":
+            return f"is linked against {needed}: mucudnn stands in for {SONAME} only"
+    return None
+
+
+def _has_forwarders(elf: Elf) -> bool:
+    """Return whether the exported functions of cuDNN are too small to do more than pass a call on."""
+    places = sorted(address for name, address in elf.addresses.items() if name in known_functions())
+    if "dlsym" not in elf.imports or len(places) < 2:
+        return False
+    return statistics.median(after - before for before, after in pairwise(places)) <= _FORWARDER
+
+
+def _is_privileged(path: Path) -> bool:
+    if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return True
+    try:
+        return bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False
+
+
+def _judge_linked(subject: str, path: Path, elf: Elf) -> Finding:
+    """Ask the loader, which lists the libraries that it would load without starting the program.
+
+    Only the system's loader is run: the program, which may be of a stranger, can name any file as its own.
+    """
+    if elf.interpreter is not None and os.path.realpath(elf.interpreter) not in _system_loaders():
+        text = f"asks for the loader {elf.interpreter}, which is not the system's: it was not run"
+        return Finding(subject, None, f"linked against {SONAME}; {text}")
+    if elf.auditors:
+        text = f"brings the auditor {elf.auditors[0]} along, which the loader would run: it was not asked"
+        return Finding(subject, None, f"linked against {SONAME}; {text}")
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    without = _ask_loader(path, elf, plain)
+    under = _ask_loader(path, elf, preloading(shim_path(), dict(os.environ)))
+    own = f"linked against {SONAME}; alone it gets {without or 'none: it is not found'}"
+    if under is None or not os.path.samefile(under, shim_path()):
+        return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
+    real = chosen_library() or without
+    if real is None:
+        # The program that loads this library may have loaded a cuDNN before.
+        return Finding(subject, None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY")
+    return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
+
+
+def _system_loaders() -> set[str]:
+    """Return the paths of the loader that runs this Python, and of the one at the usual place."""
+    ours = read_elf(Path(sys.executable).resolve())
+    usual = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+    return {os.path.realpath(path) for path in (ours.interpreter, usual.get(ours.machine)) if path}
+
+
+def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
+    """Return the path of the libcudnn.so.9 that the loader takes for a file; None if it finds none."""
+    loader = elf.interpreter or read_elf(Path(sys.executable).resolve()).interpreter
+    if loader is None:
+        return None
+    # Unlike --list, this variable lets the loader go on after a missing library.
+    # LD_WARN would make it relocate, which runs functions of the libraries.
+    traced = {name: value for name, value in environment.items() if name != "LD_WARN"}
+    answer = run_child([loader, str(path.resolve())], {**traced, "LD_TRACE_LOADED_OBJECTS": "1"})
+    listed = re.search(
+        rf"^\s*(?:{re.escape(SONAME)} => )?(/.*{re.escape(SONAME)}) \(", answer.stdout, re.MULTILINE
+    )
+    return listed[1] if listed else None
+
+
+def _judge_symbols(subject: str, elf: Elf) -> Finding | None:
+    """Judge a file that calls functions of cuDNN without naming the library; None if it calls none."""
+    if _has_forwarders(elf):
+        count = sum(name in known_functions() for name in elf.exports)
+        text = f"exports {count} functions of cuDNN that only pass calls on"
+        return Finding(subject, True, f"{text}; under mucudnn run its calls go to mucudnn's library")
+    if not elf.imports & known_functions():
+        return None
+    renamed = [needed for needed in elf.needed if _LINKED_NAME.fullmatch(needed)]
+    source = f"linked against {renamed[0]}, a renamed {SONAME}" if renamed else "takes cuDNN from its loader"
+    return Finding(subject, True, f"{source}; under mucudnn run its calls go to mucudnn's library")
+
+
+def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
+    """Yield the names and paths of a libcudnn.so in a file.
+
+    It searches for the end of a path first, so that it reads a large file only once.
+    """
+    for found in re.finditer(rb"libcudnn\.so[.\d]*", data):
+        before = data[max(0, found.start() - 4096) : found.start()][::-1]
+        folder = re.match(rb"[\w./+-]*", before)
+        assert folder  # the pattern matches the empty text, too
+        yield (folder[0][::-1] + found[0]).decode()
+
+
+def _judge_texts(subject: str, path: Path, elf: Elf) -> Finding:
+    """Guess from the texts in the file whether it opens cuDNN at run time; the finding tells what it saw."""
+    with mapped(path) as data:
+        names = set(_find_mentions(data))
+        in_code = _NAME_IN_CODE.search(data) is not None
+        functions = {found[1].decode() for found in _NAME_OF_A_FUNCTION.finditer(data)} & known_functions()
+    paths = sorted(name for name in names if name.startswith("/"))
+    gets = "and gets mucudnn's library under mucudnn run"
+    if paths:
+        return Finding(
+            subject, False, f"holds the path {paths[0]}: a library opened by its path escapes the drop-in"
+        )
+    if SONAME in names:
+        return Finding(subject, True, f"opens {SONAME} by its name, {gets}")
+    if names:
+        return Finding(subject, False, f"holds the name {min(names)}: mucudnn stands in for {SONAME} only")
+    if not functions:
+        text = "does not mention cuDNN, but a library that it loads may: name that one, such as torch"
+        return Finding(subject, None, text, uses_cudnn=False)
+    if in_code:
+        return Finding(subject, True, f"opens {SONAME} by a name that its code puts together, {gets}")
+    if companion := _find_companion_for_8(path, elf):
+        text = f"needs {companion}, which is written for cuDNN 8: mucudnn stands in for cuDNN 9 only"
+        return Finding(subject, False, text)
+    if "cudnn" in elf.search_path:
+        # The loader searches these folders for names only.
+        text = f"opens {SONAME} by its name, because it names functions and a folder of cuDNN's"
+        return Finding(subject, True, f"{text}, {gets}")
+    text = f"names functions of cuDNN, but no library: if it opens {SONAME}, it gets mucudnn's library"
+    return Finding(subject, None, text)
