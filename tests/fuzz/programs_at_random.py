@@ -1,0 +1,8 @@
+"""The random programs: for each name, the tests that read TEST_SEED and TEST_CASES."""
+
+PROGRAMS: dict[str, list[str]] = {
+    "clients": ["tests/drop_in/test_random_programs.py"],
+    "damage": ["tests/integration/test_damaged_cache.py"],
+    "arguments": ["tests/unit/test_odd_arguments.py"],
+    "models": ["tests/frameworks/test_torch_random_models.py"],
+}
