@@ -310,3 +310,38 @@ os.register_at_fork(before=go_on.set)  # called first, as it was registered last
 assert status_of(fork(lambda: check(1))) == 0
 """
     python(program, tmp_path)
+
+
+# A fork takes the lock of `logging` too, and the thread that it waits for needs that lock for its import.
+def test_a_fork_takes_no_lock_that_an_import_in_progress_needs() -> None:
+    program = """
+import os, sys, threading
+import mucudnn
+stopped, go_on = threading.Event(), threading.Event()
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "mucudnn.arrays.dispatch":
+            stopped.set()
+            go_on.wait()
+
+sys.meta_path.insert(0, Slow)
+if "FIRST" in os.environ:
+    import logging
+thread = threading.Thread(target=lambda: mucudnn.convolution_forward, daemon=True)
+thread.start()
+stopped.wait()
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+child = os.fork()
+if child == 0:
+    os._exit(0)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    for variables in ({}, {"FIRST": "yes"}):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, **variables},
+            capture_output=True, text=True, check=False, timeout=SECONDS,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
