@@ -6,19 +6,18 @@ TEST_CASES=5000  make that many faults in each mode
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from faults import ALLOC_FAILED, NOT_INITIALIZED, WRITERS, FaultyProcess, findings, spread
 from processes import Mode
+from random_cases import cases
 from random_plans import write_random_plan
 from scripts import Script
 
 from mucudnn._native import Engine
 
-SEED = int(os.environ.get("TEST_SEED", "400"))
-CASES = int(os.environ.get("TEST_CASES", "12"))
+CASES = cases(12, first=400)
 EACH = 8  # faults in one program
 # The mode "measuring" keeps nothing, so that each program measures anew. "journal" finds its measurements.
 MODES = {"plan": "plan", "measuring": "online", "journal": "online", "record": "record"}
@@ -26,7 +25,7 @@ MODES = {"plan": "plan", "measuring": "online", "journal": "online", "record": "
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_fault_costs_the_program_one_call_at_most(name: str, engine: Engine, tmp_path: Path) -> None:
-    programs = spread(CASES, SEED, EACH)
+    programs = spread(len(CASES), CASES.start, EACH)
     settings = {"MUCUDNN_MODE": MODES[name]}
     if name == "plan":
         scripts = [WRITERS[client](seed) for client, seed, _ in programs]
