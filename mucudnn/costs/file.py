@@ -101,13 +101,14 @@ def open_to_read(path: Path) -> Database:
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # A reader beside a writer needs locks, and with them the right to write. A reader that may not
-        # write, and finds no writer's log beside the file, reads it as a file that nobody changes.
-        options = ["?mode=ro&immutable=1"]
-        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-            options.insert(0, "?mode=rw")
-        elif path.with_name(path.name + "-wal").exists():
-            options.insert(0, "?mode=ro")
+        # A reader beside a writer needs locks, and with them the right to write. It can read a file without a
+        # writer's log as one that nobody changes. The rows of a log would be missing then: only a reader that
+        # may not write has no other way.
+        may_write = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+        has_log = path.with_name(path.name + "-wal").exists()
+        options = ["?mode=rw"] if may_write else ["?mode=ro"] if has_log else []
+        if not (may_write and has_log):
+            options.append("?mode=ro&immutable=1")
         while True:
             connect = partial(_connect_to_read, path, options.pop(0))
             try:

@@ -1,6 +1,7 @@
 """Faults of real processes cost one clear line each, and no row that the cache has kept."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,26 @@ def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
         assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 2000
         ((kept,),) = cache.query("SELECT count(*) - 2000 FROM measurements")
     assert kept > 0  # the rows from before the fault
+
+
+def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: Path) -> None:
+    full_disk = tmp_path / "full_disk.so"
+    compile_c("-shared", "-fPIC", Path(__file__).with_name("full_disk.c"), "-o", full_disk, "-ldl")
+    path, here = tmp_path / "here.sqlite", tmp_path / "cache.sqlite"
+    with Cache.open(path) as cache:
+        cache.add(HERE, Kernel(PROBLEM, "forward"), Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0))
+        for suffix in ("", "-wal"):  # as a writer leaves them that is killed
+            shutil.copy(f"{path}{suffix}", f"{here}{suffix}")
+    script = (
+        f"import ctypes, sys; ctypes.CDLL({str(full_disk)!r}).leave_room(0); "
+        "from mucudnn.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    full = (sys.executable, "-c", script)
+    failed = command(here, "cache", "info", interpreter=full, LD_PRELOAD=preload(full_disk))
+    assert failed.returncode == 1
+    assert "cannot be read" in only_line(failed)
+    with Cache.read_only(here) as cache:
+        assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 1
 
 
 def test_a_truncated_cache_is_set_aside_after_one_line(tmp_path: Path) -> None:
