@@ -133,6 +133,8 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     if _add_missing_tables(connection):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+    # The state of the journal when it was last taken; a row or none.
+    connection.execute("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
 
 
 def check_tables(connection: sqlite3.Connection) -> None:

@@ -167,7 +167,8 @@ void check_settings(std::string_view text) {
     try {
       setting.store(setting.parse(value), options);
     } catch (const std::invalid_argument& error) {
-      REQUIRE(std::strstr(error.what(), value.c_str()) != nullptr);  // the message quotes the text
+      // The message quotes the text, or the beginning of a long number.
+      REQUIRE(std::strstr(error.what(), value.substr(0, 20).c_str()) != nullptr);
     }
     REQUIRE(options.threads >= 1 && options.threads <= 1024);
     REQUIRE(!options.workspace_limit || *options.workspace_limit >= 0);
