@@ -86,9 +86,10 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
             connection.execute("PRAGMA synchronous = NORMAL")
             return Database(connection, partial(_connect_to_write, path)), claims, aside
     except (OSError, sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
-        for opened in (connection, claims):
-            if opened is not None:
-                opened.close()
+        with no_fork:
+            for opened in (connection, claims):
+                if opened is not None:
+                    opened.close()
         if isinstance(error, MucudnnError):
             raise
         if not isinstance(error, OSError) and tells_of_damage(error):
@@ -123,9 +124,10 @@ def open_to_read(path: Path) -> Database:
 
 def in_memory() -> Database:
     """Return an empty cache in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    bring_up_to_date(connection)
-    return Database(connection)
+    with no_fork:
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        bring_up_to_date(connection)
+        return Database(connection)
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:
