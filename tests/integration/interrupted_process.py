@@ -17,6 +17,7 @@ The program prints a JSON list with the exit code of each child, null for one th
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import signal
@@ -89,6 +90,7 @@ def start(worker: dict[str, Any], disk: ctypes.CDLL | None = None) -> int:
             file = os.open(worker["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(file, 1)
             os.dup2(file, 2)
+            faulthandler.dump_traceback_later(0.8 * SECONDS)  # says where a child hangs
         if disk is not None and worker["room"] is not None:
             disk.leave_room(ctypes.c_long(worker["room"]))
         WORK[worker["work"]](worker["seed"])
