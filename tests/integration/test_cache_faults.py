@@ -184,7 +184,7 @@ def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: P
     path, here = tmp_path / "here.sqlite", tmp_path / "cache.sqlite"
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(PROBLEM, "forward"), Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0))
-        for suffix in ("", "-wal"):  # as a writer leaves them that is killed
+        for suffix in ("", "-wal"):  # a killed writer leaves both
             shutil.copy(f"{path}{suffix}", f"{here}{suffix}")
     script = (
         f"import ctypes, sys; ctypes.CDLL({str(full_disk)!r}).leave_room(0); "
