@@ -23,9 +23,10 @@ from mucudnn.costs.schema import TABLES, Row
 from mucudnn.drop_in.elf import NotElfError, read_elf
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
+from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.descriptor import geometry, problem_key, short_text
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, _read_text
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, _read_lines_of
 from mucudnn.problems.network import Network
 from mucudnn.problems.network_text import format_network, parse_network
 
@@ -62,7 +63,7 @@ def check_settings(data: bytes) -> None:
 def check_descriptors(data: bytes) -> None:
     """Read a file of descriptors, and each problem's short text."""
     try:
-        read = _read_text(text_of(data), "a file", Flags())
+        read = _read_lines_of(text_of(data), "a file", Flags())
     except UsageError as error:
         check_message(error)
         return
@@ -174,13 +175,25 @@ def check_elf(data: bytes) -> None:
         path.unlink()
 
 
-# The text of memory plans has its place here: `check_memory_plan`, like `check_network`.
+def check_memory_plan(data: bytes) -> None:
+    """Read a memory plan, and write it."""
+    try:
+        plan = MemoryPlan.parse(text_of(data))
+    except MucudnnError as error:
+        check_message(error)
+        return
+    written = str(plan)
+    assert MemoryPlan.parse(written) == plan
+    assert str(MemoryPlan.parse(written)) == written
+
+
 HARNESSES: dict[str, Check] = {
     "sizes": check_sizes,
     "settings": check_settings,
     "descriptors": check_descriptors,
     "network": check_network,
     "plan": check_plan,
+    "memory_plan": check_memory_plan,
     "journal": check_journal,
     "rows": check_rows,
     "cells": check_cells,

@@ -1,5 +1,6 @@
 """A damaged cache stops no command and no program: it is set aside, and its readable rows are kept."""
 
+import os
 import shutil
 import sqlite3
 import struct
