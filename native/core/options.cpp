@@ -82,7 +82,7 @@ std::int64_t parse_size(const std::string& text) {
                                  " is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as "
                                  "64MiB");
   };
-  constexpr std::size_t kMostDigits = 100;  // as in mucudnn/sizes.py, which reads the same texts
+  constexpr std::size_t kMostDigits = 100;  // mucudnn/sizes.py has the same limit
   std::string_view rest = trimmed(text);
   const std::string_view number = rest;
   std::string_view whole = take_digits(rest);
