@@ -52,6 +52,11 @@ def build_harnesses(folder: Path, optimization: str) -> NativeHarnesses:
 
 def _build(folder: Path, compiler: list[str], compiled: str, linked: str, more: tuple[Path, ...]) -> Path:
     variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    program = folder / "harnesses"
+    headers = (*(ROOT / "native").rglob("*.hpp"), *(HERE / "native").iterdir())
+    newest = max(file.stat().st_mtime for file in (*SOURCES, *headers, Path(__file__)))
+    if program.exists() and program.stat().st_mtime > newest:
+        return program
 
     def run(*arguments: str | Path) -> None:
         done = subprocess.run(
@@ -71,6 +76,5 @@ def _build(folder: Path, compiler: list[str], compiled: str, linked: str, more: 
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, (*SOURCES, *more)))
-    program = folder / "harnesses"
     run(*([f"-fsanitize={linked}"] if linked else []), *objects, "-o", program, "-lpthread")
     return program
