@@ -3,6 +3,9 @@
 In the child the parent's other threads do not exist, but their locks are held and their files are open.
 """
 
+# A thread that holds `no_fork` may log, so a fork must take `no_fork` before the lock of `logging`. It
+# takes the locks of the modules that were imported later first.
+import logging  # noqa: F401
 import os
 from threading import RLock
 from typing import Protocol

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TypeVar
 
+from mucudnn.forks import no_fork
+
 T = TypeVar("T")
 
 
@@ -26,12 +28,14 @@ class ProgressBar(Listener):
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
         """Yield the items, with a progress bar that disappears at the end."""
-        # rich takes a tenth of a second to import, which calls that measure nothing need not wait for.
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        # rich takes a tenth of a second to import, which calls that measure nothing need not wait for. A fork
+        # waits meanwhile: its child would wait for ever for the import of another thread.
+        with no_fork:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True)
-        can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+            console = Console(stderr=True)
+            can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
         if total == 0 or not items or not can_show:
             yield from items
             return

@@ -7,6 +7,7 @@ from mucudnn.errors import UsageError
 
 _UNITS = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _MOST_DIGITS = 100
+_BLANKS = " \t\n\r\f\v"  # the drop-in, which reads the same texts, knows no other blanks
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
@@ -15,7 +16,7 @@ def parse_size(text: str) -> int:
 
     `torch.compile` traces this function. It could not trace the drop-in's parser, which reads the same texts.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(text.strip(_BLANKS))
     if match is None or match[2] not in _UNITS:
         raise UsageError(
             f"'{text}' is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
@@ -30,7 +31,7 @@ def parse_size(text: str) -> int:
 
 def parse_limit(text: str) -> int | None:
     """Return the bytes that a text gives, or None for `none`, which is no limit. Raises UsageError."""
-    return None if text.strip() == "none" else parse_size(text)
+    return None if text.strip(_BLANKS) == "none" else parse_size(text)
 
 
 def doubt_limit(given: int | str | None) -> str | None:

@@ -86,9 +86,10 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
             connection.execute("PRAGMA synchronous = NORMAL")
             return Database(connection, partial(_connect_to_write, path)), claims, aside
     except (OSError, sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
-        for opened in (connection, claims):
-            if opened is not None:
-                opened.close()
+        with no_fork:
+            for opened in (connection, claims):
+                if opened is not None:
+                    opened.close()
         if isinstance(error, MucudnnError):
             raise
         if not isinstance(error, OSError) and tells_of_damage(error):
@@ -101,13 +102,14 @@ def open_to_read(path: Path) -> Database:
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # A reader beside a writer needs locks, and with them the right to write. A reader that may not
-        # write, and finds no writer's log beside the file, reads it as a file that nobody changes.
-        options = ["?mode=ro&immutable=1"]
-        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-            options.insert(0, "?mode=rw")
-        elif path.with_name(path.name + "-wal").exists():
-            options.insert(0, "?mode=ro")
+        # A reader beside a writer needs locks, and with them the right to write. It can read a file without a
+        # writer's log as one that nobody changes. The rows of a log would be missing then: only a reader that
+        # may not write has no other way.
+        may_write = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+        has_log = path.with_name(path.name + "-wal").exists()
+        options = ["?mode=rw"] if may_write else ["?mode=ro"] if has_log else []
+        if not (may_write and has_log):
+            options.append("?mode=ro&immutable=1")
         while True:
             connect = partial(_connect_to_read, path, options.pop(0))
             try:
@@ -122,9 +124,10 @@ def open_to_read(path: Path) -> Database:
 
 def in_memory() -> Database:
     """Return an empty cache in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    bring_up_to_date(connection)
-    return Database(connection)
+    with no_fork:
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        bring_up_to_date(connection)
+        return Database(connection)
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:
@@ -132,6 +135,8 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     if _add_missing_tables(connection):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+    # The state of the journal when it was last taken; a row or none.
+    connection.execute("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
 
 
 def check_tables(connection: sqlite3.Connection) -> None:

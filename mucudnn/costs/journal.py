@@ -51,7 +51,6 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise JournalError(f"the journal {path} cannot be read: it is no regular file")
             _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
-            cache.query("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
             if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
                 return
             content = _read(file, path)

@@ -16,6 +16,7 @@ _TEXTS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_AUDIT, _DT_DEPAUDI
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _PAGE = 4096
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+_MOST_LETTERS_A_BYTE = 8  # letters of all names, for each byte of the file
 
 
 class NotElfError(MucudnnError):
@@ -51,6 +52,24 @@ def read_elf(path: Path) -> Elf:
             raise NotElfError(f"{path} is cut short or damaged") from None
 
 
+class _Names:
+    """The texts of a file. They may be parts of one text, but cannot be far longer than the file together."""
+
+    def __init__(self, data: mmap.mmap | bytes) -> None:
+        self._data = data
+        self._letters_left = _MOST_LETTERS_A_BYTE * len(data)
+
+    def at(self, offset: int) -> str:
+        """Return the text at an offset. Raises IndexError, ValueError."""
+        end = self._data.find(b"\0", offset)
+        if end < 0:
+            raise IndexError
+        self._letters_left -= end - offset
+        if self._letters_left < 0:
+            raise ValueError("the names are longer than the file")
+        return self._data[offset:end].decode()
+
+
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
     """Map a file, which may be larger than the memory, and yield its bytes. Raises OSError."""
@@ -66,7 +85,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     (machine,) = struct.unpack_from("<H", data, 18)
     program_offset, section_offset = struct.unpack_from("<QQ", data, 32)
     program_size, programs, section_size, sections = struct.unpack_from("<HHHH", data, 54)
-    interpreter = None
+    interpreter, names = None, _Names(data)
     loads: list[tuple[int, int, int]] = []
     dynamic: list[int] = []
     end = 0
@@ -74,7 +93,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
         at = program_offset + i * program_size
         kind, _, offset, address, _, in_file, in_memory, _ = struct.unpack_from("<IIQQQQQQ", data, at)
         if kind == _PT_INTERP:
-            interpreter = _read_string(data, offset)
+            interpreter = names.at(offset)
         elif kind == _PT_DYNAMIC:
             dynamic.append(address)
         elif kind == _PT_LOAD:
@@ -82,7 +101,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
                 raise ValueError("the segments overlap, or are not aligned to pages")
             loads.append((address, offset, in_file))
             end = address + in_memory
-    tags = _read_tags(data, loads, dynamic)
+    tags = _read_tags(data, names, loads, dynamic)
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * section_size) for i in range(sections)
     ]
@@ -90,15 +109,20 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     imports: set[str] = set()
     symbols: list[str] = []
     relocated: set[int] = set()
+    bytes_left = len(data)  # sections may overlap: a small file must not stand for a large one
     for _, kind, _, _, offset, size, link, *_ in headers:
         if kind not in (_SHT_DYNSYM, _SHT_RELA):
             continue
+        bytes_left -= size
+        if bytes_left < 0:
+            raise ValueError("the sections are larger than the file")
         content = data[offset : offset + size]
         if kind == _SHT_RELA:
             relocated |= {symbol for (symbol,) in struct.iter_unpack("<12xI8x", content)}
             continue
+        strings = headers[link][4]
         for name, info, _, section, address, _ in struct.iter_unpack("<IBBHQQ", content):
-            symbols.append(_read_string(data, headers[link][4] + name))
+            symbols.append(names.at(strings + name))
             is_symbol = info & 15 in (0, 1, 2, 10) and info >> 4 in (1, 2, 10)
             if section == 0:
                 imports.add(symbols[-1])
@@ -119,7 +143,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
 
 
 def _read_tags(
-    data: mmap.mmap | bytes, loads: list[tuple[int, int, int]], dynamic: list[int]
+    data: mmap.mmap | bytes, names: _Names, loads: list[tuple[int, int, int]], dynamic: list[int]
 ) -> list[tuple[int, str]]:
     """Return the (tag, text) entries of the dynamic section, found as the loader finds it: by its address.
 
@@ -142,11 +166,4 @@ def _read_tags(
     strings = dict(entries).get(_DT_STRTAB)
     if strings is None:
         return []
-    return [(tag, _read_string(data, place(strings + value))) for tag, value in entries if tag in _TEXTS]
-
-
-def _read_string(data: mmap.mmap | bytes, offset: int) -> str:
-    end = data.find(b"\0", offset)
-    if end < 0:
-        raise IndexError
-    return data[offset:end].decode()
+    return [(tag, names.at(place(strings + value))) for tag, value in entries if tag in _TEXTS]

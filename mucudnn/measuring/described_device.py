@@ -13,7 +13,7 @@ from pathlib import Path
 from mucudnn._native import EngineError, Planner
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
-from mucudnn.errors import NoEngineError, UsageError
+from mucudnn.errors import NoEngineError, UsageError, shown
 from mucudnn.input import MOST_BYTES_OF_LINES, read_text
 from mucudnn.listener import Listener
 from mucudnn.measuring.candidates import candidates
@@ -54,6 +54,8 @@ def described_device(properties: str) -> str:
             f"the text does not describe a device: {error!r}; `mucudnn doctor --write-device-properties` "
             "writes such a text"
         ) from None
+    if not name.isprintable():  # the name becomes a line of plans
+        raise UsageError(f"the text does not describe a device: its name is {shown(name)}")
     capability = f"{version // 100}.{version // 10 % 10}"
     return f"{name}, compute capability {capability}, {processors} multiprocessors, described"
 

@@ -80,7 +80,7 @@ def parse_memory_plan(text: str) -> list[dict[str, Any]]:
                 _read(fields, entry)
         except NewerFileError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"line {number}: {_explain(error)}") from None
     if fields is not None or not plans:
         raise UsageError(f"line {number + 1}: the text stops before the end of the memory plan")
@@ -90,6 +90,7 @@ def parse_memory_plan(text: str) -> list[dict[str, Any]]:
 def _read(fields: dict[str, Any], entry: str) -> None:
     keyword, _, rest = entry.partition(" ")
     value = json.loads(rest)
+    _json(value).encode()  # raises a ValueError for a value that could not be written, such as NaN
     if keyword in _PARTS:
         fields[_PARTS[keyword]].append(_MAKERS[keyword](value))
         return

@@ -121,7 +121,7 @@ class PyEngine {
         threads_(is_cuda_ ? 1 : threads) {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
-    device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->describe_host());
+    device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->host_description());
     context_ = std::make_shared<const Context>(library_, device_->stream());
     // Without a CUDA device the library is the host engine. Its engines of the graph API are its legacy
     // algorithms again.

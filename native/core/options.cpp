@@ -39,16 +39,23 @@ std::string_view trimmed(std::string_view text) {
 
 bool is_digit(char character) { return character >= '0' && character <= '9'; }
 
-// Takes the digits off the front of `text`. Adds their value to `number`, in which `places` of them count;
-// further digits are dropped. Returns how many counted.
-int take_digits(std::string_view& text, unsigned __int128& number, int places) {
-  int counted = 0;
-  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) {
-    if (counted == places) continue;
-    number = number * 10 + static_cast<unsigned>(text.front() - '0');
-    ++counted;
+// Takes the digits off the front of `text`, and returns them.
+std::string_view take_digits(std::string_view& text) {
+  const auto first = std::find_if_not(text.begin(), text.end(), is_digit);
+  const std::string_view digits = text.substr(0, static_cast<std::size_t>(first - text.begin()));
+  text.remove_prefix(digits.size());
+  return digits;
+}
+
+// Multiplies the number `0.digits` by 1024. Keeps the part behind the point; returns the part before it.
+unsigned multiply_fraction(std::string& digits) {
+  unsigned carry = 0;
+  for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit) {
+    carry += static_cast<unsigned>(*digit - '0') * 1024;
+    *digit = static_cast<char>('0' + carry % 10);
+    carry /= 10;
   }
-  return counted;
+  return carry;
 }
 
 Value parse_name(const std::vector<const char*>& names, const std::string& text) {
@@ -75,30 +82,32 @@ std::int64_t parse_size(const std::string& text) {
                                  " is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as "
                                  "64MiB");
   };
-  constexpr int kPlaces = 19;  // digits whose product with 1024^4 stays below 2^128
+  constexpr std::size_t kMostDigits = 100;  // mucudnn/sizes.py has the same limit
   std::string_view rest = trimmed(text);
-  unsigned __int128 whole = 0, fraction = 0, scale = 1;
-  std::string_view digits = rest;
-  while (!digits.empty() && digits.front() == '0' && digits.size() > 1 && is_digit(digits[1]))
-    digits.remove_prefix(1);
-  const std::string_view all = digits;
-  if (take_digits(digits, whole, kPlaces) == 0) throw refuse();
-  const bool is_long = all.size() - digits.size() > kPlaces;
-  rest = digits;
+  const std::string_view number = rest;
+  std::string_view whole = take_digits(rest);
+  std::string fraction;
+  bool is_number = !whole.empty();
   if (!rest.empty() && rest.front() == '.') {
     rest.remove_prefix(1);
-    const int places = take_digits(rest, fraction, kPlaces);
-    if (places == 0) throw refuse();
-    for (int place = 0; place < places; ++place) scale *= 10;
+    fraction = take_digits(rest);
+    is_number = is_number && !fraction.empty();
   }
+  const std::size_t length = number.size() - rest.size();
   rest = trimmed(rest);
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   const auto unit = rest.empty() ? std::begin(units) : std::find(std::begin(units), std::end(units), rest);
-  if (unit == std::end(units)) throw refuse();
-  const auto shift = 10 * std::distance(std::begin(units), unit);
-  const unsigned __int128 bytes = (whole << shift) + (fraction << shift) / scale;
-  if (is_long || bytes >> 63 != 0) {
-    throw std::invalid_argument("the size " + quoted(text) + " is too large: it must be below 2^63 bytes");
+  if (!is_number || unit == std::end(units)) throw refuse();
+  unsigned __int128 bytes = 0;
+  const auto add = [&bytes](unsigned factor, unsigned summand) {
+    if (bytes >> 63 == 0) bytes = bytes * factor + summand;  // a number that is too large stays so
+  };
+  for (const char digit : whole) add(10, static_cast<unsigned>(digit - '0'));
+  for (auto power = std::distance(std::begin(units), unit); power > 0; --power)
+    add(1024, multiply_fraction(fraction));
+  if (length > kMostDigits || bytes >> 63 != 0) {
+    const std::string given = length > kMostDigits ? text.substr(0, 20) + "…" : text;
+    throw std::invalid_argument("the size " + quoted(given) + " is too large: it must be below 2^63 bytes");
   }
   return static_cast<std::int64_t>(bytes);
 }

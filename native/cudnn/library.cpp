@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <new>
+
 #include "cudnn/engine.hpp"
 
 namespace mucudnn {
@@ -41,6 +43,12 @@ std::string Library::name() const {
   const std::size_t version = cudnnGetVersion();
   return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
+}
+
+std::string Library::host_description() const {
+  const char* const text = describe_host();
+  if (text == nullptr) throw std::bad_alloc();
+  return text;
 }
 
 void Library::check(cudnnStatus_t status, const char* call) const {

@@ -26,6 +26,8 @@ class Library {
   // Only the host engine has these two functions.
   void (*set_host_threads)(int) = nullptr;
   const char* (*describe_host)() = nullptr;
+  // Returns the CPU, the instruction set and the OpenBLAS kernels. Only the host engine has them.
+  std::string host_description() const;
   bool is_host() const { return describe_host != nullptr; }
 
   // Returns the library's name and version, the form that caches and plans use.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from comparison import Finding, compare
 from processes import Crash, Mode, Trace, count_divided, play, shuffle_times
+from random_cases import cases
 from random_graph import graph_program
 from random_legacy import legacy_program
 from random_plans import write_random_plan
@@ -18,7 +19,7 @@ from scripts import Call, Step, Threads
 
 from mucudnn._native import Engine
 
-SEED = int(os.environ.get("TEST_SEED", "215"))
+SEED = 215
 LONG = 30  # TEST_LONG multiplies the number of programs by this
 MOST_SHOWN = 8  # the most kinds of findings in a report
 ONLINE = {"MUCUDNN_MODE": "online"}
@@ -44,10 +45,7 @@ class Client:
     programs: int
 
     def seeds(self) -> range:
-        count = int(
-            os.environ.get("TEST_CASES") or self.programs * (LONG if os.environ.get("TEST_LONG") else 1)
-        )
-        return range(SEED, SEED + count)
+        return cases(self.programs * (LONG if os.environ.get("TEST_LONG") else 1), first=SEED)
 
 
 CLIENTS = {

@@ -1,21 +1,20 @@
 """Converted random models give the values, strides and types of the stock models.
 
-TEST_LONG=1 tries 400 models instead of 20. TEST_SEED=1000 begins with another seed.
+TEST_CASES=400 tries that many models instead of 20. TEST_SEED=1000 begins with another seed.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 from needs_torch import mt, torch
+from random_cases import cases
 from random_models import Sample, sample
 
 from mucudnn.arrays import dispatch
 
-FIRST = int(os.environ.get("TEST_SEED", "0"))
-SEEDS = range(FIRST, FIRST + (400 if os.environ.get("TEST_LONG") else 20))
+SEEDS = cases(20)
 EPSILON = {torch.float32: 2e-5, torch.float64: 1e-11, torch.bfloat16: 3e-2}
 pytestmark = [
     # PyTorch copies x for an even kernel with 'same', and warns that this is slow.

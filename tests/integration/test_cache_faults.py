@@ -1,12 +1,14 @@
 """Faults of real processes cost one clear line each, and no row that the cache has kept."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from programs import compile_c, preload
+from random_cases import cases
 
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -16,6 +18,8 @@ from mucudnn.problems.kernels import Kernel
 HERE = Machine("host", "a device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 GOOD = "mb2_ic4ih8_oc4_kh3"
+
+KILLS = cases(200, first=2018)
 
 # A program that forks writers and kills them at random moments, the first while they create the file. Writers
 # add rows without end and report each row that is kept. The program then checks that these rows are there.
@@ -29,7 +33,7 @@ from mucudnn.problems.kernels import Kernel
 
 machine = Machine("host", "a device", "a library 1.0", 1)
 kernel = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
-moments = random.Random(2018)
+moments = random.Random(int(sys.argv[2]))
 
 def write(path, first, pipe):
     with Cache.open(path) as cache:
@@ -39,7 +43,7 @@ def write(path, first, pipe):
             os.write(pipe, size.to_bytes(8, "big"))
 
 total = 0
-for kill in range(200):
+for kill in range(int(sys.argv[3])):
     if kill % 10 == 0:
         path, reported = Path(sys.argv[1]) / f"{kill}.sqlite", set()
     reading, writing = os.pipe()
@@ -66,14 +70,14 @@ print(total)
 def test_what_was_reported_as_kept_survives_being_killed_at_any_moment(tmp_path: Path) -> None:
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a forked child cannot use OpenBLAS's threads
     done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(tmp_path)],
+        [sys.executable, "-c", KILLER, str(tmp_path), str(KILLS.start), str(len(KILLS))],
         env=one_thread,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 100  # rows were being written when the writers were killed
+    assert int(done.stdout) >= len(KILLS) / 2  # rows were being written when the writers were killed
 
 
 def command(
@@ -172,6 +176,26 @@ def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
         assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 2000
         ((kept,),) = cache.query("SELECT count(*) - 2000 FROM measurements")
     assert kept > 0  # the rows from before the fault
+
+
+def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: Path) -> None:
+    full_disk = tmp_path / "full_disk.so"
+    compile_c("-shared", "-fPIC", Path(__file__).with_name("full_disk.c"), "-o", full_disk, "-ldl")
+    path, here = tmp_path / "here.sqlite", tmp_path / "cache.sqlite"
+    with Cache.open(path) as cache:
+        cache.add(HERE, Kernel(PROBLEM, "forward"), Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0))
+        for suffix in ("", "-wal"):  # a killed writer leaves both
+            shutil.copy(f"{path}{suffix}", f"{here}{suffix}")
+    script = (
+        f"import ctypes, sys; ctypes.CDLL({str(full_disk)!r}).leave_room(0); "
+        "from mucudnn.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    full = (sys.executable, "-c", script)
+    failed = command(here, "cache", "info", interpreter=full, LD_PRELOAD=preload(full_disk))
+    assert failed.returncode == 1
+    assert "cannot be read" in only_line(failed)
+    with Cache.read_only(here) as cache:
+        assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 1
 
 
 def test_a_truncated_cache_is_set_aside_after_one_line(tmp_path: Path) -> None:

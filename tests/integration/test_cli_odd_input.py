@@ -76,6 +76,8 @@ DEVICE = {"deviceName": "a", "deviceVer": 900, "multiProcessorCount": 1}
 @pytest.mark.parametrize(
     "text",
     [
+        json.dumps({**DEVICE, "deviceName": "two\nlines"}),
+        json.dumps({**DEVICE, "deviceName": "\ud800"}),
         json.dumps({**DEVICE, "deviceVer": float("inf")}),
         json.dumps({**DEVICE, "multiProcessorCount": float("nan")}),
         '{"a": ' * 100_000,

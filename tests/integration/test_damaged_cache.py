@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from random_cases import cases
 
 import mucudnn
 from mucudnn._native import parse_descriptor
@@ -21,7 +22,7 @@ from mucudnn.costs.salvage import replace_damaged
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
-CASES = int(os.environ.get("TEST_CASES", "80"))
+SEEDS = cases(80)
 GOOD = "mb2_ic4ih8_oc4_kh3"
 HERE = Machine("host", "a device", "a library 1.0", 7)
 KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
@@ -257,7 +258,7 @@ def test_no_damage_stops_a_command_with_a_traceback(
     monkeypatch.setattr(dispatch, "_prepared", {})
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
     rows, original = count_rows(healthy), healthy.read_bytes()
-    for case in range(block, CASES, 10):
+    for case in SEEDS[block::10]:
         random = Random(case)
         folder = tmp_path / str(case)
         folder.mkdir()

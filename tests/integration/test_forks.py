@@ -310,3 +310,85 @@ os.register_at_fork(before=go_on.set)  # called first, as it was registered last
 assert status_of(fork(lambda: check(1))) == 0
 """
     python(program, tmp_path)
+
+
+def test_a_fork_waits_for_the_import_of_the_progress_bar(tmp_path: Path) -> None:
+    program = """
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "rich.console":
+            stop()
+
+sys.meta_path.insert(0, Slow)
+thread = threading.Thread(target=check, args=(1,), daemon=True)
+thread.start()
+stopped.wait()
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+assert status_of(fork(lambda: check(2))) == 0
+thread.join()
+"""
+    python(program, tmp_path)
+
+
+# sqlite holds a lock of the process while it opens a file, and an empty cache in memory is such a file.
+def test_a_fork_waits_until_sqlite_has_opened_a_cache_in_memory(tmp_path: Path) -> None:
+    program = """
+import sqlite3
+from mucudnn.costs import file as cache_file
+connect, opening = sqlite3.connect, []
+
+def slow(*arguments, **options):
+    opening.append(arguments)
+    stop()
+    made = connect(*arguments, **options)
+    opening.pop()
+    return made
+
+sqlite3.connect = slow
+thread = threading.Thread(target=cache_file.in_memory, daemon=True)
+thread.start()
+stopped.wait()
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+
+def in_child():
+    assert not opening
+
+assert status_of(fork(in_child)) == 0
+"""
+    python(program, tmp_path)
+
+
+# A fork takes the lock of `logging` too, and the thread that it waits for needs that lock for its import.
+def test_a_fork_takes_no_lock_that_an_import_in_progress_needs() -> None:
+    program = """
+import os, sys, threading
+import mucudnn
+stopped, go_on = threading.Event(), threading.Event()
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "mucudnn.arrays.dispatch":
+            stopped.set()
+            go_on.wait()
+
+sys.meta_path.insert(0, Slow)
+if "FIRST" in os.environ:
+    import logging
+thread = threading.Thread(target=lambda: mucudnn.convolution_forward, daemon=True)
+thread.start()
+stopped.wait()
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+child = os.fork()
+if child == 0:
+    os._exit(0)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    for variables in ({}, {"FIRST": "yes"}):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, **variables},
+            capture_output=True, text=True, check=False, timeout=SECONDS,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")

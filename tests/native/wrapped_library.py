@@ -37,7 +37,7 @@ static void note(const char* name, int type) {
   if (file == -2) file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
   dprintf(file, "%s %d\\n", name, type);
 }
-/* The number of descriptors of the graph API that exist. */
+/* The number of descriptors and handles that exist. */
 static atomic_int live;
 int live_descriptors(void) { return live; }
 
@@ -107,8 +107,6 @@ EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
 # The code after the call of the real function.
 AFTER = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
-    "cudnnBackendCreateDescriptor": "live += status == 0;",
-    "cudnnBackendDestroyDescriptor": "live -= status == 0;",
     "cudnnBackendFinalize": 'if (refuses("REFUSED_ENGINE", index_of(descriptor))) return 3000;',
     "cudnnGetConvolutionForwardWorkspaceSize": 'if (refuses("REFUSED_ALGORITHM", algorithm)) return 3000;',
     "cudnnBackendGetAttribute": "if (status == 0 && name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) "
@@ -121,8 +119,13 @@ def wrapper_source(result: str, name: str, parameters: str) -> str:
     fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
     type_ = "type" if name == "cudnnBackendCreateDescriptor" else "0"
     body = f"{'' if result == 'void' else 'return '}real({names});"
-    if name in AFTER:
-        body = f"const {result} status = real({names}); {AFTER[name]} return status;"
+    after = AFTER.get(name, "")
+    if name.startswith(("cudnnCreate", "cudnnBackendCreate")):
+        after += "live += status == 0;"
+    if name.startswith(("cudnnDestroy", "cudnnBackendDestroy")):
+        after += "live -= status == 0;"
+    if after:
+        body = f"const {result} status = real({names}); {after} return status;"
     return f"""
 {result} {name}({parameters}) {{
   static {result} (*real)({parameters});

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,38 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-lm",
     )
     return path
+
+
+def rewritten(library: Path, path: Path, *, headers: int, distance: int, entries: bytes) -> Path:
+    """Write the library with `headers` section headers that all show `entries` as the symbols."""
+    data = bytearray(library.read_bytes())
+    (offset,) = struct.unpack_from("<Q", data, 40)
+    header = next(
+        offset + 64 * i
+        for i in range(struct.unpack_from("<H", data, 60)[0])
+        if struct.unpack_from("<I", data, offset + 64 * i + 4)[0] == 11
+    )
+    struct.pack_into("<QQI", data, header + 24, len(data), len(entries), 0)
+    struct.pack_into("<Q", data, 40, header)
+    struct.pack_into("<HH", data, 58, distance, headers)
+    path.write_bytes(data + entries + b"\0")
+    return path
+
+
+def test_a_small_file_does_not_take_minutes(library: Path, tmp_path: Path) -> None:
+    symbols = struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0, 0) * 40_000
+    with pytest.raises(NotElfError, match="is cut short or damaged"):
+        read_elf(rewritten(library, tmp_path / "a.so", headers=65535, distance=0, entries=symbols))
+
+
+def test_a_small_file_does_not_take_gigabytes(library: Path, tmp_path: Path) -> None:
+    # The string table is the section itself, and each name begins later in one long text.
+    begin = 24 * 20_000
+    symbols = b"".join(struct.pack("<IBBHQQ", begin + i, 0x12, 0, 1, 0, 0) for i in range(20_000))
+    with pytest.raises(NotElfError, match="is cut short or damaged"):
+        read_elf(
+            rewritten(library, tmp_path / "a.so", headers=1, distance=64, entries=symbols + b"a" * 1_200_000)
+        )
 
 
 def test_a_librarys_name_needs_and_exports_are_read(library: Path) -> None:

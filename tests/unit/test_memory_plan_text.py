@@ -70,6 +70,10 @@ def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None
     [
         ("mucudnn memory plan 1", "mucudnn plan 1", "line 1: this is not a mucudnn memory plan"),
         ('"recompute"', '"forget"', "line 27: the choice for the relu cannot be 'forget'"),
+        ("time_ms 8.25", "time_ms NaN", "line 14: Out of range float values are not JSON compliant"),
+        ("time_ms 8.25", "time_ms 1e999", "line 14: Out of range float values are not JSON compliant"),
+        ('"the relu"', '"\\ud800"', "line 27: 'utf-8' codec can't encode character"),
+        ("inputs ", "inputs " + "[" * 100_000, "line 17: maximum recursion depth exceeded"),
         ("floor 1000\n", "", "line 28: the memory plan has no floor"),
         ("end 5", "end 4", "line 29: the memory plan should end 4 steps, it has 5"),
         ("end 5\n", "", "line 29: the text stops"),

@@ -1,21 +1,21 @@
 """The array functions compute the right result for any arguments, or raise a MucudnnError.
 
-A call ends in the same way whether or not its kernel has been decided before. TEST_LONG is the
-number of examples to try; each example makes four calls.
+A call ends in the same way whether or not its kernel has been decided before. TEST_CASES is the
+number of examples to try; each example makes four calls. TEST_SEED tries others.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from odd_values import ARRAY, FACTOR, LAYOUT, OUT, PLAN, SHAPE, SIZE, WORKSPACE, Odd, sizes
+from random_cases import cases
 from reference import EPSILON, OUTPUT, PASSES, convolve
 
 import mucudnn
@@ -23,7 +23,7 @@ from mucudnn._native import Engine, Problem
 from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError
 
-EXAMPLES = int(os.environ.get("TEST_LONG", "150"))
+CASES = cases(150)
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 FUNCTIONS = {
     "forward": mucudnn.convolution_forward,
@@ -125,7 +125,8 @@ def outcome(pass_: str, arguments: dict[str, Any]) -> tuple[str, str] | np.ndarr
     return np.array(getattr(result, "values", result))
 
 
-@settings(max_examples=EXAMPLES, derandomize=True)
+@seed(CASES.start)
+@settings(max_examples=len(CASES), database=None)
 @given(calls())
 def test_a_call_with_odd_arguments_is_right_or_refused_whether_or_not_it_is_decided(
     call: tuple[Problem, str, float, float, dict[str, Odd]],

@@ -48,7 +48,23 @@ def test_a_limit_is_spelled_exactly(limit: int | None) -> None:
     assert parse_limit(spell_limit(limit)) == limit
 
 
-pieces = st.sampled_from(["0", "1", "25", "999999999", ".", " ", "\t", "-", "e", "B", "KiB", "MiB", "TiB"])
+def test_a_fraction_counts_to_its_last_digit() -> None:
+    least = "0.0000000000009094947017729282379150390625TiB"  # a byte
+    assert parse_size(least) == _native.parse_size(least) == 1
+    assert parse_size(least.replace("625", "624")) == _native.parse_size(least.replace("625", "624")) == 0
+
+
+def test_blanks_around_a_size_are_those_of_ascii() -> None:
+    for parse in (parse_size, _native.parse_size):
+        assert parse("\t64MiB \n") == 64 * 2**20
+        for blank in ("\u00a0", "\x1c", "\x85"):
+            with pytest.raises(ValueError, match="is not a size"):
+                parse(f"64MiB{blank}")
+
+
+digits = ["0", "1", "25", "999999999", "9" * 19, "0" * 90]
+blanks = [" ", "\t", "\u00a0", "\x1c"]
+pieces = st.sampled_from([*digits, *blanks, ".", "-", "e", "B", "KiB", "MiB", "TiB"])
 
 
 @given(st.lists(pieces, max_size=7).map("".join))

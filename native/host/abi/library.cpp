@@ -99,7 +99,8 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
 
 // Two functions that cuDNN does not have. mucudnnHostSetThreads sets the threads of the calling thread's
 // later calls; a count below 1 means 1. mucudnnHostDescribe returns one line with the CPU model, the
-// instruction set and the OpenBLAS kernels in use. The line stays the same in this process.
+// instruction set and the OpenBLAS kernels in use. The line stays the same in this process. It is NULL if
+// memory runs out.
 #pragma GCC visibility push(default)
 
 void mucudnnHostSetThreads(int count) {
@@ -115,8 +116,8 @@ const char* mucudnnHostDescribe(void) {
                                     mucudnn::host::transforms::instruction_set() + ", " +
                                     mucudnn::host::openblas_version() + " " + scipy_openblas_get_corename();
     return text.c_str();
-  } catch (...) {
-    return "host";
+  } catch (...) {  // out of memory: the next call tries again
+    return nullptr;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "abi/cudnn.h"
 #include "shim/entry/program_of_run.hpp"
@@ -99,10 +100,15 @@ const RealLibrary* real_library() {
   if (mine->is_forwarder_to_cudnn_8) mine->options.mode = Mode::off;
   const RealLibrary* first = nullptr;
   if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
+  const RealLibrary& library = *mine.release();  // published, so it lives as long as the process
   set_log_level(options.log_level);
   tell_program_of_run();
-  report(*mine, complaints);
-  return mine.release();
+  try {
+    report(library, complaints);
+  } catch (const std::bad_alloc&) {
+    // Then without the messages.
+  }
+  return &library;
 }
 
 namespace {

@@ -1,0 +1,56 @@
+"""Any one call or allocation below a random program may fail, by the rules of faults.py.
+
+TEST_SEED=7      begin with program 7 instead of 400
+TEST_CASES=5000  make that many faults in each mode
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faults import ALLOC_FAILED, NOT_INITIALIZED, WRITERS, FaultyProcess, findings, spread
+from processes import Mode
+from random_cases import cases
+from random_plans import write_random_plan
+from scripts import Script
+
+from mucudnn._native import Engine
+
+CASES = cases(12, first=400)
+EACH = 8  # faults in one program
+# The mode "measuring" keeps nothing, so that each program measures anew. "journal" finds its measurements.
+MODES = {"plan": "plan", "measuring": "online", "journal": "online", "record": "record"}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_fault_costs_the_program_one_call_at_most(name: str, engine: Engine, tmp_path: Path) -> None:
+    programs = spread(len(CASES), CASES.start, EACH)
+    settings = {"MUCUDNN_MODE": MODES[name]}
+    if name == "plan":
+        scripts = [WRITERS[client](seed) for client, seed, _ in programs]
+        settings["MUCUDNN_PLAN"] = str(write_random_plan(engine, tmp_path / "random.plan", scripts))
+    if name == "record":
+        settings["MUCUDNN_RECORD"] = str(tmp_path / "record.txt")
+    cache = str(tmp_path / "cache.sqlite") if name == "journal" else ""
+    found = list(findings(Mode(name, None, settings), programs, tmp_path, cache))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("mode", ["online", "record"])
+def test_any_allocation_of_the_start_may_fail(mode: str, tmp_path: Path) -> None:
+    script = Script()
+    script.call("cudnnCreate", ("new", "handle"))
+    script.call("cudnnDestroy", ("slot", "handle"))
+    settings = {"MUCUDNN_MODE": mode, "MUCUDNN_RECORD": str(tmp_path / "record.txt")}
+    with FaultyProcess(tmp_path, [script.steps], Mode(mode, None, settings), "") as process:
+        clean = process.play(0, "memory", 0)
+        assert not isinstance(clean, str), clean
+        ((_, counts), _) = clean["played"]
+        assert counts["memory"] > 10
+        for number in range(1, counts["memory"] + 1):
+            outcome = process.play(0, "memory", number)
+            assert not isinstance(outcome, str), f"allocation {number}: {outcome}"
+            (first, _), (again, _) = outcome["played"]
+            assert {entry.status for entry in first} <= {0, NOT_INITIALIZED, ALLOC_FAILED}, number
+            assert [entry.status for entry in again] == [0, 0], number

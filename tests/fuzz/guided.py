@@ -1,0 +1,30 @@
+"""A Python harness under atheris, which guides new inputs by the code that they reach.
+
+python guided.py NAME [libFuzzer's arguments]
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import FunctionType
+
+import atheris
+from harnesses import HARNESSES
+
+
+def instrument() -> None:
+    """Count the code that inputs reach in mucudnn's functions.
+
+    atheris's hook of imports does not count modules of an editable installation.
+    """
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and str(one.__module__).startswith("mucudnn"):
+            atheris.instrument_func(one)
+
+
+if __name__ == "__main__":
+    check = HARNESSES[sys.argv.pop(1)]
+    instrument()
+    atheris.Setup(sys.argv, check)
+    atheris.Fuzz()

@@ -1,0 +1,265 @@
+"""The harnesses of the parsers that Python code calls.
+
+Each gives a text or the bytes of a file to one parser and checks the parser's promises. A parser refuses with
+an error that names the fault, and raises no other exception. A value that is written as text can be parsed
+again, and is equal. Two parsers of one grammar accept the same texts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from mucudnn import _native, sizes
+from mucudnn.costs import file as cache_file
+from mucudnn.costs.exchange import checked_row, format_rows, parse_rows
+from mucudnn.costs.journal import _decode, _is_forgotten, rows_of
+from mucudnn.costs.rows import CacheRows
+from mucudnn.costs.schema import TABLES, Row
+from mucudnn.drop_in.elf import NotElfError, read_elf
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.measuring.described_device import described_device
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.plan import Plan
+from mucudnn.problems.descriptor import geometry, problem_key, short_text
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, _read_lines_of
+from mucudnn.problems.network import Network
+from mucudnn.problems.network_text import format_network, parse_network
+
+Check = Callable[[bytes], None]
+
+
+def check_sizes(data: bytes) -> None:
+    """Compare the parser of the command line with that of the drop-in."""
+    text = text_of(data)
+    if not text or "\0" in text:  # no argument and no variable is such a text
+        return
+    assert value_of(sizes.parse_size, text) == value_of(_native.parse_size, text)
+    try:
+        limit = sizes.parse_limit(text)
+    except UsageError:
+        assert value_of(read_limit, text) is ValueError
+        return
+    # The drop-in takes the largest limit for none.
+    assert value_of(read_limit, text) == (None if limit == 2**63 - 1 else limit)
+    assert sizes.parse_limit(sizes.spell_limit(limit)) == limit
+    assert sizes.format_size(limit)
+    sizes.doubt_limit(text)
+
+
+def check_settings(data: bytes) -> None:
+    """Read a text as each setting of the environment."""
+    text = text_of(data)
+    if not text or "\0" in text:
+        return
+    for variable in _native.settings():
+        value_of(partial(_native.parse_setting, variable), text)
+
+
+def check_descriptors(data: bytes) -> None:
+    """Read a file of descriptors, and each problem's short text."""
+    try:
+        read = _read_lines_of(text_of(data), "a file", Flags())
+    except UsageError as error:
+        check_message(error)
+        return
+    for problem, _, count in read:
+        assert count >= 1
+        for text in (str(problem), short_text(problem)):
+            again, name, one = _native.parse_descriptor(text)
+            assert (again, name, one) == (problem, "", 1), text
+        at_one = problem.replace(mini_batch=1)
+        for text in (problem_key(problem), short_text(problem, mini_batch=False)):
+            assert _native.parse_descriptor(text)[0] == at_one, text
+        assert geometry(problem)["ic"] == problem.in_channels
+
+
+def check_network(data: bytes) -> None:
+    """Read a network, ask it about its memory, and write it."""
+    try:
+        tensors, steps = parse_network(text_of(data))
+    except MucudnnError as error:
+        check_message(error)
+        return
+    written = format_network(tensors, steps)
+    assert parse_network(written) == (tensors, steps)
+    network = Network(tensors, steps)
+    assert Network.parse(written) == network
+    assert min(network.resident(), default=0) >= 0
+    assert network.bytes_of("activation", "gradient") >= 0
+    network.kernels()
+    for tensor in network.saved:
+        assert network.tensor(tensor.name) == tensor
+
+
+def check_plan(data: bytes) -> None:
+    """Read a plan, and write it."""
+    try:
+        plan = Plan.parse(text_of(data))
+    except ValueError as error:
+        check_message(error)
+        return
+    written = str(plan)
+    again = Plan.parse(written)
+    assert str(again) == written
+    assert again.digest == plan.digest
+    # A kernel that a journal lists without a choice is left out, and the options are sorted.
+    assert {k.kernel: k.chosen for k in again.kernels} == {k.kernel: k.chosen for k in plan.kernels}
+    assert again.header == plan.header
+    plan._repr_html_()
+
+
+def check_journal(data: bytes) -> None:
+    """Take a journal into a cache, and leave documents out of it."""
+    rows = list(rows_of(_decode(data)))
+    check_rows_in_cache(rows)
+    _is_forgotten(data, lambda header: header.get("threads") == "1")
+
+
+def check_rows(data: bytes) -> None:
+    """Read exported rows, take them into a cache, and write them."""
+    try:
+        rows = list(parse_rows(text_of(data).splitlines(keepends=True), "a file"))
+    except MucudnnError as error:
+        check_message(error)
+        return
+    assert list(parse_rows(format_rows(rows), "a file")) == rows
+    check_rows_in_cache(rows)
+
+
+def check_cells(data: bytes) -> None:
+    """Read a row of a cache in which cells have other values, of any type that sqlite has."""
+    try:
+        number, changes = json.loads(text_of(data))
+        table = TABLES[number]
+        values = {name: DAMAGES.get(value, value) if isinstance(value, str) else value
+                  for name, value in changes.items()}  # fmt: skip
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
+        return
+    if any(isinstance(value, list | dict | bool) for value in values.values()):
+        return
+    row = {**USUAL[table.kind], **{name: v for name, v in values.items() if name in table.columns}}
+    try:
+        checked = checked_row(table, row)
+    except ValueError as error:
+        check_message(error)
+        return
+    check_rows_in_cache([(table, checked)])
+
+
+def check_device(data: bytes) -> None:
+    """Read the description of a device, whose identity becomes part of plans and cache rows."""
+    try:
+        device = described_device(text_of(data))
+    except UsageError as error:
+        check_message(error)
+        return
+    header = {"device": device}
+    assert Plan.parse(str(Plan(header))).header == header
+    check_rows_in_cache([(TABLES[0], checked_row(TABLES[0], {**USUAL["measurement"], "device": device}))])
+
+
+def check_elf(data: bytes) -> None:
+    """Read the headers of a program or a library."""
+    path = Path(f"/dev/shm/mucudnn-fuzz-{os.getpid()}.elf")
+    path.write_bytes(data)
+    try:
+        read_elf(path)
+    except NotElfError as error:
+        check_message(error)
+    finally:
+        path.unlink()
+
+
+def check_memory_plan(data: bytes) -> None:
+    """Read a memory plan, and write it."""
+    try:
+        plan = MemoryPlan.parse(text_of(data))
+    except MucudnnError as error:
+        check_message(error)
+        return
+    written = str(plan)
+    assert MemoryPlan.parse(written) == plan
+    assert str(MemoryPlan.parse(written)) == written
+
+
+HARNESSES: dict[str, Check] = {
+    "sizes": check_sizes,
+    "settings": check_settings,
+    "descriptors": check_descriptors,
+    "network": check_network,
+    "plan": check_plan,
+    "memory_plan": check_memory_plan,
+    "journal": check_journal,
+    "rows": check_rows,
+    "cells": check_cells,
+    "device": check_device,
+    "elf": check_elf,
+}
+
+
+def text_of(data: bytes) -> str:
+    """Return the text that a file with this content has."""
+    return data.decode(errors="replace")
+
+
+def value_of(parse: Callable[[str], Any], text: str) -> Any:
+    """Return the value that a parser gives, or the type ValueError if it refuses the text."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        check_message(error)
+        return ValueError
+
+
+def read_limit(text: str) -> Any:
+    """Read a limit as the drop-in does."""
+    return _native.parse_setting("MUCUDNN_WORKSPACE_LIMIT", text)
+
+
+def check_message(error: Exception) -> None:
+    """Check that a message can be printed: any text that is Unicode."""
+    str(error).encode()
+
+
+def check_rows_in_cache(rows: list[Row]) -> None:
+    """Check that a cache takes rows and gives them back."""
+    with CacheRows(Path("memory"), cache_file.in_memory()) as cache:
+        cache.merge(rows)
+        kept = {(table.kind, *(row[name] for name in table.key)): row for table, row in cache.rows()}
+    for table, row in rows:
+        found = kept[(table.kind, *(row[name] for name in table.key))]
+        assert found.keys() == row.keys()
+
+
+# A JSON text cannot name these cells of sqlite.
+DAMAGES = {
+    "BLOB": b"\xff\0",
+    "NAN": float("nan"),
+    "INFINITY": float("inf"),
+    "SURROGATE": "\udcff",
+}
+
+
+@lru_cache(maxsize=1)
+def _usual() -> dict[str, dict[str, Any]]:
+    kernel = Kernel(_native.parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], PASSES[0])
+    rows = {}
+    for table in TABLES:
+        row: dict[str, Any] = {"device": "a device", "library": "a library", "engine": "host", "threads": 1}
+        for name, column in table.columns.items():
+            row.setdefault(name, {str: "", int: 1, float: 1.0}[column.type])
+        row |= {
+            "problem": str(kernel.problem),
+            "pass": kernel.pass_,
+            "measured_at": "2026-01-01T00:00:00+00:00",
+        }
+        rows[table.kind] = row
+    return rows
+
+
+USUAL = _usual()

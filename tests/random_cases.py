@@ -1,0 +1,12 @@
+"""The seed and the number of cases of every random test: TEST_SEED and TEST_CASES in the environment.
+
+A case is its seed: the same number makes the same case. `tests/fuzz/run` sets both variables.
+"""
+
+import os
+
+
+def cases(usual: int, first: int = 0) -> range:
+    """Return the seeds of a test's cases: `usual` many from `first` on, or as the environment says."""
+    begin = int(os.environ.get("TEST_SEED") or first)
+    return range(begin, begin + int(os.environ.get("TEST_CASES") or usual))
