@@ -245,7 +245,7 @@ def refusals() -> list[str]:
     world = dist.get_world_size()
     mesh = spatial.init_mesh("cpu", timeout=20, depth=world)
     x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
-    short = torch.ones(1, 1, 8)
+    short, one = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
     calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         "matmul": (TypeError, "gather", lambda: x @ torch.randn(6, 6)),
         "sort": (TypeError, "gather", lambda: x.sort()),
@@ -262,7 +262,7 @@ def refusals() -> list[str]:
         "a whole tensor of another size": (ValueError, "fit", lambda: x + torch.randn(2, 4, 7, 6)),
         "no such dimension": (ValueError, "no dimension", lambda: spatial.divide(short, mesh, {2: "h"})),
         "the axis of samples": (ValueError, "axis 0", lambda: spatial.divide(short, mesh, {0: "depth"})),
-        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(short[..., :1], mesh, {2: "depth"})),
+        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(one, mesh, {2: "depth"})),
         "a mesh of another size": (ValueError, "be equal", lambda: spatial.init_mesh("cpu", depth=world + 1)),
         "a filter longer than the axis": (ValueError, "shorter", lambda: nn.Conv2d(4, 4, 9)(x)),
         "a part of another shape": (

@@ -29,9 +29,8 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 @pytest.fixture(scope="module")
 def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases on two ranks that are started once."""
-    names = (
-        "bitwise dropout checkpointed compiled autocast refusals from_parts losses memory converted".split()
-    )
+    names = ["bitwise", "dropout", "checkpointed", "compiled", "autocast", "refusals", "from_parts"]
+    names += ["losses", "memory", "converted"]
     return worlds.run(2, spatial_cases.many, names, timeout=120)
 
 

@@ -20,5 +20,16 @@ from mucudnn.torch.spatial.border import divide, from_local, init_mesh
 from mucudnn.torch.spatial.data import HyperslabDataset
 from mucudnn.torch.spatial.divided import Divided
 from mucudnn.torch.spatial.exchange import DivergedError
+from mucudnn.torch.spatial.planning import Link, follow, plan
 
-__all__ = ["DivergedError", "Divided", "divide", "from_local", "init_mesh"]
+__all__ = [
+    "DivergedError",
+    "Divided",
+    "HyperslabDataset",
+    "Link",
+    "divide",
+    "follow",
+    "from_local",
+    "init_mesh",
+    "plan",
+]
