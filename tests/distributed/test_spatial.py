@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import worlds
 sys.path.append(str(Path(__file__).parents[2]))  # examples
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["ends whole", "ends divided"])
 @pytest.mark.parametrize(
-    ("kind", "statistics"), [("none", "spatial"), ("ddp", "spatial"), ("ddp", "all"), ("fsdp", "spatial")]
-)
+    ("kind", "statistics", "whole"),
+    [
+        ("none", "spatial", True), ("ddp", "spatial", False), ("ddp", "all", True), ("fsdp", "spatial", True),
+        *([("ddp", "spatial", True), ("fsdp", "spatial", False)] if "TEST_CASES" in os.environ else []),
+    ],
+)  # fmt: skip
 def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
     kind: str, statistics: str, whole: bool
 ) -> None:
@@ -119,3 +123,15 @@ def test_each_rank_reads_its_rows_of_an_hdf5_file(tmp_path: Path) -> None:
         file["y"] = torch.randn(8, 4).numpy()
     rows = [4, 3, 4, 3]
     assert worlds.run(4, spatial_cases.hyperslabs, str(path)) == [(0.0, 0.0, own) for own in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("cosmoflow", 1e-12), ("unet3d_divided", 1e-12), ("image_vae", 1e-13), ("video_vae", 1e-13)],
+)
+def test_an_example_network_equals_the_undivided_one_with_its_share_of_bytes(name: str, limit: float) -> None:
+    if name == "cosmoflow":
+        pytest.importorskip("h5py", reason="needs h5py: pip install h5py")
+    for error, whole, part in worlds.run(2, spatial_cases.example, name):
+        assert error <= limit
+        assert part <= whole / 2 * 1.25

@@ -9,7 +9,7 @@ import pytest
 import spatial_layers
 import worlds
 
-LAYERS = int(os.environ.get("TEST_CASES", "40"))
+LAYERS = int(os.environ.get("TEST_CASES", "12"))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
