@@ -139,6 +139,7 @@ def memory() -> tuple[int, int]:
 
     world = dist.get_world_size()
     mesh = spatial.init_mesh("cpu", timeout=60, depth=world)
+    torch.manual_seed(1)
     model, x = normalized(UNet3d(width=8)), torch.randn(1, 1, 64, 32, 32)
     with SavedBytes(model) as whole:
         model(x)
@@ -269,11 +270,20 @@ def compare(worlds: tuple[int, ...]) -> list[Record]:
     return records
 
 
+def values(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Return the values of all ranks. Raises the error of a rank that failed."""
+    found = launch(world, function, *args)
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found
+
+
 def measure() -> list[Record]:
     """Return the figures of bytes and processor time."""
     records = []
     for world in (2, 4):
-        found = launch(world, memory)
+        found = values(world, memory)
         whole, worst = found[0][0], max(one[1] for one in found)
         details = {"undivided": whole, "largest": worst, "ranks": world}
         records.append(
@@ -287,7 +297,7 @@ def measure() -> list[Record]:
             )
         )
     for engine in ("PyTorch", "mucudnn"):
-        times = {world: sum(launch(world, work, engine)) for world in (1, 2, 4)}
+        times = {world: sum(values(world, work, engine)) for world in (1, 2, 4)}
         for world in (2, 4):
             case = f"3-D U-Net, {world} ranks, {engine}"
             details = {"seconds": times}
