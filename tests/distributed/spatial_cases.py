@@ -253,6 +253,9 @@ def refusals() -> list[str]:
         "fft": (TypeError, "gather", lambda: torch.fft.fftn(x)),
         "softmax along the divided axis": (TypeError, "gather", lambda: x.softmax(2)),
         "max": (TypeError, "gather", lambda: x.max()),
+        "truth": (TypeError, "gather", lambda: bool(x)),
+        "norm": (TypeError, "gather", lambda: torch.norm(x, 1, 2, keepdim=True)),
+        "iteration": (TypeError, "gather", lambda: list(x)),
         "flip": (TypeError, "gather", lambda: x.flip(2)),
         "attention": (TypeError, "gather", lambda: nn.functional.scaled_dot_product_attention(x, x, x)),
         "return_indices": (TypeError, "gather", lambda: nn.functional.max_pool2d(x, 2, return_indices=True)),
@@ -291,8 +294,13 @@ def refusals() -> list[str]:
 
 def divergence(kind: str) -> tuple[str, float]:
     """Return the error of ranks that do not agree, and the seconds until it came."""
+    rank, started = dist.get_rank(), time.monotonic()
+    if kind == "mesh":
+        try:
+            spatial.init_mesh("cpu", **({"a": 2, "b": 1} if rank else {"a": 1, "b": 2}))
+        except spatial.DivergedError as error:
+            return str(error), time.monotonic() - started
     mesh = spatial.init_mesh("cpu", timeout=2, depth=dist.get_world_size())
-    rank = dist.get_rank()
     torch.manual_seed(1)
     x = torch.randn(1, 2, 8 + (kind == "shape") * rank, 6)
     started = time.monotonic()

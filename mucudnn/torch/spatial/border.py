@@ -19,6 +19,7 @@ from mucudnn.torch.spatial.divided import Divided, Division, handles, local_shap
 from mucudnn.torch.spatial.exchange import (
     ALONE,
     DEFAULT_TIMEOUT,
+    DivergedError,
     Owners,
     add_up,
     agree,
@@ -37,7 +38,8 @@ def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) ->
 
     The names are yours. `divide` says which of them share a sample. Ranks that lie next to each other in the
     last dimension have consecutive numbers. The process group must be initialised, as `torchrun` programs do.
-    `timeout`, in seconds, bounds each wait for another rank. Raises UsageError.
+    `timeout`, in seconds, bounds each wait for another rank.
+    Raises UsageError, and DivergedError if the ranks name different meshes.
     """
     if not dist.is_initialized():
         raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -49,6 +51,10 @@ def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) ->
     if world != given:
         text = " × ".join(f"{name}={size}" for name, size in sizes.items())
         raise UsageError(f"the mesh {text} has {given} ranks, but the world has {world}: they must be equal")
+    given_by_all: list[Any] = [None] * world
+    dist.all_gather_object(given_by_all, (device, list(sizes.items())))
+    if any(other != given_by_all[0] for other in given_by_all):
+        raise DivergedError(f"the ranks name different meshes: {given_by_all}")
     mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for name in sizes:
         set_timeout(mesh.get_group(name).group_name, timeout)

@@ -138,6 +138,9 @@ class Divided:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        raise ArgumentTypeError("the truth of a divided tensor is not known here: gather the tensor first")
+
     def is_floating_point(self) -> bool:
         """Return whether the elements are floating-point numbers."""
         return bool(self.local.is_floating_point())

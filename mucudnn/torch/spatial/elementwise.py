@@ -123,7 +123,7 @@ def _normalize(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return call(*args, **kwargs)
 
 
-@handles(*spelled("amax"), *spelled("amin"), *spelled("var"), *spelled("std"), *spelled("norm"))
+@handles(*spelled("amax"), *spelled("amin"), *spelled("var"), *spelled("std"))
 def _over_whole_axes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, rest = args[0], args[1:]
     given = kwargs.get("dim", rest[0] if rest else None)
@@ -289,6 +289,8 @@ def _reshaped(x: Divided, shape: list[int]) -> Any:
 @handles(*spelled("pixel_shuffle"), *spelled("pixel_unshuffle"))
 def _pixel_shuffle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, factor = args[0], (*args[1:], *kwargs.values())[0]
+    if any(axis < x.dim() - 2 for axis in x.divided_axes):
+        raise refuse(function, "that is divided on other axes than the last two is not in the table")
     if function is not torch.pixel_shuffle:  # the parts of small rows need not be multiples of the factor
         return redivide(function(gather(x), factor), x.division)
     local = function(x.local, factor)

@@ -136,7 +136,7 @@ def _filled(x: Tensor, axis: int, rows: int, fill: float) -> Tensor:
 def agree(group_name: str, description: str, device: torch.device) -> None:
     """Raise DivergedError on every rank of a group unless all gave the same description."""
     group = _resolve_process_group(group_name)
-    on_cpu = _talks_on_cpu(group)
+    on_cpu = _talks_on_cpu(group, device)
     if not on_cpu:  # reading the answer would make the device wait at every call: once has to be enough
         if (group_name, description) in _agreed:
             return
@@ -145,7 +145,7 @@ def agree(group_name: str, description: str, device: torch.device) -> None:
     where = torch.device("cpu") if on_cpu else device
     mine = torch.tensor([digest], dtype=torch.int64, device=where)
     found = [torch.empty_like(mine) for _ in range(group.size())]
-    _wait(group, group_name, description, lambda: dist.all_gather(found, mine, group, async_op=True))
+    _wait(group, group_name, description, where, lambda: dist.all_gather(found, mine, group, async_op=True))
     if len({int(one) for one in found}) == 1:
         return
     texts: list[Any] = [None] * group.size()
@@ -154,13 +154,13 @@ def agree(group_name: str, description: str, device: torch.device) -> None:
     raise DivergedError(f"the ranks do not agree about what comes next: {said}")
 
 
-def _wait(group: Any, name: str, description: str, start: Any) -> None:
+def _wait(group: Any, name: str, description: str, device: torch.device, start: Any) -> None:
     """Start a piece of communication and wait for it. Raises DivergedError if it fails or takes too long."""
     seconds = _timeouts.get(name, DEFAULT_TIMEOUT)
     try:
         works = start()
         for work in works if isinstance(works, list) else [works]:
-            if _talks_on_cpu(group):
+            if _talks_on_cpu(group, device):
                 work.wait(timedelta(seconds=seconds))
             else:
                 work.wait()
@@ -171,8 +171,9 @@ def _wait(group: Any, name: str, description: str, start: Any) -> None:
         ) from None
 
 
-def _talks_on_cpu(group: Any) -> bool:
-    return "nccl" not in dist.get_backend(group)
+def _talks_on_cpu(group: Any, device: torch.device) -> bool:
+    """Return whether a group moves this device's tensors through the CPU, and can wait with a timeout."""
+    return device.type == "cpu" or "nccl" not in dist.get_backend(group)
 
 
 def _move(messages: list[tuple[str, Tensor, int]], name: str, description: str) -> None:
@@ -182,11 +183,16 @@ def _move(messages: list[tuple[str, Tensor, int]], name: str, description: str) 
     group = _resolve_process_group(name)
     calls = {"send": dist.isend, "receive": dist.irecv}
     staged = [
-        (way, tensor.cpu() if tensor.is_cuda and _talks_on_cpu(group) else tensor, tensor, peer)
+        (
+            way,
+            tensor.cpu() if tensor.is_cuda and _talks_on_cpu(group, tensor.device) else tensor,
+            tensor,
+            peer,
+        )
         for way, tensor, peer in messages
     ]
     order = [dist.P2POp(calls[way], sent, group=group, group_peer=peer) for way, sent, _, peer in staged]
-    _wait(group, name, description, lambda: dist.batch_isend_irecv(order))
+    _wait(group, name, description, staged[0][1].device, lambda: dist.batch_isend_irecv(order))
     for way, sent, tensor, _ in staged:
         if way == "receive" and sent is not tensor:
             tensor.copy_(sent)
@@ -284,9 +290,9 @@ def _sum(x: Tensor, groups: str) -> Tensor:
         group = _resolve_process_group(name)
         description = f"sum of {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')}"
         agree(name, description, x.device)
-        moved = result.cpu() if x.is_cuda and _talks_on_cpu(group) else result
+        moved = result.cpu() if x.is_cuda and _talks_on_cpu(group, x.device) else result
         _wait(
-            group, name, description,
+            group, name, description, moved.device,
             lambda moved=moved, group=group: dist.all_reduce(moved, group=group, async_op=True),
         )  # fmt: skip
         if moved is not result:
