@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.record import RESULTS, Record, describe_machine, show, write
+from bench.record import RESULTS, Record, describe_machine, read, show, write
 
 SYSTEMS = ("mucudnn", "DTensor", "ShardTensor")
 LINK = (10e-6, 10e9)  # seconds a message and bytes a second: assumed, not measured
@@ -159,7 +160,7 @@ def work(engine: str) -> float:
 
     torch.manual_seed(1)
     mesh = spatial.init_mesh("cpu", timeout=300, depth=dist.get_world_size())
-    model, x = UNet3d(width=8), torch.randn(1, 1, 64, 32, 32)
+    model, x = UNet3d(width=8), torch.randn(1, 1, 32, 32, 32)
     if engine == "mucudnn":
         mucudnn.torch.convert(model, workspace="16MiB")
     given = spatial.divide(x, mesh, {2: "depth"})
@@ -170,9 +171,9 @@ def work(engine: str) -> float:
     step()
     dist.barrier()
     before = time.process_time()
-    for _ in range(3):
+    for _ in range(2):
         step()
-    return (time.process_time() - before) / 3
+    return (time.process_time() - before) / 2
 
 
 def cosmoflow_bytes(size: int) -> int:
@@ -214,9 +215,10 @@ def simulated(world: int, weak: bool) -> float:
     return depth.time_ms / 1e3
 
 
-def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float = 300) -> list[Any]:
+def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float = 900) -> list[Any]:
     """Run a function on each rank of a new world of processes, and return the values or the error's text."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mucudnn.torch.spatial", "torch.distributed.tensor"])
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / str(rank) for rank in range(world)]
         ranks = [
@@ -279,31 +281,17 @@ def values(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     return found
 
 
-def measure() -> list[Record]:
-    """Return the figures of bytes and processor time."""
+def measure_bytes() -> list[Record]:
+    """Return the bytes that ranks save, the bytes of CosmoFlow, and the simulated halos."""
     records = []
     for world in (2, 4):
         found = values(world, memory)
         whole, worst = found[0][0], max(one[1] for one in found)
-        details = {"undivided": whole, "largest": worst, "ranks": world}
+        details: dict[str, Any] = {"undivided": whole, "largest": worst}
+        name = "saved bytes of the largest part × ranks / undivided"
         records.append(
-            Record(
-                "spatial",
-                f"3-D U-Net, {world} ranks",
-                "saved bytes × ranks / undivided",
-                worst * world / whole,
-                "",
-                details,
-            )
+            Record("spatial", f"3-D U-Net, {world} ranks", name, worst * world / whole, "", details)
         )
-    for engine in ("PyTorch", "mucudnn"):
-        times = {world: sum(values(world, work, engine)) for world in (1, 2, 4)}
-        for world in (2, 4):
-            case = f"3-D U-Net, {world} ranks, {engine}"
-            details = {"seconds": times}
-            records.append(
-                Record("spatial", case, "processor time / undivided", times[world] / times[1], "", details)
-            )
     for size, paper in PAPER.items():
         details = {"paper_gib": paper, "counted": "tensors that autograd saves, without norms; our CosmoFlow"}
         value = cosmoflow_bytes(size) / 2**30
@@ -314,9 +302,20 @@ def measure() -> list[Record]:
         for world in (2, 4, 8, 16):
             details = {"latency_s": LINK[0], "bandwidth_bytes_s": LINK[1], "simulated": True}
             case = f"CosmoFlow 128³, {'weak' if weak else 'strong'} scaling, {world} ranks"
-            records.append(
-                Record("spatial", case, "halos, simulated", simulated(world, weak) * 1e3, "ms", details)
-            )
+            time_ms = simulated(world, weak) * 1e3
+            records.append(Record("spatial", case, "halos and gradients, simulated", time_ms, "ms", details))
+    return records
+
+
+def measure_work() -> list[Record]:
+    """Return the processor time of training steps, added over the ranks, relative to one rank."""
+    records = []
+    for engine in ("PyTorch", "mucudnn"):
+        times = {world: sum(values(world, work, engine)) for world in (1, 2, 4)}
+        for world in (2, 4):
+            case = f"3-D U-Net, {world} ranks, {engine}"
+            ratio, details = times[world] / times[1], {"seconds": times}
+            records.append(Record("spatial", case, "processor time / undivided", ratio, "", details))
     return records
 
 
@@ -327,20 +326,27 @@ def main() -> None:
     )
     parser.add_argument("--shard-tensor", metavar="FOLDER", help="a folder with PhysicsNeMo's packages")
     parser.add_argument("--worlds", default="2", help="numbers of ranks for the comparison (default: 2)")
-    parser.add_argument("--only", choices=["compare", "measure"])
+    parser.add_argument("--only", choices=["compare", "bytes", "work"])
     arguments = parser.parse_args()
     if arguments.shard_tensor:
         sys.path.append(arguments.shard_tensor)
         os.environ["PYTHONPATH"] = os.pathsep.join(
             filter(None, [os.environ.get("PYTHONPATH"), arguments.shard_tensor])
         )
-    records = []
-    if arguments.only != "measure":
-        records += compare(tuple(map(int, arguments.worlds.split(","))))
-    if arguments.only != "compare":
-        records += measure()
+    worlds = tuple(map(int, arguments.worlds.split(",")))
+    parts = {"compare": lambda: compare(worlds), "bytes": measure_bytes, "work": measure_work}
+    path = RESULTS / "spatial.jsonl"
+    kept = [
+        record for _, record in read(path) if arguments.only and record.details.get("part") != arguments.only
+    ]
+    records = [
+        replace(record, details={"part": name, **record.details})
+        for name, part in parts.items()
+        if arguments.only in (None, name)
+        for record in part()
+    ]
     show(Console(width=110), records)
-    write(RESULTS / "spatial.jsonl", describe_machine(device="cpu", library="gloo"), records)
+    write(path, describe_machine(device="cpu", library="gloo"), [*kept, *records])
 
 
 if __name__ == "__main__":
