@@ -1,10 +1,11 @@
 """`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional` and a workspace limit."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from mucudnn.arrays.dispatch import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
@@ -63,6 +64,8 @@ def conv1d(
 ) -> Tensor:
     """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
     given = (stride, padding, dilation, groups, workspace, plan)
+    if is_divided(input):
+        return divided(conv1d, input, weight, bias, *given)
     return run(operands(1, input, weight, bias, *given, fallback=False))
 
 
@@ -101,6 +104,8 @@ def conv2d(
     a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
     given = (stride, padding, dilation, groups, workspace, plan)
+    if is_divided(input):
+        return divided(conv2d, input, weight, bias, *given)
     return run(operands(2, input, weight, bias, *given, fallback=False))
 
 
@@ -119,7 +124,33 @@ def conv3d(
 ) -> Tensor:
     """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
     given = (stride, padding, dilation, groups, workspace, plan)
+    if is_divided(input):
+        return divided(conv3d, input, weight, bias, *given)
     return run(operands(3, input, weight, bias, *given, fallback=False))
+
+
+def is_divided(input: Any) -> bool:
+    """Return whether an input is no tensor but stands for one, as `mucudnn.torch.spatial.Divided` does."""
+    return not isinstance(input, Tensor) and has_torch_function_unary(input)
+
+
+def divided(
+    function: Any,
+    input: Any,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: str | Sizes,
+    dilation: Sizes,
+    groups: int,
+    workspace: int | str | None,
+    plan: PlanOrPath | None,
+) -> Any:
+    """Let an input that stands for a tensor run the function of this module."""
+    return handle_torch_function(
+        function, (input,), input, weight, bias, stride, padding, dilation, groups,
+        workspace=workspace, plan=plan,
+    )  # fmt: skip
 
 
 def run(given: Operands) -> Tensor:
@@ -161,7 +192,7 @@ def operands(
             f"conv{dims}d takes an input of {dims + 2} axes, or {dims + 1} without the batch, and a weight "
             f"of {dims + 2}: input has {x.dim()}, weight {w.dim()}"
         )
-    x, w, bias = _autocast(x, w, bias)
+    x, w, bias = autocast(x, w, bias)
     batched = x.dim() == dims + 2
     if not batched:
         x = x.unsqueeze(0)
@@ -211,7 +242,7 @@ def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tupl
     return x, tuple(size // 2 for size in total)
 
 
-def _autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast the tensors, except f64 ones, to the type of autocast, as PyTorch does for its convolutions."""
     kind = x.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):

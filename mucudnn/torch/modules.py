@@ -55,6 +55,8 @@ class _Divided:
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         chosen = self._mucudnn
+        if chosen is not None and functional.is_divided(input):
+            return _run_divided(self, input, weight, bias, chosen)
         if chosen is not None and can_divide(input, weight):
             given = operands_of(self, input, weight, bias, chosen)
             y = functional.run(given)
@@ -207,14 +209,31 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
     )
 
 
+def _run_divided(
+    module: Any, input: Any, weight: Tensor, bias: Tensor | None, chosen: ConversionSettings
+) -> Any:
+    """Run a module's convolution on a tensor that is divided over ranks."""
+    function = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.dim() - 3]
+    input, padding = _padded(module, input)
+    return functional.divided(
+        function, input, weight, bias, module.stride, padding, module.dilation, module.groups,
+        chosen.workspace, chosen.handle,
+    )  # fmt: skip
+
+
+def _padded(module: Any, input: Any) -> tuple[Any, Any]:
+    """Return the input and the padding that remains; a padding mode other than zeros pads here."""
+    if module.padding_mode == "zeros":
+        return input, module.padding
+    around = module._reversed_padding_repeated_twice
+    return nn.functional.pad(input, around, mode=module.padding_mode), 0
+
+
 def operands_of(
     module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, chosen: ConversionSettings
 ) -> functional.Operands:
     """Return the operator's arguments for a call of a module's forward; other padding modes pad here."""
-    padding = module.padding
-    if module.padding_mode != "zeros":
-        around = module._reversed_padding_repeated_twice
-        input, padding = nn.functional.pad(input, around, mode=module.padding_mode), 0
+    input, padding = _padded(module, input)
     return functional.operands(
         weight.dim() - 2, input, weight, bias, module.stride, padding, module.dilation, module.groups,
         chosen.workspace, chosen.handle, fallback=True,

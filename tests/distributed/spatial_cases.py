@@ -1,0 +1,410 @@
+"""Cases that every rank of a world runs: models, data parallelism, memory, refusals."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from spatial_layers import largest, mean_of_gradients
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import mucudnn.torch
+from mucudnn.torch import spatial
+
+
+class Network(nn.Module):
+    """A small network with each kind of layer: divided layers, a gathering flatten, and a whole layer."""
+
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm3d, whole: bool = True) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv3d(2, 6, 3, padding=1), norm(6), nn.ReLU(inplace=True))
+        self.second = nn.Sequential(nn.Conv3d(6, 6, 3, stride=2, padding=1), norm(6), nn.SiLU())
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Conv3d(6, 6, 1), nn.Sigmoid())
+        self.up = nn.ConvTranspose3d(6, 6, 2, stride=2)
+        self.scale = nn.Parameter(torch.rand(1, 6, 1, 1, 1))
+        self.last = nn.Linear(6 * 4 * 3 * 3, 3) if whole else nn.Conv3d(6, 3, 1)
+        self.whole = whole
+
+    def forward(self, x: Any) -> Any:
+        first = self.first(x)
+        x = self.second(first)
+        x = x * self.squeeze(x) + self.scale
+        x = self.up(x) + first
+        x = nn.functional.max_pool3d(x, 2)
+        return self.last(x.flatten(1) if self.whole else x)
+
+
+def make(**more: Any) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(3)
+    model = Network(**more).double()
+    return model, torch.randn(4, 2, 8, 6, 6, dtype=torch.float64)
+
+
+def compare(model: nn.Module, expected: nn.Module) -> float:
+    """Return the largest difference of gradients and buffers."""
+    pairs = [(p.grad, q.grad) for p, q in zip(model.parameters(), expected.parameters(), strict=True)]
+    pairs += [
+        (b, c) for b, c in zip(model.buffers(), expected.buffers(), strict=True) if b.is_floating_point()
+    ]
+    return max(largest(one, other) for one, other in pairs)
+
+
+def data_parallel(kind: str, statistics: str, whole: bool) -> float:
+    """Return the largest error of the gradients of one step on a 2 × 2 mesh."""
+    mesh = spatial.init_mesh("cpu", timeout=20, data=2, depth=2)
+    model, x = make(whole=whole)
+    expected, place = copy.deepcopy(model), mesh.get_local_rank("data")
+    if statistics == "all":
+        expected(x).square().mean().backward()
+    else:  # each half of the samples has statistics of its own
+        for half in x.chunk(2):
+            (expected(half).square().mean() / 2).backward()
+    if kind == "ddp":
+        model = DistributedDataParallel(model)
+    elif kind == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        for part in (model.first, model.second, model):
+            fully_shard(part, mesh=spatial.init_mesh("cpu", timeout=20, world=4))
+    mine = spatial.divide(x.chunk(2)[place], mesh, {2: "depth"}, statistics=statistics)
+    model(mine).square().mean().backward()
+    if kind == "none":
+        mean_of_gradients(model)
+    module = model.module if kind == "ddp" else model
+    found = 0.0
+    for p, q in zip(module.parameters(), expected.parameters(), strict=True):
+        grad = p.grad.full_tensor() if kind == "fsdp" else p.grad
+        found = max(found, largest(grad, q.grad))
+    return found
+
+
+def converted() -> tuple[float, float, int]:
+    """Return the errors of a converted model in fp32 and of PyTorch's, and the kernels that mucudnn knows."""
+    from mucudnn.arrays import dispatch
+
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", timeout=60, depth=world)
+    torch.manual_seed(1)
+    model, x = (
+        nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 4, 3)),
+        torch.randn(1, 2, 8, 6, 6),
+    )
+    exact, stock = copy.deepcopy(model).double(), copy.deepcopy(model)
+    y64 = exact(x.double())
+    stock(x).sum().backward()
+    y64.sum().backward()
+    mucudnn.torch.convert(model, workspace="1MiB")
+    y = model(spatial.divide(x, mesh, {2: "depth"}))
+    y.sum().backward()
+    mean_of_gradients(model)
+    pairs = zip(model.parameters(), stock.parameters(), exact.parameters(), strict=True)
+    grads = [(largest(p.grad.double(), r.grad), largest(q.grad.double(), r.grad)) for p, q, r in pairs]
+    return max(g[0] for g in grads), largest(y.gather().double(), y64), len(dispatch._prepared)
+
+
+def same_numerics() -> torch.Tensor:
+    """Return the result of a model with pinned algorithms, whole on each rank."""
+    mesh = spatial.init_mesh("cpu", timeout=60, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv3d(3, 5, 3, padding=1), nn.ReLU(), nn.Conv3d(5, 7, 3, stride=2), nn.MaxPool3d(2)
+    )
+    x = torch.randn(2, 3, 13, 9, 11)
+    with torch.no_grad():
+        return model(spatial.divide(x, mesh, {2: "depth"}, numerics="same")).gather()
+
+
+def bitwise() -> list[str]:
+    """Return the operators whose fp32 results differ in a bit from the undivided ones."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    x = torch.randn(2, 3, 11, 7, 9)
+    functions: dict[str, Callable[[Any], Any]] = {
+        "max pooling": lambda x: nn.functional.max_pool3d(x, 3, 2, 1),
+        "nearest": lambda x: nn.functional.interpolate(x, scale_factor=1.7),
+        "nearest-exact": lambda x: nn.functional.interpolate(x, size=(17, 5, 9), mode="nearest-exact"),
+        "elements": lambda x: (x.relu() + 1) * x.abs() - x / 3,
+        "slices": lambda x: x[:, 1:, 1::2, :-1],
+        "channels": lambda x: torch.cat(x.chunk(3, 1)[::-1], 1),
+        "permuted": lambda x: x.permute(0, 2, 3, 4, 1).transpose(1, 2),
+        "channel shuffle": lambda x: x.view(2, 3, 1, 11, 7, 9).transpose(1, 2),
+        "pads": lambda x: nn.functional.pad(x, (1, 2, 0, 1, 3, 2), mode="reflect"),
+    }  # fmt: skip
+    wrong = []
+    for name, function in functions.items():
+        y = function(spatial.divide(x, mesh, {2: "depth"}))
+        if not torch.equal(y.gather(), function(x)):
+            wrong.append(name)
+    return wrong
+
+
+def dropout() -> tuple[bool, bool, float]:
+    """Return whether ranks drop the same channels, whether they drop other elements, and the share."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    torch.manual_seed(dist.get_rank())  # ranks that were seeded differently, as programs do
+    ones = spatial.divide(torch.ones(8, 16, 4, 5, 5), mesh, {2: "depth"})
+    channels = nn.functional.dropout3d(ones, 0.5).gather()
+    elements = nn.functional.dropout(ones, 0.5).gather()
+    first = channels[:, :, :1, :1, :1]
+    return (
+        torch.equal(channels, first.expand_as(channels)),
+        not torch.equal(elements[:, :, :2], elements[:, :, 2:]),
+        (elements > 0).double().mean().item(),
+    )
+
+
+def checkpointed() -> float:
+    """Return the difference that checkpointing makes for gradients."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    model, x = make(whole=False)
+    again = copy.deepcopy(model)
+    model(spatial.divide(x, mesh, {2: "depth"})).square().mean().backward()
+    given = spatial.divide(x, mesh, {2: "depth"})
+    checkpoint(again, given, use_reentrant=False).square().mean().backward()
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    return max(largest(p.grad, q.grad) for p, q in pairs)
+
+
+def compiled() -> float:
+    """Return the error of a model that was compiled as one graph, forward and backward."""
+    mesh = spatial.init_mesh("cpu", timeout=120, depth=dist.get_world_size())
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3)
+    ).double()
+    again, x = copy.deepcopy(model), torch.randn(2, 2, 16, 8, dtype=torch.float64)
+    given = spatial.divide(x, mesh, {2: "depth"})
+    model(given).square().sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.compile(again, backend="aot_eager", fullgraph=True)(given).square().sum().backward()
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    return max(largest(p.grad, q.grad) for p, q in pairs)
+
+
+def autocast() -> tuple[torch.dtype, float]:
+    """Return the type of a convolution under autocast, and its error."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    torch.manual_seed(3)
+    model, x = nn.Conv2d(4, 4, 3, padding=1), torch.randn(2, 4, 16, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(spatial.divide(x, mesh, {2: "depth"}))
+    y.float().square().mean().backward()
+    return y.dtype, largest(y.gather().float(), model(x))
+
+
+def saved_bytes(model: nn.Module, x: Any) -> int:
+    """Return the bytes that autograd saves for the backward pass, each storage once, without parameters."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        kept.append(tensor)
+        return tensor
+
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = model(x)
+        y.square().mean() if isinstance(y, torch.Tensor) else y.sum()
+    return sum(seen.values())
+
+
+def memory(rows: int = 32) -> tuple[int, int]:
+    """Return the saved bytes of the undivided U-Net, and of this rank's part."""
+    from examples.unet3d import UNet3d
+
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    model = nn.Sequential(UNet3d(width=4), nn.GroupNorm(1, 3))
+    for part in list(model.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.ReLU):
+                setattr(part, name, nn.Sequential(nn.BatchNorm3d(_channels(part, name)), nn.ReLU()))
+    x = torch.randn(1, 1, rows, 16, 16)
+    whole = saved_bytes(model, x)
+    return whole, saved_bytes(model, spatial.divide(x, mesh, {2: "depth"}))
+
+
+def _channels(part: nn.Module, name: str) -> int:
+    return part[int(name) - 1].out_channels  # type: ignore[index]
+
+
+def refusals() -> list[str]:
+    """Return what is accepted that should be refused."""
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=world)
+    x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
+    short, one = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
+    calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
+        "matmul": (TypeError, "gather", lambda: x @ torch.randn(6, 6)),
+        "sort": (TypeError, "gather", lambda: x.sort()),
+        "fft": (TypeError, "gather", lambda: torch.fft.fftn(x)),
+        "softmax along the divided axis": (TypeError, "gather", lambda: x.softmax(2)),
+        "max": (TypeError, "gather", lambda: x.max()),
+        "truth": (TypeError, "gather", lambda: bool(x)),
+        "norm": (TypeError, "gather", lambda: torch.norm(x, 1, 2, keepdim=True)),
+        "iteration": (TypeError, "gather", lambda: list(x)),
+        "flip": (TypeError, "gather", lambda: x.flip(2)),
+        "attention": (TypeError, "gather", lambda: nn.functional.scaled_dot_product_attention(x, x, x)),
+        "return_indices": (TypeError, "gather", lambda: nn.functional.max_pool2d(x, 2, return_indices=True)),
+        "other division": (
+            TypeError, "different ways",
+            lambda: x + spatial.divide(torch.randn(2, 4, 8, 6), mesh, {3: "depth"}),
+        ),
+        "a whole tensor of another size": (ValueError, "fit", lambda: x + torch.randn(2, 4, 7, 6)),
+        "no such dimension": (ValueError, "no dimension", lambda: spatial.divide(short, mesh, {2: "h"})),
+        "the axis of samples": (ValueError, "axis 0", lambda: spatial.divide(short, mesh, {0: "depth"})),
+        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(one, mesh, {2: "depth"})),
+        "a mesh of another size": (ValueError, "be equal", lambda: spatial.init_mesh("cpu", depth=world + 1)),
+        "a filter longer than the axis": (ValueError, "shorter", lambda: nn.Conv2d(4, 4, 9)(x)),
+        "a part of another shape": (
+            ValueError, "part",
+            lambda: spatial.from_local(torch.ones(1, 1, 9), (1, 1, 8), mesh, {2: "depth"}),
+        ),
+        "statistics": (
+            ValueError, "statistics",
+            lambda: spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"}, statistics="some"),
+        ),
+    }  # fmt: skip
+    wrong = []
+    for name, (kind, word, call) in calls.items():
+        try:
+            call()
+        except kind as error:
+            if word not in str(error):
+                wrong.append(f"{name}: {error}")
+        except Exception as error:
+            wrong.append(f"{name}: {type(error).__name__}: {error}")
+        else:
+            wrong.append(f"{name}: accepted")
+    return wrong
+
+
+def divergence(kind: str) -> tuple[str, float]:
+    """Return the error of ranks that do not agree, and the seconds until it came."""
+    rank, started = dist.get_rank(), time.monotonic()
+    if kind == "mesh":
+        try:
+            spatial.init_mesh("cpu", **({"a": 2, "b": 1} if rank else {"a": 1, "b": 2}))
+        except spatial.DivergedError as error:
+            return str(error), time.monotonic() - started
+    mesh = spatial.init_mesh("cpu", timeout=2, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    x = torch.randn(1, 2, 8 + (kind == "shape") * rank, 6)
+    started = time.monotonic()
+    try:
+        if kind == "values":
+            x += rank
+        if kind == "type" and rank:
+            x = x.double()
+        divided = spatial.divide(x, mesh, {2: "depth"})
+        if kind == "model":
+            nn.Conv2d(2, 2, 3 if rank else 5, padding=1)(divided)
+        if kind == "order" and rank:
+            divided.sum()
+        elif kind == "order":
+            divided.gather()
+        if kind == "absent":
+            if rank:
+                time.sleep(4)
+            else:
+                divided.gather()
+    except spatial.DivergedError as error:
+        return str(error), time.monotonic() - started
+    if kind == "absent" and rank:
+        return "the ranks do not agree: this one was absent", 0.0
+    return "no error", time.monotonic() - started
+
+
+def ended() -> str:
+    """Return the error of rank 0 after rank 1 has ended."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    x = spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"})
+    if dist.get_rank():
+        os._exit(3)
+    try:
+        x.gather()
+    except spatial.DivergedError as error:
+        return str(error)
+    return "no error"
+
+
+def as_dtensor() -> float:
+    """Return the difference of a DTensor's whole from the gathered tensor, on two divided axes."""
+    mesh = spatial.init_mesh("cpu", timeout=20, data=1, b=2, c=2)
+    torch.manual_seed(1)
+    x = torch.randn(2, 2, 7, 5)
+    divided = spatial.divide(x, mesh, {2: "b", 3: "c"})
+    return largest(divided.to_dtensor().full_tensor(), divided.gather()) + largest(divided.gather(), x)
+
+
+def from_parts() -> float:
+    """Return the error of a gradient that flows to a part which the rank brought itself."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    x = torch.randn(1, 2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    part = x.chunk(dist.get_world_size(), 2)[dist.get_rank()].clone().requires_grad_()
+    y = nn.functional.avg_pool1d(spatial.from_local(part, x.shape, mesh, {2: "depth"}), 3, 1, 1)
+    y.mean().backward()
+    whole = x.clone().requires_grad_()
+    nn.functional.avg_pool1d(whole, 3, 1, 1).mean().backward()
+    return largest(part.grad, whole.grad.chunk(dist.get_world_size(), 2)[dist.get_rank()])
+
+
+def hyperslabs(path: str) -> tuple[float, float, int]:
+    """Return the differences of batches that ranks read in parts, and the rows that this rank read."""
+    mesh = spatial.init_mesh("cpu", timeout=20, data=2, depth=2)
+    data = spatial.HyperslabDataset(path, "x", mesh, {2: "depth"}, targets="y")
+    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=data.sampler(shuffle=True, seed=3))
+    import h5py
+
+    with h5py.File(path) as file:
+        x, y = torch.from_numpy(file["x"][:]), torch.from_numpy(file["y"][:])
+    one = two = 0.0
+    order = list(data.sampler(shuffle=True, seed=3))
+    for step, (part, target) in enumerate(loader):
+        batch = order[2 * step : 2 * step + 2]
+        one = max(one, largest(data.divided(part).gather(), x[batch]))
+        two = max(two, largest(target, y[batch]))
+    return one, two, part.size(2)
+
+
+def losses() -> float:
+    """Return the largest error of losses on divided tensors, and of their gradients."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    x, target = torch.randn(2, 3, 7, 5, dtype=torch.float64), torch.randint(3, (2, 7, 5))
+    target[0, :2] = -100
+    found = 0.0
+    for loss, other in ((nn.functional.cross_entropy, target), (nn.functional.mse_loss, torch.rand_like(x))):
+        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        expected = loss(one, other)
+        expected.backward()
+        given = other if other is target else spatial.divide(other, mesh, {2: "depth"})
+        value = loss(spatial.divide(two, mesh, {2: "depth"}), given)
+        value.backward()
+        found = max(found, largest(value, expected), largest(two.grad, one.grad))
+    return found
+
+
+def many(names: list[str]) -> dict[str, Any]:
+    """Run several cases without arguments in one world, and return their values by name."""
+    return {name: globals()[name]() for name in names}
+
+
+def example(name: str) -> tuple[float, int, int]:
+    """Return the error of an example, and its bytes undivided and of this rank."""
+    from examples.spatial_common import start
+
+    return importlib.import_module(f"examples.{name}").run(start())

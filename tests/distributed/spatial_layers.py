@@ -1,0 +1,199 @@
+"""Random layers, and their comparison: on ranks that share a sample against the undivided layer."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from mucudnn.torch import spatial
+
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
+MEANS = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
+ADAPTIVE_MEANS = {1: nn.AdaptiveAvgPool1d, 2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPool3d}
+ADAPTIVE_MAXIMA = {1: nn.AdaptiveMaxPool1d, 2: nn.AdaptiveMaxPool2d, 3: nn.AdaptiveMaxPool3d}
+BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+INSTANCE_NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+class Call(nn.Module):
+    """A function as a module, with a text that shows its arguments."""
+
+    def __init__(self, function: Callable[..., Any], **arguments: Any) -> None:
+        super().__init__()
+        self.function, self.arguments = function, arguments
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x, **self.arguments)
+
+    def extra_repr(self) -> str:
+        return f"{self.function.__name__}, {self.arguments}"
+
+
+def layer(seed: int) -> tuple[nn.Module, torch.Tensor, int]:
+    """Return a random layer in fp64, an input, and the first axis to divide."""
+    r = random.Random(seed)
+    torch.manual_seed(seed)
+    dims = r.choice([1, 2, 2, 3, 3])
+    sizes = [r.randint(4, 14 if dims < 3 else 9) for _ in range(dims)]
+    channels = r.choice([1, 2, 4, 6])
+    shape = [r.choice([1, 2, 3]), channels, *sizes]
+    kinds = [_convolution] * 8 + [_transposed] * 3 + [_max_pool, _mean_pool] * 2
+    kinds += [_adaptive, _norm, _norm, _resampling, _resampling, _padding]
+    while True:  # until the layer accepts the input
+        module = r.choice(kinds)(r, dims, channels, sizes)
+        try:
+            found = copy.deepcopy(module).double()(torch.zeros(shape, dtype=torch.float64))
+        except (RuntimeError, ValueError):
+            continue
+        if found.numel():
+            break
+    return module.double(), torch.randn(shape, dtype=torch.float64), 2 + r.randrange(dims)
+
+
+def _convolution(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    groups = r.choice([1, 1, 1, channels])
+    kernel = [r.randint(1, 5) for _ in range(dims)]
+    mode = r.choice(["zeros"] * 6 + ["circular", "reflect", "replicate"])
+    padding: Any = [r.randint(0, 4) for _ in range(dims)]
+    stride = [r.randint(1, 3) for _ in range(dims)]
+    if r.random() < 0.15:
+        padding, stride = r.choice(["same", "valid"]), [1] * dims
+    return CONVOLUTIONS[dims](
+        channels, groups * r.randint(1, 3), kernel, stride=stride, padding=padding,
+        dilation=[r.choice([1, 1, 2, 3]) for _ in range(dims)], groups=groups, bias=r.random() < 0.6,
+        padding_mode=mode,
+    )  # fmt: skip
+
+
+def _transposed(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    groups = r.choice([1, 1, channels])
+    stride = [r.randint(1, 4) for _ in range(dims)]
+    return TRANSPOSED[dims](
+        channels, groups * r.randint(1, 3), [r.randint(1, 4) for _ in range(dims)], stride=stride,
+        padding=[r.randint(0, 2) for _ in range(dims)], output_padding=[r.randrange(s) for s in stride],
+        dilation=[r.choice([1, 1, 2]) for _ in range(dims)], groups=groups, bias=r.random() < 0.6,
+    )  # fmt: skip
+
+
+def _max_pool(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    kernel = [r.randint(1, 4) for _ in range(dims)]
+    return MAXIMA[dims](
+        kernel, stride=[r.randint(1, 3) for _ in range(dims)], padding=[r.randint(0, k // 2) for k in kernel],
+        dilation=[r.choice([1, 1, 2]) for _ in range(dims)], ceil_mode=r.random() < 0.4,
+    )  # fmt: skip
+
+
+def _mean_pool(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    kernel = [r.randint(1, 4) for _ in range(dims)]
+    more: dict[str, Any] = {"divisor_override": r.choice([None, 3])} if dims > 1 else {}
+    return MEANS[dims](
+        kernel, stride=[r.randint(1, 3) for _ in range(dims)], padding=[r.randint(0, k // 2) for k in kernel],
+        ceil_mode=r.random() < 0.4, count_include_pad=r.random() < 0.5, **more,
+    )  # fmt: skip
+
+
+def _adaptive(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    kind = r.choice([ADAPTIVE_MEANS, ADAPTIVE_MAXIMA])
+    return kind[dims]([r.randint(1, n + 1) for n in sizes] if r.random() < 0.7 else 1)
+
+
+def _norm(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    norms = [
+        lambda: BATCH_NORMS[dims](channels, affine=r.random() < 0.8),
+        lambda: BATCH_NORMS[dims](channels).eval(),
+        lambda: nn.GroupNorm(r.choice([g for g in range(1, channels + 1) if channels % g == 0]), channels),
+        lambda: INSTANCE_NORMS[dims](channels, affine=r.random() < 0.5),
+    ]
+    module = r.choice(norms)()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+def _resampling(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    modes = ["nearest", "nearest-exact", "area", LINEAR[dims], LINEAR[dims]] + ["bicubic"] * (dims == 2)
+    mode = r.choice(modes)
+    given: dict[str, Any] = {"mode": mode}
+    if r.random() < 0.5:
+        given["size"] = [r.randint(1, 2 * n) for n in sizes]
+    else:
+        given["scale_factor"] = [r.choice([0.5, 0.7, 1.0, 1.5, 2.0, 2.3, 3.0]) for _ in sizes]
+        given["recompute_scale_factor"] = r.choice([None, True, False])
+    if mode in ("linear", "bilinear", "trilinear", "bicubic"):
+        given["align_corners"] = r.random() < 0.5
+    if mode in ("bilinear", "bicubic"):
+        given["antialias"] = r.random() < 0.3
+    return Call(nn.functional.interpolate, **given)
+
+
+def _padding(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
+    mode = r.choice(["constant", "reflect", "replicate", "circular"])
+    least = -2 if mode == "constant" else 0
+    pads = [r.randint(least, 3) for _ in range(2 * dims)]
+    more = {"value": r.choice([0.0, 1.5])} if mode == "constant" else {}
+    return Call(nn.functional.pad, pad=pads, mode=mode, **more)
+
+
+def largest(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the largest difference, relative to the largest element where that is above one."""
+    if a.shape != b.shape:
+        raise AssertionError(f"shapes {tuple(a.shape)} and {tuple(b.shape)}")
+    if not a.numel():
+        return 0.0
+    return ((a - b).abs().max() / b.abs().max().clamp(min=1)).item()
+
+
+def mean_of_gradients(module: nn.Module) -> None:
+    """Take the mean of the gradients over the world, as DistributedDataParallel does."""
+    for parameter in module.parameters():
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        dist.all_reduce(grad)
+        parameter.grad = grad / dist.get_world_size()
+
+
+def errors(module: nn.Module, x: torch.Tensor, axes: dict[int, str], mesh: Any) -> tuple[float, float]:
+    """Return the largest error of the result and of the gradients, against the undivided layer."""
+    whole, given = copy.deepcopy(module), x.clone().requires_grad_()
+    expected = whole(given)
+    weights = torch.randn(expected.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1))
+    (expected * weights).sum().backward()
+    mine = x.clone().requires_grad_()
+    y = module(spatial.divide(mine, mesh, axes))
+    assert tuple(y.shape) == tuple(expected.shape), (tuple(y.shape), tuple(expected.shape))
+    result = y.gather()
+    (result * weights).sum().backward()
+    mean_of_gradients(module)
+    pairs = [(mine.grad, given.grad)]
+    pairs += [(p.grad, q.grad) for p, q in zip(module.parameters(), whole.parameters(), strict=True)]
+    pairs += [(b, c) for b, c in zip(module.buffers(), whole.buffers(), strict=True) if b.is_floating_point()]
+    return largest(result, expected), max(largest(one, other) for one, other in pairs)
+
+
+def random_layers(seeds: list[int]) -> list[tuple[int, str, float, float]]:
+    """Return the seed, the layer and the two errors of each seed; this rank's own figures."""
+    world = dist.get_world_size()
+    meshes = {1: spatial.init_mesh("cpu", timeout=20, a=world)}
+    if world == 4:
+        meshes[2] = spatial.init_mesh("cpu", timeout=20, b=2, c=2)
+    found = []
+    for seed in seeds:
+        module, x, axis = layer(seed)
+        axes, mesh = {axis: "a"}, meshes[1]
+        if 2 in meshes and x.dim() > 3 and seed % 2:
+            axes, mesh = {2: "b", 3: "c"}, meshes[2]
+        text = f"{module} on {tuple(x.shape)}, divided on {axes}"
+        try:
+            one, two = errors(module, x, axes, mesh)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {text}: {type(error).__name__}: {error}") from error
+        found.append((seed, text, one, two))
+    return found

@@ -1,0 +1,141 @@
+"""Divided tensors under data parallelism, converted, in memory, refused, and on ranks that disagree."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import needs_torch  # noqa: F401
+import pytest
+import spatial_cases
+import torch
+import worlds
+
+sys.path.append(str(Path(__file__).parents[2]))  # examples
+
+
+@pytest.mark.parametrize(
+    ("kind", "statistics", "whole"),
+    [
+        ("none", "spatial", True), ("ddp", "spatial", False), ("ddp", "all", True), ("fsdp", "spatial", True),
+        *([("ddp", "spatial", True), ("fsdp", "spatial", False)] if "TEST_CASES" in os.environ else []),
+    ],
+)  # fmt: skip
+def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
+    kind: str, statistics: str, whole: bool
+) -> None:
+    for error in worlds.run(4, spatial_cases.data_parallel, kind, statistics, whole):
+        assert error <= 1e-12
+
+
+@pytest.fixture(scope="module")
+def on_two() -> list[dict[str, Any]]:
+    """Return the values of many cases on two ranks that are started once."""
+    names = ["bitwise", "dropout", "checkpointed", "compiled", "autocast", "refusals", "from_parts"]
+    names += ["losses", "memory", "converted"]
+    return worlds.run(2, spatial_cases.many, names, timeout=120)
+
+
+def test_pooling_nearest_slices_and_elements_have_the_same_bits(on_two: list[dict[str, Any]]) -> None:
+    assert [found["bitwise"] for found in on_two] == [[], []]
+
+
+def test_dropout_of_channels_is_shared_and_that_of_elements_is_not(on_two: list[dict[str, Any]]) -> None:
+    for found in on_two:
+        whole_channels, other_elements, share = found["dropout"]
+        assert whole_channels
+        assert other_elements
+        assert 0.45 < share < 0.55
+
+
+def test_checkpointing_repeats_the_exchange(on_two: list[dict[str, Any]]) -> None:
+    assert max(found["checkpointed"] for found in on_two) <= 1e-14
+
+
+def test_a_model_compiles_into_one_graph(on_two: list[dict[str, Any]]) -> None:
+    assert max(found["compiled"] for found in on_two) <= 1e-12
+
+
+def test_autocast_reaches_the_convolution_of_the_part(on_two: list[dict[str, Any]]) -> None:
+    for found in on_two:
+        dtype, error = found["autocast"]
+        assert dtype == torch.bfloat16
+        assert error < 0.03
+
+
+def test_what_is_not_in_the_table_is_refused_with_advice(on_two: list[dict[str, Any]]) -> None:
+    assert [found["refusals"] for found in on_two] == [[], []]
+
+
+def test_a_part_that_a_rank_brings_gets_its_true_gradient(on_two: list[dict[str, Any]]) -> None:
+    assert max(found["from_parts"] for found in on_two) <= 1e-15
+
+
+def test_losses_of_divided_tensors_equal_those_of_whole_ones(on_two: list[dict[str, Any]]) -> None:
+    assert max(found["losses"] for found in on_two) <= 1e-14
+
+
+def test_a_rank_saves_its_share_and_the_received_rows_alone(on_two: list[dict[str, Any]]) -> None:
+    for found in on_two:
+        whole, part = found["memory"]
+        assert part <= whole / 2 * (1 + 0.1 + 4 / 16)  # 16 rows a rank, and up to 4 received ones
+
+
+def test_a_converted_model_runs_its_parts_in_mucudnn(on_two: list[dict[str, Any]]) -> None:
+    for found in on_two:
+        gradients, result, kernels = found["converted"]
+        assert gradients < 1e-4
+        assert result < 1e-5
+        assert kernels >= 5  # three passes of two layers; the input needs no gradient
+
+
+def test_the_same_numerics_give_the_same_bits_on_one_to_three_ranks() -> None:
+    [expected] = worlds.run(1, spatial_cases.same_numerics)
+    for world in (2, 3):
+        for found in worlds.run(world, spatial_cases.same_numerics):
+            assert torch.equal(found, expected)
+
+
+def test_a_dtensor_has_the_same_parts() -> None:
+    assert worlds.run(4, spatial_cases.as_dtensor) == [0.0] * 4
+
+
+@pytest.mark.parametrize("kind", ["shape", "values", "type", "model", "order", "absent", "mesh"])
+def test_ranks_that_disagree_all_raise_within_seconds(kind: str) -> None:
+    for text, seconds in worlds.run(2, spatial_cases.divergence, kind, timeout=30):
+        assert (
+            "the ranks name different meshes" in text
+            or "the ranks do not agree" in text
+            or "did not take part within 2 s" in text
+        )
+        assert seconds < 15
+
+
+def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
+    found = worlds.outcomes_of(2, spatial_cases.ended, timeout=30)
+    assert "has ended" in found[0].value
+    assert "ended with 3" in (found[1].error or "")
+
+
+def test_each_rank_reads_its_rows_of_an_hdf5_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="needs h5py: pip install h5py")
+    path = tmp_path / "volumes.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = torch.randn(8, 2, 7, 4, 4).numpy()
+        file["y"] = torch.randn(8, 4).numpy()
+    rows = [4, 3, 4, 3]
+    assert worlds.run(4, spatial_cases.hyperslabs, str(path)) == [(0.0, 0.0, own) for own in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("cosmoflow", 1e-12), ("unet3d_divided", 1e-12), ("image_vae", 1e-13), ("video_vae", 1e-13)],
+)
+def test_an_example_network_equals_the_undivided_one_with_its_share_of_bytes(name: str, limit: float) -> None:
+    if name == "cosmoflow":
+        pytest.importorskip("h5py", reason="needs h5py: pip install h5py")
+    for error, whole, part in worlds.run(2, spatial_cases.example, name):
+        assert error <= limit
+        assert part <= whole / 2 * 1.25

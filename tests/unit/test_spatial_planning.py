@@ -1,0 +1,102 @@
+"""The planner of divided models: its meshes, its memory, the place to gather, and its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import needs_torch  # noqa: F401
+import pytest
+from needs_torch import torch
+
+from mucudnn.cli import main
+from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
+from mucudnn.plans.spatial_plan import read_spatial_plan
+from mucudnn.problems.kernels import Kernel
+from mucudnn.torch import spatial
+
+nn = torch.nn
+FAST = spatial.Link(0.0, 1e15)
+
+
+def multiplications(kernel: Kernel) -> float:
+    """Return a time in proportion to the work: a billion multiplications a millisecond."""
+    problem = kernel.problem
+    work = problem.mini_batch * problem.out_channels * problem.in_channels / problem.groups
+    for size in (*problem.output, *problem.kernel):
+        work *= size
+    return work / 1e9
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 8, 3, padding=1), nn.MaxPool3d(4),
+        nn.Conv3d(8, 8, 3, padding=1),
+    )  # fmt: skip
+
+
+def test_a_fast_link_divides_one_sample_and_many_samples_go_to_data_parallelism() -> None:
+    one = spatial.plan(network(), (1, 1, 32, 32, 32), world=4, link=FAST, time_ms=multiplications)
+    assert "data" not in one.mesh
+    assert torch.Size(one.mesh.values()).numel() == 4
+    many = spatial.plan(network(), (4, 1, 32, 32, 32), world=4, link=FAST, time_ms=multiplications)
+    assert many.mesh == {"data": 4}
+
+
+def test_a_slow_link_gathers_before_the_small_layer() -> None:
+    link = spatial.Link(1e-5, 1e11)  # a message takes longer than any of the last convolutions
+    model = nn.Sequential(*network(), nn.Conv3d(8, 8, 3, padding=1), nn.Conv3d(8, 8, 3, padding=1))
+    found = spatial.plan(model, (1, 1, 32, 32, 32), world=2, link=link, time_ms=multiplications)
+    assert found.gather_before == "4"
+    assert [layer.place for layer in found.layers] == ["divided", "divided", *["whole"] * 3]
+
+
+def test_memory_decides_where_the_time_would_choose_otherwise() -> None:
+    model, shape = network(), (2, 1, 32, 32, 32)
+    link = spatial.Link(1.0, 1e9)
+    free = spatial.plan(model, shape, world=2, link=link, time_ms=multiplications)
+    assert free.mesh == {"data": 2}
+    least = min(one.memory for one in free.candidates)
+    tight = spatial.plan(model, shape, world=4, memory=least, link=link, time_ms=multiplications)
+    assert tight.memory <= least
+    with pytest.raises(NothingFitsError, match="the least is"):
+        spatial.plan(model, shape, world=2, memory="1KiB", link=link, time_ms=multiplications)
+
+
+def test_a_layer_costs_its_neighbours_and_its_halo() -> None:
+    found = spatial.plan(
+        network(), (1, 1, 32, 4, 4), world=2, link=spatial.Link(1e-3, 1e6), time_ms=multiplications,
+        training=False,
+    )  # fmt: skip
+    assert found.mesh == {"depth": 2}
+    first = found.layers[0]
+    assert first.halo_bytes == 4 * 4 * 4  # one row of 4 × 4 floats
+    assert first.exchange_ms == pytest.approx(1.0 + first.halo_bytes / 1e3)
+
+
+def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = spatial.plan(
+        network(), (1, 1, 32, 32, 32), world=4, memory="1GiB", link=FAST, time_ms=multiplications
+    )
+    found.write(tmp_path / "model.spatial")
+    assert read_spatial_plan(tmp_path / "model.spatial") == found
+    assert main(["plan", "show", str(tmp_path / "model.spatial")]) == 0
+    shown = capsys.readouterr().out
+    assert "mesh: " in shown
+    assert "memory limit of a rank: 1 GiB" in shown
+    (tmp_path / "broken").write_text('{"kind": "mucudnn spatial plan"')
+    with pytest.raises(MucudnnError, match="no spatial plan"):
+        read_spatial_plan(tmp_path / "broken")
+
+
+def test_what_cannot_be_planned_is_refused() -> None:
+    with pytest.raises(UsageError, match="no convolution"):
+        spatial.plan(nn.ReLU(), (1, 1, 8, 8), world=2, time_ms=multiplications)
+    with pytest.raises(UsageError, match="no factorisation"):
+        spatial.plan(network(), (1, 1, 4, 4, 4), world=7, time_ms=multiplications)
+
+
+def test_a_plan_is_measured_once(one_cache: None) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1))
+    first = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
+    again = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
+    assert first == again  # equal times: they come from the cache
