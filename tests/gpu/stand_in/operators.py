@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,25 @@ from torch.utils._pytree import tree_map
 # Operators that allocate memory or change a tensor's description. PyTorch's own versions work here.
 _OWN = ("empty", "resize", "set_", "record_stream", "cudnn_", "_cudnn")
 _library = torch.library.Library("aten", "IMPL")
+_late: ctypes.CDLL | None = None  # the runtime while its streams are late
+
+
+@contextmanager
+def late_streams() -> Iterator[None]:
+    """Return a context in which asynchronous copies on side streams run when something waits for them."""
+    global _late
+    runtime = ctypes.CDLL("libcudart.so.13")
+    address = ctypes.c_void_p
+    runtime.standInCopy.argtypes = [address, address, ctypes.c_size_t, address, address, address]
+    runtime.standInCatchUp.argtypes = [address]
+    runtime.standInUse.argtypes = [address, ctypes.c_int]
+    runtime.standInSwitchLate(1)
+    _late = runtime
+    try:
+        yield
+    finally:
+        _late = None
+        runtime.standInSwitchLate(0)
 
 
 def install() -> None:
@@ -31,7 +51,9 @@ def install() -> None:
                 if not any(_is_view(argument) for argument in function._schema.arguments):
                     _library.impl(operator, _on_cpu(function), "CUDA")
         _library.impl("copy_", _copy, "CUDA")
-        _library.impl("_copy_from", lambda source, to, non_blocking=False: _copy(to, source), "CUDA")
+        _library.impl(
+            "_copy_from", lambda source, to, non_blocking=False: _copy(to, source, non_blocking), "CUDA"
+        )
         _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
         _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
 
@@ -52,6 +74,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the operator on CPU tensors in the same memory. Its new tensors are copied to the device."""
 
     def call(*arguments: Any, **options: Any) -> Any:
+        _catch_up()
         pairs: list[tuple[Tensor, Tensor]] = []
 
         def in_place(value: Any) -> Any:
@@ -67,11 +90,14 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
                 return value
             for own, alias in pairs:
                 if alias is value:
+                    _note_use(own, True)
                     return own
             return _to_device(value)
 
         arguments, options = tree_map(in_place, (arguments, options))
         result = function(*arguments, **options)
+        for own, _ in pairs:
+            _note_use(own, False)
         for own, alias in pairs:  # the operator may have resized an output
             if alias.shape != own.shape or alias.data_ptr() != own.data_ptr():
                 _cpu_alias(own.resize_(alias.shape)).copy_(alias)
@@ -94,13 +120,33 @@ def _cpu_alias(tensor: Tensor) -> Tensor:
 def _to_device(tensor: Tensor) -> Tensor:
     given = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
     _cpu_alias(given).copy_(tensor)
+    _note_use(given, True)
     return given
 
 
 def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    is_plain = to.dtype == source.dtype and to.shape == source.shape
+    if _late and non_blocking and is_plain and to.is_contiguous() and source.is_contiguous():
+        stream = torch.cuda.current_stream().cuda_stream
+        memories = (tensor.untyped_storage().data_ptr() for tensor in (to, source))
+        _late.standInCopy(to.data_ptr(), source.data_ptr(), to.nbytes, stream, *memories)
+        return to
+    _catch_up()
     there, here = (_cpu_alias(tensor) if tensor.is_cuda else tensor for tensor in (to, source))
     there.copy_(here)
     return to
+
+
+def _note_use(tensor: Tensor, is_written: bool) -> None:
+    """Report an operator's use of a tensor: copies on side streams must wait for it."""
+    if _late:
+        _late.standInUse(tensor.untyped_storage().data_ptr(), is_written)
+
+
+def _catch_up() -> None:
+    """Run what waits on the current stream, because an operator that follows on the stream runs now."""
+    if _late:
+        _late.standInCatchUp(torch.cuda.current_stream().cuda_stream)
 
 
 def _batch_norm(
