@@ -63,12 +63,13 @@ class LateStreams {
     uses_.clear();
   }
 
-  // Notes a use of a block of memory on the default stream.
-  void use(const void* block, bool is_written) {
+  // Notes an operator's use of a block of memory. Later work on the same stream comes after it.
+  void use(const void* block, bool is_written, cudaStream_t stream) {
     auto const guard = lock();
     Uses& uses = uses_[block];
     uses.used = ++count_;
     if (is_written) uses.written = count_;
+    queues_[stream].seen = count_;
   }
 
   // Returns whether a copy on a stream comes after the uses of its memory.
@@ -158,7 +159,9 @@ extern "C" {
 
 // The functions that operators.py calls. A block is the memory of a whole storage.
 void standInSwitchLate(int late) { streams().switch_to(late != 0); }
-void standInUse(const void* block, int is_written) { streams().use(block, is_written != 0); }
+void standInUse(const void* block, int is_written, cudaStream_t stream) {
+  streams().use(block, is_written != 0, stream);
+}
 void standInCopy(void* to, const void* from, size_t size, cudaStream_t stream, const void* to_block,
                  const void* from_block) {
   bool const is_ordered = streams().is_ordered(to_block, from_block, stream);

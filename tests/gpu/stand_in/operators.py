@@ -29,7 +29,7 @@ def late_streams() -> Iterator[None]:
     address = ctypes.c_void_p
     runtime.standInCopy.argtypes = [address, address, ctypes.c_size_t, address, address, address]
     runtime.standInCatchUp.argtypes = [address]
-    runtime.standInUse.argtypes = [address, ctypes.c_int]
+    runtime.standInUse.argtypes = [address, ctypes.c_int, address]
     runtime.standInSwitchLate(1)
     _late = runtime
     try:
@@ -54,6 +54,8 @@ def install() -> None:
         _library.impl(
             "_copy_from", lambda source, to, non_blocking=False: _copy(to, source, non_blocking), "CUDA"
         )
+        _library.impl("_conv_depthwise2d", _depthwise, "CUDA")
+        _library.impl("_conv_depthwise2d_backward.output_mask", _depthwise_backward, "CUDA")
         _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
         _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
 
@@ -140,7 +142,8 @@ def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 def _note_use(tensor: Tensor, is_written: bool) -> None:
     """Report an operator's use of a tensor: copies on side streams must wait for it."""
     if _late:
-        _late.standInUse(tensor.untyped_storage().data_ptr(), is_written)
+        stream = torch.cuda.current_stream().cuda_stream
+        _late.standInUse(tensor.untyped_storage().data_ptr(), is_written, stream)
 
 
 def _catch_up() -> None:
@@ -173,3 +176,20 @@ def _batch_norm_backward(
         *wide, _cpu_alias(weight), None, None, *saved, True, epsilon, [True] * 3
     )
     return _to_device(dx.to(x.dtype)), *map(_to_device, others)
+
+
+def _depthwise(
+    x: Tensor, weight: Tensor, kernel: Any, bias: Tensor | None, *geometry: Any
+) -> Tensor:  # fmt: skip
+    """Convolve each channel by a filter of its own. PyTorch has kernels for this, without cuDNN."""
+    tensors = [None if tensor is None else _cpu_alias(tensor) for tensor in (x, weight, bias)]
+    return _to_device(torch.ops.aten.convolution(*tensors, *geometry, False, [0, 0], x.shape[1]))
+
+
+def _depthwise_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, mask: Any
+) -> tuple[Tensor | None, ...]:
+    tensors = [_cpu_alias(tensor) for tensor in (dy, x, weight)]
+    options = (stride, padding, dilation, False, [0, 0], x.shape[1], [*mask, False])
+    found = torch.ops.aten.convolution_backward(*tensors, None, *options)[:2]
+    return tuple(None if one is None else _to_device(one) for one in found)

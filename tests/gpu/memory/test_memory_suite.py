@@ -1,0 +1,56 @@
+"""Whole networks under memory plans whose kernels are measured: equal results, and the predicted peak.
+
+CI runs one network. MEMORY_SUITE=all runs all of them in all variants, which takes ten minutes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from memory_networks import NETWORKS, make
+from memory_steps import plan_for, train, undecided
+from needs_torch import mt, torch
+
+pytestmark = pytest.mark.gpu
+
+VARIANTS = {
+    "plain": {},
+    "channels_last": {"channels_last": True},
+    "autocast": {"autocast": True},
+}
+ALL = [(network, variant) for network in NETWORKS for variant in VARIANTS]
+CASES = ALL if os.environ.get("MEMORY_SUITE") == "all" else [("vgg16", "plain")]
+
+
+@pytest.mark.usefixtures("only_with_late_streams")
+@pytest.mark.parametrize(("network", "variant"), CASES)
+def test_a_network_trains_in_the_planned_memory_with_equal_results(network: str, variant: str) -> None:
+    options = VARIANTS[variant]
+    autocast = options.get("autocast", False)
+    model, x = make(network, channels_last=options.get("channels_last", False))
+    stock = train(model, x, autocast)
+    plan = plan_for(model, x, 0.2, autocast)
+    assert {tensor.choice for tensor in plan.tensors} > {"keep"}
+
+    mt.apply(model, undecided(plan))
+    same_kernels = train(model, x, autocast)
+    mt.apply(model, plan)
+    for _ in range(2):
+        found = train(model, x, autocast)
+        assert found.equals(same_kernels)
+        assert found.peak <= plan.memory
+        assert found.peak == pytest.approx(plan.peak, rel=0.03)
+    if network == "vgg16":
+        assert found.peak <= 0.70 * stock.peak
+
+
+@pytest.mark.usefixtures("only_with_cuda")
+def test_a_side_stream_can_be_the_compute_stream() -> None:
+    model, x = make("vgg16")
+    plan = plan_for(model, x, 0.2)
+    mt.apply(model, undecided(plan))
+    expected = train(model, x)
+    mt.apply(model, plan)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert train(model, x).equals(expected)
