@@ -80,12 +80,6 @@ def plan_for(model: nn.Module, x: Tensor, part: float, autocast: bool = False, *
             return mt.plan_memory(model, x, memory=int(free.floor * 1.02), **given)
 
 
-def undecided(plan: MemoryPlan) -> MemoryPlan:
-    """Return the plan with the same kernels, in which all tensors stay on the device."""
-    kept = tuple(replace(t, choice="keep", release_at=None, fetch_at=None) for t in plan.tensors)
-    return replace(plan, tensors=kept, fetch_order=(), host_bytes=0, lower=None)
-
-
 @contextmanager
 def _quick_rates() -> Iterator[None]:
     name = torch.cuda.get_device_name()

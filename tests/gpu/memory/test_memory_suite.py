@@ -9,8 +9,10 @@ import os
 
 import pytest
 from memory_networks import NETWORKS, make
-from memory_steps import plan_for, train, undecided
+from memory_steps import plan_for, train
 from needs_torch import mt, torch
+
+from bench.gpu.torch_memory import undecided
 
 pytestmark = pytest.mark.gpu
 
