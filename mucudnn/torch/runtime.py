@@ -33,6 +33,7 @@ class Runtime:
         self._is_inside = False
         self._warned: set[str] = set()
         self._is_short = False  # True after a backward pass ran out of memory
+        self._state = _State(model, self._device)
         self.lanes = Lanes(self._device, plan.piece)
         self.set_plan(plan)
 
@@ -56,13 +57,15 @@ class Runtime:
             self._go_lower("the last backward pass")
         if self.plan.lower is None:
             return self._run_step(forward, args, given, inputs)
-        state = _State(self._model, inputs)
+        self._state.take(inputs)
         try:
             return self._run_step(forward, args, given, inputs)
         except torch.cuda.OutOfMemoryError:
-            if not state.can_return():
+            if not self._state.can_return():
                 raise
-        state.return_to()
+        finally:
+            self._state.forget()
+        self._state.return_to()
         self._go_lower("the forward pass")
         return self._run_step(forward, args, given, inputs)
 
@@ -138,23 +141,44 @@ class Runtime:
 class _State:
     """All that a forward pass changes besides its result: buffers and random numbers."""
 
-    def __init__(self, model: nn.Module, inputs: list[Tensor]) -> None:
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._copies: dict[torch.dtype, list[Tensor]] = {}
+        self._inputs: list[tuple[Tensor, int]] = []
+        self._random: tuple[Tensor, Tensor] | None = None
+
+    def take(self, inputs: list[Tensor]) -> None:
+        """Copy the state, and remember the inputs' versions."""
         self._inputs = [(x, x._version) for x in inputs]
-        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        self._device = device_of(model)
         self._random = torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
+        for dtype, buffers in self._buffers().items():
+            copies = self._copies.get(dtype, [])
+            if [one.shape for one in copies] != [one.shape for one in buffers]:
+                self._copies[dtype] = [buffer.clone() for buffer in buffers]
+            else:
+                torch._foreach_copy_(copies, buffers)  # one launch for all of them
 
     def can_return(self) -> bool:
         """Return whether the inputs are unchanged."""
         return all(x._version == version for x, version in self._inputs)
 
     def return_to(self) -> None:
-        """Undo the changes."""
-        with torch.no_grad():
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
+        """Set buffers and random numbers back."""
+        for dtype, buffers in self._buffers().items():
+            torch._foreach_copy_(buffers, self._copies[dtype])
+        assert self._random is not None
         torch.set_rng_state(self._random[0])
         torch.cuda.set_rng_state(self._random[1], self._device)
+
+    def forget(self) -> None:
+        """Let the inputs go."""
+        self._inputs = []
+
+    def _buffers(self) -> dict[torch.dtype, list[Tensor]]:
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for buffer in self._model.buffers():
+            found.setdefault(buffer.dtype, []).append(buffer.detach())
+        return found
 
 
 def device_of(model: nn.Module) -> torch.device:
