@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
+from needs_torch import torch
 from torch import Tensor, nn
 
 from bench.models import Bottleneck
@@ -92,6 +92,7 @@ def convnext(width: int = 16) -> nn.Sequential:
 
 # name -> the network, and the shape of its mini-batch.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "net": (Net, (16, 3, 32, 32)),
     "vgg16": (vgg16, (8, 3, 64, 64)),
     "vgg16 with norms": (lambda: vgg16(has_norms=True), (8, 3, 64, 64)),
     "vgg16 with norms, not in place": (lambda: vgg16(has_norms=True, in_place=False), (8, 3, 64, 64)),

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-import torch
+from needs_torch import mt, torch
 from torch import Tensor, nn
 
-import mucudnn.torch as mt
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory import MemoryPlan
