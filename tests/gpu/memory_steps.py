@@ -63,13 +63,13 @@ def train(model: nn.Module, x: Tensor, autocast: bool = False) -> Observed:
     return found
 
 
-def plan_for(model: nn.Module, x: Tensor, part: float, autocast: bool = False, **options: Any) -> MemoryPlan:
+def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> MemoryPlan:
     """Return a plan for this part of the way from the floor to the peak without a limit.
 
     Kernels are measured. Copies and other operations have the times of a modelled device, because measuring
     these takes long on a CPU.
     """
-    with _quick_rates(), torch.autocast("cuda", torch.float16, autocast):
+    with _quick_rates():
         given = {"workspace": WORKSPACE, "bandwidth": 5e9} | options
         free = mt.plan_memory(model, x, memory=2**40, **given)
         memory = int(free.floor + part * (free.peak - free.floor))

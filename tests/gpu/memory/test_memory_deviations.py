@@ -37,6 +37,15 @@ def test_another_shape_stays_on_the_device(planned: nn.Module, x: Tensor) -> Non
     assert "the input is f32[5,3,32,32], the plan is for f32[16,3,32,32]" in found[0]
 
 
+def test_autocast_gives_equal_results_on_the_device(model: nn.Module, x: Tensor) -> None:
+    # Plans are made without autocast, whose casts are saved too.
+    expected = train(model, x, autocast=True)
+    mt.apply(model, quick_plan(model, x, "joint"))
+    with pytest.warns(RuntimeWarning, match="does not save the planned tensors") as caught:
+        assert train(model, x, autocast=True).equals(expected)
+    assert len(caught) == 1
+
+
 def test_another_order_stays_on_the_device(planned: nn.Module, x: Tensor) -> None:
     with patch.object(Net, "between", lambda self, x: (x * x).tanh()):
         expected = train(copy.deepcopy(planned), x)
