@@ -1,6 +1,6 @@
 """Whole networks under memory plans whose kernels are measured: equal results, and the predicted peak.
 
-CI runs a small one. MEMORY_SUITE=all runs all of them in all variants, which takes ten minutes.
+CI runs a small one. MEMORY_SUITE=all runs all of them in all variants, which takes long.
 """
 
 from __future__ import annotations
