@@ -34,6 +34,8 @@ class Runtime:
         self._warned: set[str] = set()
         self._is_short = False  # True after a backward pass ran out of memory
         self._state = _State(model, self._device)
+        if plan.lower is not None:
+            self._state.take([])  # allocates the copies now, so that no step does
         self.lanes = Lanes(self._device, plan.piece)
         self.set_plan(plan)
 
