@@ -96,11 +96,30 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)
 
 
+def vgg16() -> nn.Sequential:
+    """Build VGG-16.
+
+    Source: K. Simonyan, A. Zisserman, Very deep convolutional networks, 2014, table 1, configuration D.
+    """
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(count):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(7 * 7 * channels, 4096), nn.ReLU(),
+        nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000),
+    )  # fmt: skip
+
+
 # The networks of the GPU bench: constructor, shape of the mini-batch on a GPU, and in a dry run without one.
 TRAINED = {
     "resnet18": (resnet18, (256, 3, 224, 224), (2, 3, 32, 32)),
     "resnet50": (resnet50, (128, 3, 224, 224), (2, 3, 32, 32)),
     "unet3d": (lambda: UNet3d(width=32), (8, 1, 64, 64, 64), (1, 1, 4, 4, 4)),
+    "vgg16": (vgg16, (256, 3, 224, 224), (1, 3, 32, 32)),
 }
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import checks, cliff, columns, driver, engines, training
+from bench.gpu import checks, cliff, columns, driver, engines, memory, training
 from bench.gpu.processes import end_on_terminate, end_with_parent
 from bench.gpu.run import Case, Run, UnusableDeviceError
 from bench.gpu.setting import GPU, HOST
@@ -23,6 +23,7 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "engines": (engines.cases, 6),
     "columns": (columns.cases, 32),
     "training": (training.cases, 30),
+    "memory": (memory.cases, 25),
     "sweep": (checks.sweeping, 3),
     "results": (checks.results, 5),
     "suite": (checks.suite, 4),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from bench.gpu import memory
 from bench.gpu.checks import SUITE
 from bench.gpu.columns import PAPER
 from bench.gpu.programs import LAUNCHES
@@ -170,6 +171,35 @@ def _step(network: str) -> Callable[[Found], str]:
     return answer
 
 
+def _planned_step(network: str, part: int) -> Callable[[Found], str]:
+    """Return a function that answers with the time, the peak and the wait of a step under a memory plan."""
+
+    def answer(found: Found) -> str:
+        case, stock = f"{network}, plan at {part} %", f"{network}, {memory.STOCK}"
+        step, before = (found.get(("memory", name, "step")) for name in (case, stock))
+        if step is None:
+            return ""
+        if step.value is None:
+            return str(step.details.get("why", ""))
+        slower = f"{step.value / before.value:.2f} of stock's time" if before and before.value else ""
+        peak = value_of(found, "memory", case, PEAK, "MiB")
+        predicted = value_of(found, "memory", case, memory.PREDICTED_PEAK, "MiB")
+        beyond = value_of(found, "memory", case, memory.EXPOSED, "ms")
+        waits = value_of(found, "memory", case, memory.PREDICTED_EXPOSED, "ms")
+        return "; ".join(
+            filter(
+                None,
+                (
+                    slower,
+                    f"peak {peak}, predicted {predicted}",
+                    f"{beyond} beyond the same kernels, predicted {waits}",
+                ),
+            )
+        )
+
+    return answer
+
+
 def _cliffs(found: Found) -> str:
     swept = [r for r in found.values() if r.bench == "sweep" and r.metric == "cliffs"]
     at = sorted({size for record in swept for size in record.details["at"]})
@@ -249,6 +279,11 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Found], str]], ...] = (
         (f"a training step of {network} within 512 MiB, against cudnn.benchmark",
          "at least 0.95; at most 512 MiB; 0 bytes", _step(network))
         for network in GPU.networks
+    ),
+    *(
+        (f"a training step of {network} in {part} % of stock's peak memory", "", _planned_step(network, part))
+        for network in GPU.planned
+        for part in memory.PARTS_OF_STOCK
     ),
     ("mini-batch sizes from 1 to 256 at which stock PyTorch's time jumps", "", _cliffs),
     ("the same, the engine undivided within 64 MiB, sizes near powers of two", "", _engine_cliffs),

@@ -51,6 +51,7 @@ class Setting:
     swept: Convolution
     swept_batches: tuple[int, ...]  # sizes for the engine; PyTorch sweeps all up to the largest
     networks: tuple[str, ...]  # the networks that are trained
+    planned: tuple[str, ...]  # the networks that are trained under memory plans
     steps: int  # timed training steps; the first step is timed apart
     checked: str  # the descriptor of the kernels whose results are compared
     most_kernels: int | None = None  # kernels that are taken of each network, the cheapest ones; None for all
@@ -76,6 +77,7 @@ GPU = Setting(
     swept=Convolution(channels=64, size=56, stride=1),
     swept_batches=tuple(sorted({n for k in range(9) for n in (2**k - 1, 2**k, 2**k + 1)} - {0, 257})),
     networks=("resnet50", "resnet18", "unet3d"),
+    planned=("resnet50", "vgg16"),
     steps=10,
     checked="mb32_ic192ih13_oc384_kh3_ph1",  # AlexNet's conv3
 )
@@ -88,6 +90,7 @@ HOST = Setting(
     swept=Convolution(channels=4, size=14, stride=1),
     swept_batches=(1, 2, 3, 4),
     networks=("resnet18", "resnet50", "unet3d"),
+    planned=("resnet50",),
     steps=1,
     checked="mb8_ic8ih13_oc8_kh3_ph1",
     most_kernels=1,

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.gpu.columns import LIMITS
 from bench.gpu.engines import TYPES
+from bench.gpu.memory import METRICS, OTHERS, PLANS, STOCK
 from bench.gpu.questions import NOT_MEASURED, Found, latest, questions, ratios_of, short, value_of
 from bench.gpu.run import FAILED
 from bench.gpu.setting import COLUMNS, GPU, HOST, MIB
@@ -50,6 +51,10 @@ def summary(name: str, machine: dict[str, Any], found: Found) -> str:
             ("training", "step ms", "first step ms", "peak MiB", "bytes measured before", "meanwhile"),
             _training(found),
         ),
+    ]
+    lines += [
+        "",
+        *table(("memory", *(f"{metric} {unit}" for metric, unit in METRICS.values())), _memory(found)),
     ]
     parts = list(_parts(found))
     if parts:
@@ -139,6 +144,19 @@ def _columns(found: Found) -> Iterator[tuple[str, ...]]:
                 f"{statistics.geometric_mean(of):.2f}" if of else NOT_MEASURED,
                 f"{sum(ratio <= 1.05 for ratio in of)} of {len(of)}",
             )  # fmt: skip
+
+
+def _memory(found: Found) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each network and way: its figures, or the reason why there are none."""
+    for network in GPU.planned:
+        for way in (STOCK, *PLANS, *OTHERS):
+            case = f"{network}, {way}"
+            step = found.get(("memory", case, "step"))
+            why = step.details.get("why", "") if step else ""
+            figures = [value_of(found, "memory", case, metric, "") for metric, _ in METRICS.values()]
+            if not any(figures):
+                figures[0] = why or NOT_MEASURED
+            yield case, *figures
 
 
 def _training(found: Found) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
 from mucudnn.arrays.devices import ArrayDevice, device_named
+from mucudnn.arrays.rescue import Rescue
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
 from mucudnn.listener import ProgressBar
@@ -72,6 +73,7 @@ class Prepared:
     _device: ArrayDevice
     _division: Division
     _workspace: int
+    _rescue: Rescue | None = None  # None for tiles, which are as small as can be
 
     @property
     def workspace(self) -> int:
@@ -91,10 +93,18 @@ class Prepared:
         """Run on the addresses of tensors of these shapes; any thread may call this.
 
         A CUDA device runs the work on `stream`. If `owner` is one of the tensors, its library lends the
-        workspace on such a device. Raises NothingFitsError, MucudnnError.
+        workspace on such a device. If there is no memory for it, the convolution is divided further, down to
+        single samples, with one warning. Raises NothingFitsError, MucudnnError.
         """
+
+        def attempt(division: Division) -> None:
+            self._device.run(division, x, w, y, division.workspace, alpha, beta, stream, owner)
+
         try:
-            self._device.run(self._division, x, w, y, self._workspace, alpha, beta, stream, owner)
+            if self._rescue is None:
+                attempt(self._division)
+            else:
+                self._rescue.run(self._division, attempt)
         except (EngineError, MemoryError) as error:
             raise _make_error(error) from None
 
@@ -250,7 +260,8 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
         _logger.info(
             "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
         )
-    return Prepared(problem, configuration, shapes, plan, device, division, division.workspace)
+    rescue = None if tiles else Rescue(device.engine, kernel, configuration.slices, division.workspace)
+    return Prepared(problem, configuration, shapes, plan, device, division, division.workspace, rescue)
 
 
 def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) -> None:

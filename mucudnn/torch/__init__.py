@@ -13,11 +13,25 @@ except ImportError:
     raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
 
 from mucudnn.torch import flops as _flops  # noqa: F401 (its import registers the formulas)
+from mucudnn.torch.apply import apply, restore
 from mucudnn.torch.functional import conv1d, conv2d, conv3d
 from mucudnn.torch.memory import plan_memory
-from mucudnn.torch.modules import convert, restore
+from mucudnn.torch.modules import convert
 from mucudnn.torch.planning import plan
+from mucudnn.torch.recording import record_timeline
 from mucudnn.torch.summaries import summary
 from mucudnn.torch.trace import trace
 
-__all__ = ["conv1d", "conv2d", "conv3d", "convert", "plan", "plan_memory", "restore", "summary", "trace"]
+__all__ = [
+    "apply",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "convert",
+    "plan",
+    "plan_memory",
+    "record_timeline",
+    "restore",
+    "summary",
+    "trace",
+]

@@ -134,10 +134,20 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     )
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     for module in convolutions(model):
-        module.__class__ = _DIVIDED.get(type(module), type(module))
-        module._mucudnn = chosen
-        module._mucudnn_name = names[module] or type(module).__name__
+        _divide(module, names[module], chosen)
     return model
+
+
+def divide(module: Any, name: str, workspace: str, plan: str) -> None:
+    """Make one convolution run as the text of a plan says; modules that `convert` leaves alone stay."""
+    if type(module) in _DIVIDED or isinstance(module, _Divided):
+        _divide(module, name, ConversionSettings(workspace, plan))
+
+
+def _divide(module: Any, name: str, chosen: ConversionSettings) -> None:
+    module.__class__ = _DIVIDED.get(type(module), type(module))
+    module._mucudnn = chosen
+    module._mucudnn_name = name or type(module).__name__
 
 
 def restore(model: Model) -> Model:

@@ -16,7 +16,7 @@ from bench.gpu.store import Store
 from bench.gpu.summary import write_summary
 from bench.record import Record, read
 
-TINY = replace(HOST, networks=("unet3d",), cliff_batches=(2,), swept_batches=(1, 2))
+TINY = replace(HOST, networks=("unet3d",), planned=("unet3d",), cliff_batches=(2,), swept_batches=(1, 2))
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("part", "cases"),
     [
-        ("cliff", (2, 4)), ("engines", (0,)), ("columns", (0,)), ("training", (2,)), ("sweep", (0, 1)),
+        ("cliff", (2, 4)), ("engines", (0,)), ("columns", (0,)), ("training", (2,)), ("memory", (2, 6)),
+        ("sweep", (0, 1)),
         ("results", (0, 1, 3, 13)),
     ],
 )  # fmt: skip

@@ -5,6 +5,8 @@ Without a GPU they run on the stand-in that TEST_GPU_ENGINE names (gpu_engine.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from gpu_engine import HAS_CUDA, ON_GPU, open_gpu_engine
 
@@ -22,6 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "only_on_gpu": not ON_GPU,
         "only_on_stand_in": ON_GPU or not HAS_CUDA,
         "only_with_cuda": not HAS_CUDA,
+        "only_with_late_streams": ON_GPU or not HAS_CUDA,
     }
     out = {name for name, is_absent in absent.items() if is_absent}
     left_out = [item for item in items if out & set(getattr(item, "fixturenames", ()))]
@@ -42,6 +45,15 @@ def only_on_stand_in() -> None:
 @pytest.fixture
 def only_with_cuda() -> None:
     """Mark tests that need tensors of PyTorch on a CUDA device."""
+
+
+@pytest.fixture
+def only_with_late_streams() -> Iterator[None]:
+    """Make the streams of the stand-in of PyTorch's CUDA build late, and mark tests that need that."""
+    from stand_in_operators import late_streams
+
+    with late_streams():
+        yield
 
 
 @pytest.fixture(scope="session")

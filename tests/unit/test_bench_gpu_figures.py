@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeAlgorithm, FakeEngine, FakeEnumeration
 
-from bench.gpu import checks, cliff, training
+from bench.gpu import checks, cliff, memory, training
 from bench.gpu.part import PARTS
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
 from bench.gpu.run import FAILED, Case, Run, record_outcome
@@ -101,6 +101,8 @@ def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -
         return {
             "sums": {"cudnnAddTensor, f16 to fp32": "refused, status 9", "cudnnReduceTensor, f16": "fp32"}
         }
+    if module.endswith("torch_memory"):
+        return planned_step(arguments[1]) | versions
     journal = journal_of(run.store.programs_cache(share))
     if not stock and not journal.exists():
         journal.write_text("what it found\n")
@@ -113,9 +115,22 @@ def program(run: Run, how: str, module: str, *arguments: str, share: str = "") -
     return {**plain, **tuned, "losses": [], **versions}
 
 
+def planned_step(way: str) -> dict[str, object]:
+    """Return the answer of a training step in less memory."""
+    if "TRL" in way:
+        return {"why": "trl is not installed"}
+    if way == "plan at 35 %":
+        return {"why": "nothing fits", "memory_mib": 7000.0, "floor_mib": 8000.0}
+    found: dict[str, object] = {"step_ms": 120.0, "peak_mib": 20000.0}
+    if "plan" in way:
+        found |= {"step_ms": 130.0, "peak_mib": 10000.0, "predicted_peak_mib": 9990.0, "predicted_ms": 128.0}
+        found |= {"beyond_ms": 9.0, "predicted_exposed_ms": 8.0}
+    return found
+
+
 @pytest.fixture(autouse=True)
 def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cliff, training, checks):
+    for module in (cliff, training, memory, checks):
         monkeypatch.setattr(module, "call", program)
     errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
     monkeypatch.setattr("bench.equality.compare", lambda *_: errors)
@@ -191,6 +206,9 @@ def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_not
         "1 without: the slices cannot be summed in fp32",
         "| calls of cuDNN that add 16-bit slices in fp32 | at least one | cudnnReduceTensor, f16 |",
         "| kernels with one result in three processes | all | 12 of 12 |",
+        "| a training step of vgg16 in 50 % of stock's peak memory |  | 1.08 of stock's time; "
+        "peak 10000 MiB, predicted 9990 MiB; 9 ms beyond the same kernels, predicted 8 ms |",
+        "| a training step of vgg16 in 35 % of stock's peak memory |  | nothing fits |",
         f"need a GPU | all pass | {9 * files} passed, 0 failed, in {files} of {files} files |",
     ):
         assert said in text
@@ -200,6 +218,9 @@ def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_not
         "commit v1",
         "| cliff | 60 | 1980 | clocks.sm, MHz 1200 to 1980 |",
         "| resnet50, stock | 120 | 4000 | 20000 |  |  |",
+        "| resnet50, stock | 120 | 20000 |  |  |  |  |",
+        "| vgg16, plan at 70 % | 130 | 10000 | 9990 | 128 | 9 | 8 |",
+        "| vgg16, OffloadActivations of TRL | trl is not installed |",
         "| resnet50, mucudnn run --workspace 512MiB, first process | 100 | 4000 | 20400 | 0 | 14 |",
         "| resnet50, mucudnn run --workspace 512MiB, second process | 100 | 4000 | 20400 | 14 | 0 |",
     ):

@@ -46,6 +46,8 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) { re
 
 # The functions of native/cudart that cudart.cpp replaces, and calls by another name.
 OWN = ("GetLastError", "PeekAtLastError")
+# The functions of native/cudart that late_streams.cpp replaces, and calls by another name.
+PROMPT = ("EventRecord", "Free", "FreeHost", "StreamDestroy")
 
 Functions = dict[str, set[str]]  # names by symbol version, or ''
 Version = tuple[int, int, int]
@@ -135,23 +137,27 @@ def _called(libraries: list[Path]) -> Functions:
 
 
 def _compile(functions: Functions, output: Path, headers: Path) -> None:
-    """Compile one library of our CUDA runtime, the additions of cudart.cpp, and refusals of all the rest."""
+    """Compile one library: our CUDA runtime, the additions beside this file, and refusals of the rest."""
     with tempfile.TemporaryDirectory() as scratch:
-        base, own, rest, source, script = (
-            Path(scratch) / name for name in ("base.o", "own.o", "rest.o", "rest.c", "versions.map")
+        base, rest, source, script = (
+            Path(scratch) / name for name in ("base.o", "rest.o", "rest.c", "versions.map")
         )
         flags = ("-std=c++17", "-O1", "-fPIC", "-c")
         _run("c++", *flags, f"-I{NATIVE}", NATIVE / "cudart" / "runtime.cpp", "-o", base)
         renamed = [f"--redefine-sym=cuda{name}=own{name}" for name in OWN]
+        renamed += [f"--redefine-sym=cuda{name}=prompt{name}" for name in PROMPT]
         _run("objcopy", "--weaken", *renamed, base)
-        # CUDA 12 has its folder crt/ in a large package. That of CUDA 13 serves as well.
-        _run("c++", *flags, f"-I{headers}", f"-I{_headers()}", HERE / "cudart.cpp", "-o", own)
-        defined = _ask("nm", base, own) + re.sub(r"int (cu\w+)", r" T \1", DRIVER)
+        own = [Path(scratch) / f"{file.stem}.o" for file in HERE.glob("*.cpp")]
+        for compiled in own:
+            # CUDA 12 has its folder crt/ in a large package. That of CUDA 13 serves as well.
+            source_file = HERE / f"{compiled.stem}.cpp"
+            _run("c++", *flags, f"-I{headers}", f"-I{_headers()}", source_file, "-o", compiled)
+        defined = _ask("nm", base, *own) + re.sub(r"int (cu\w+)", r" T \1", DRIVER)
         left = set().union(*functions.values()) - set(re.findall(r" [TW] (\w+)", defined))
         source.write_text(DRIVER + "".join(map(REFUSAL.format, sorted(left))))
         _run("cc", "-w", "-O1", "-fPIC", "-c", source, "-o", rest)
         script.write_text("".join(map(_version, functions, functions.values())))
-        _run("c++", "-shared", base, own, rest, f"-Wl,--version-script={script}", "-o", output)
+        _run("c++", "-shared", base, *own, rest, f"-Wl,--version-script={script}", "-o", output)
 
 
 def _version(name: str, functions: set[str]) -> str:

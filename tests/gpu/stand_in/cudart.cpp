@@ -1,6 +1,7 @@
-// The functions of the CUDA runtime that PyTorch calls and native/cudart/runtime.cpp lacks. Both files are
-// linked into one runtime with one device, whose memory is the host's. If both define a function, this file's
-// is used. PyTorch's own kernels cannot run here: launching one is an error that names the kernel.
+// The functions of the CUDA runtime that PyTorch calls and native/cudart/runtime.cpp lacks, without those of
+// late_streams.cpp. They are linked into one runtime with one device, whose memory is the host's. A function
+// here replaces one of runtime.cpp. PyTorch's own kernels cannot run here: launching one is an error that
+// names the kernel.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -114,8 +115,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   if (greatest != nullptr) *greatest = 0;
   return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 #if CUDART_VERSION >= 13000
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long*, cudaGraph_t*, const cudaGraphNode_t**,
@@ -135,11 +134,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argume
   return function(argument), cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  return cudaEventRecord(event, stream);
-}
-
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   *attributes = {};  // like unregistered memory
   attributes->hostPointer = const_cast<void*>(pointer);

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,25 @@ from torch.utils._pytree import tree_map
 # Operators that allocate memory or change a tensor's description. PyTorch's own versions work here.
 _OWN = ("empty", "resize", "set_", "record_stream", "cudnn_", "_cudnn")
 _library = torch.library.Library("aten", "IMPL")
+_late: ctypes.CDLL | None = None  # the runtime while its streams are late
+
+
+@contextmanager
+def late_streams() -> Iterator[None]:
+    """Return a context in which asynchronous copies on side streams run when something waits for them."""
+    global _late
+    runtime = ctypes.CDLL("libcudart.so.13")
+    address = ctypes.c_void_p
+    runtime.standInCopy.argtypes = [address, address, ctypes.c_size_t, address, address, address]
+    runtime.standInCatchUp.argtypes = [address]
+    runtime.standInUse.argtypes = [address, ctypes.c_int, address]
+    runtime.standInSwitchLate(1)
+    _late = runtime
+    try:
+        yield
+    finally:
+        _late = None
+        runtime.standInSwitchLate(0)
 
 
 def install() -> None:
@@ -31,7 +51,11 @@ def install() -> None:
                 if not any(_is_view(argument) for argument in function._schema.arguments):
                     _library.impl(operator, _on_cpu(function), "CUDA")
         _library.impl("copy_", _copy, "CUDA")
-        _library.impl("_copy_from", lambda source, to, non_blocking=False: _copy(to, source), "CUDA")
+        _library.impl(
+            "_copy_from", lambda source, to, non_blocking=False: _copy(to, source, non_blocking), "CUDA"
+        )
+        _library.impl("_conv_depthwise2d", _depthwise, "CUDA")
+        _library.impl("_conv_depthwise2d_backward.output_mask", _depthwise_backward, "CUDA")
         _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
         _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
 
@@ -52,6 +76,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the operator on CPU tensors in the same memory. Its new tensors are copied to the device."""
 
     def call(*arguments: Any, **options: Any) -> Any:
+        _catch_up()
         pairs: list[tuple[Tensor, Tensor]] = []
 
         def in_place(value: Any) -> Any:
@@ -67,11 +92,14 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
                 return value
             for own, alias in pairs:
                 if alias is value:
+                    _note_use(own, True)
                     return own
             return _to_device(value)
 
         arguments, options = tree_map(in_place, (arguments, options))
         result = function(*arguments, **options)
+        for own, _ in pairs:
+            _note_use(own, False)
         for own, alias in pairs:  # the operator may have resized an output
             if alias.shape != own.shape or alias.data_ptr() != own.data_ptr():
                 _cpu_alias(own.resize_(alias.shape)).copy_(alias)
@@ -94,13 +122,34 @@ def _cpu_alias(tensor: Tensor) -> Tensor:
 def _to_device(tensor: Tensor) -> Tensor:
     given = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
     _cpu_alias(given).copy_(tensor)
+    _note_use(given, True)
     return given
 
 
 def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    is_plain = to.dtype == source.dtype and to.shape == source.shape
+    if _late and non_blocking and is_plain and to.is_contiguous() and source.is_contiguous():
+        stream = torch.cuda.current_stream().cuda_stream
+        memories = (tensor.untyped_storage().data_ptr() for tensor in (to, source))
+        _late.standInCopy(to.data_ptr(), source.data_ptr(), to.nbytes, stream, *memories)
+        return to
+    _catch_up()
     there, here = (_cpu_alias(tensor) if tensor.is_cuda else tensor for tensor in (to, source))
     there.copy_(here)
     return to
+
+
+def _note_use(tensor: Tensor, is_written: bool) -> None:
+    """Report an operator's use of a tensor: copies on side streams must wait for it."""
+    if _late:
+        stream = torch.cuda.current_stream().cuda_stream
+        _late.standInUse(tensor.untyped_storage().data_ptr(), is_written, stream)
+
+
+def _catch_up() -> None:
+    """Run what waits on the current stream, because an operator that follows on the stream runs now."""
+    if _late:
+        _late.standInCatchUp(torch.cuda.current_stream().cuda_stream)
 
 
 def _batch_norm(
@@ -130,3 +179,20 @@ def _batch_norm_backward(
         *wide, _cpu_alias(weight), None, None, *saved, True, epsilon, [True] * 3
     )
     return _to_device(dx.to(x.dtype)), *map(_to_device, others)
+
+
+def _depthwise(
+    x: Tensor, weight: Tensor, kernel: Any, bias: Tensor | None, *geometry: Any
+) -> Tensor:  # fmt: skip
+    """Convolve each channel by a filter of its own. PyTorch has kernels for this, without cuDNN."""
+    tensors = [None if tensor is None else _cpu_alias(tensor) for tensor in (x, weight, bias)]
+    return _to_device(torch.ops.aten.convolution(*tensors, *geometry, False, [0, 0], x.shape[1]))
+
+
+def _depthwise_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, mask: Any
+) -> tuple[Tensor | None, ...]:
+    tensors = [_cpu_alias(tensor) for tensor in (dy, x, weight)]
+    options = (stride, padding, dilation, False, [0, 0], x.shape[1], [*mask, False])
+    found = torch.ops.aten.convolution_backward(*tensors, None, *options)[:2]
+    return tuple(None if one is None else _to_device(one) for one in found)

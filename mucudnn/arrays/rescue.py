@@ -1,0 +1,85 @@
+"""The rescue of a convolution whose workspace finds no memory: the same division in smaller slices."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from mucudnn._native import Division, Engine, EngineError, refusal_of_slices
+from mucudnn.errors import NothingFitsError
+from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
+
+Slices = Sequence[tuple[int, str]]
+_logger = logging.getLogger("mucudnn")
+
+
+class Rescue:
+    """Divisions of a kernel with less workspace than the one that was chosen.
+
+    Once a smaller division was needed, later calls begin with it, because they would run out of memory too.
+    """
+
+    def __init__(self, engine: Engine, kernel: Kernel, slices: Slices, workspace: int) -> None:
+        self._engine, self._kernel, self._slices, self._workspace = engine, kernel, slices, workspace
+        self._found: Division | None = None
+
+    def run(self, division: Division, attempt: Callable[[Division], None]) -> None:
+        """Run `attempt` on the division, and on smaller ones as long as there is no memory for a workspace.
+
+        Warn once. Raises NothingFitsError if there is no memory for any, and all that `attempt` raises.
+        """
+        first = self._found or division
+        try:
+            return attempt(first)
+        except NothingFitsError as error:
+            for smaller in self._smaller(first.workspace):
+                try:
+                    attempt(smaller)
+                except NothingFitsError:
+                    continue
+                self._keep(smaller)
+                return None
+            raise error
+
+    def _keep(self, smaller: Division) -> None:
+        if self._found is None:
+            _logger.warning(
+                "%s of %s: there was no memory for %s of workspace. Now it runs in smaller slices, with %s",
+                self._kernel.pass_,
+                self._kernel.problem,
+                format_size(self._workspace),
+                format_size(smaller.workspace),
+            )
+        self._found = smaller
+
+    def _smaller(self, workspace: int) -> Iterator[Division]:
+        """Yield divisions into ever smaller slices, each with less workspace, down to single samples."""
+        algorithms = [self._slices]
+        size = max(size for size, _ in self._slices)
+        while size > 1:
+            size = (size + 1) // 2
+            algorithms.append(_cut(self._slices, size))
+        samples = self._kernel.problem.mini_batch
+        single = self._engine.enumerate(self._kernel.at(1))
+        runnable = [one for one in single if one.status == "CUDNN_STATUS_SUCCESS"]
+        if runnable:
+            least = min(runnable, key=lambda one: one.workspace)
+            algorithms.append([(1, least.algorithm)] * samples)
+        for slices in algorithms:
+            if refusal_of_slices(self._kernel, len(slices)):
+                continue
+            try:
+                division = self._engine.prepare(self._kernel, slices)
+            except (EngineError, ValueError):  # the algorithm cannot run slices of this size
+                continue
+            if division.workspace < workspace:
+                workspace = division.workspace
+                yield division
+
+
+def _cut(slices: Slices, size: int) -> Slices:
+    """Return the slices cut into pieces of at most `size` samples."""
+    return [
+        (min(size, whole - begin), algorithm)
+        for whole, algorithm in slices
+        for begin in range(0, whole, size)
+    ]

@@ -1,0 +1,80 @@
+"""Saved tensors: the storage that several of them share, and the parts of it that autograd gets back."""
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+Storage: TypeAlias = torch.UntypedStorage
+
+
+class Watched:
+    """The version of a saved tensor, by which a change in place is noticed.
+
+    PyTorch does not compare versions if hooks save the tensor. An empty tensor that shares the counter takes
+    no memory.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._version = tensor._version
+        self._shape = tuple(tensor.shape)
+        self._type = tensor.type()
+        self._counter = tensor.detach()
+        self._counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+    def check(self) -> None:
+        """Raise PyTorch's error if the tensor was changed in place since it was saved."""
+        now = self._counter._version
+        if now != self._version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                f"operation: [{self._type} {list(self._shape)}] is at version {now}; expected version "
+                f"{self._version} instead. Hint: enable anomaly detection to find the operation that failed "
+                "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+            )
+
+
+class Kept:
+    """A saved tensor that no plan manages: it stays as it is, and its version is still checked."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._version = tensor._version
+
+    def unpack(self) -> Tensor:
+        """Return the tensor. Raises PyTorch's error if it was changed in place."""
+        if self._tensor._version != self._version:
+            watched = Watched(self._tensor)
+            watched._version = self._version
+            watched.check()
+        return self._tensor
+
+
+class View:
+    """The part of a storage that a saved tensor is."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._dtype = tensor.dtype
+        self._place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def of(self, storage: Storage) -> Tensor:
+        """Return the tensor in another storage of the same size."""
+        empty = torch.empty(0, dtype=self._dtype, device=storage.device)
+        return empty.set_(storage, *self._place)
+
+
+def bytes_of(storage: Storage) -> Tensor:
+    """Return the bytes of a storage as they lie, with one axis."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def reference(tensor: Tensor) -> Any:
+    """Return a weak reference to a tensor's storage. While it exists, no other storage gets the same key."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def key_of(tensor: Tensor) -> int:
+    """Return a number that no other storage has as long as this one, or a weak reference to it, exists."""
+    key: int = tensor.untyped_storage()._cdata
+    return key

@@ -1,0 +1,242 @@
+"""Steps that are not as planned give right results too; models that no plan can hold for are refused.
+
+All steps run with late streams, in which a copy that nobody waits for has not happened.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from memory_networks import Net
+from memory_steps import Observed, quick_plan, train, warnings_of
+from needs_torch import mt, torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.torch.apply import runtime_of
+from mucudnn.torch.offload import HostCopy
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]
+
+
+# Steps that are not as planned
+
+
+def test_another_shape_stays_on_the_device(planned: nn.Module, x: Tensor) -> None:
+    fewer = x[:5].contiguous()
+    expected = train(mt.restore(copy.deepcopy(planned)), fewer)
+    found = warnings_of(planned, fewer, expected)
+    assert len(found) == 1
+    assert "the input is f32[5,3,32,32], the plan is for f32[16,3,32,32]" in found[0]
+
+
+def test_autocast_gives_equal_results_on_the_device(model: nn.Module, x: Tensor) -> None:
+    # Plans are made without autocast, whose casts are saved too.
+    expected = train(model, x, autocast=True)
+    mt.apply(model, quick_plan(model, x, "joint"))
+    with pytest.warns(RuntimeWarning, match="does not save the planned tensors") as caught:
+        assert train(model, x, autocast=True).equals(expected)
+    assert len(caught) == 1
+
+
+def test_another_order_stays_on_the_device(planned: nn.Module, x: Tensor) -> None:
+    with patch.object(Net, "between", lambda self, x: (x * x).tanh()):
+        expected = train(copy.deepcopy(planned), x)
+        found = warnings_of(planned, x, expected)
+    assert len(found) == 1
+    assert "does not save the planned tensors" in found[0]
+
+
+@pytest.mark.parametrize("manner", ["eval", "no_grad", "inference"])
+def test_nothing_happens_without_training(planned: nn.Module, x: Tensor, manner: str) -> None:
+    planned.train(manner != "eval")
+    context = {"eval": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+    with patch.object(HostCopy, "__init__", side_effect=AssertionError), context[manner]():
+        output = planned(x)
+    if manner == "eval":
+        output.sum().backward()
+
+
+def test_the_step_after_an_exception_is_as_planned(planned: nn.Module, x: Tensor, stock: Observed) -> None:
+    def fail(self: Any, x: Tensor) -> Tensor:
+        raise KeyError("in the middle")
+
+    state = copy.deepcopy(planned.state_dict())
+    with patch.object(Net, "between", fail), pytest.raises(KeyError) as caught:
+        planned(x)
+    planned.load_state_dict(state)
+    assert warnings_of(planned, x, stock) == []
+    del caught
+
+
+def test_foreign_hooks_around_the_model_have_precedence(
+    planned: nn.Module, x: Tensor, stock: Observed
+) -> None:
+    with patch.object(HostCopy, "__init__", side_effect=AssertionError):
+        with (
+            torch.autograd.graph.save_on_cpu(pin_memory=True),
+            pytest.warns(RuntimeWarning, match="surround"),
+        ):
+            output = planned(x)
+        output.float().square().mean().backward()
+    assert all(
+        torch.equal(p.grad.cpu(), g) for p, g in zip(planned.parameters(), stock.gradients, strict=True)
+    )
+
+
+def test_a_checkpoint_region_inside_the_model_has_precedence(model: nn.Module, x: Tensor) -> None:
+    def between(self: Any, x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(lambda x: (x * x).tanh() * x, x, use_reentrant=False)
+        return result
+
+    mt.apply(model, quick_plan(model, x))
+    with patch.object(Net, "between", between):
+        stock = train(copy.deepcopy(model), x)
+        warnings_of(model, x, stock)  # the region saves its input outside of all modules
+
+
+def test_torch_compile_is_warned_of_or_refused(model: nn.Module, x: Tensor) -> None:
+    plan = quick_plan(model, x)
+    with pytest.raises(UsageError, match="the model is compiled"):
+        mt.apply(torch.compile(model, backend="eager"), plan)
+    mt.apply(model, plan)
+    with pytest.warns(RuntimeWarning, match="torch.compile"):
+        torch.compile(model, backend="eager")(x).sum().backward()
+
+
+# A lack of memory
+
+
+class _Lacks(nn.Module):
+    """A module that runs out of memory in its first calls."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x. Raises torch.OutOfMemoryError."""
+        self.times -= 1
+        if self.times >= 0:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return x
+
+
+@pytest.fixture
+def lacking(model: nn.Module, x: Tensor, stock: Observed) -> nn.Module:
+    model.out.add_module("lacks", _Lacks(0))
+    plan = quick_plan(model, x)
+    return mt.apply(model, replace(plan, lower=replace(plan, memory=plan.memory - 1, lower=plan)))
+
+
+def test_a_lack_of_memory_is_answered_with_the_next_lower_plan_once(
+    lacking: nn.Module, x: Tensor, stock: Observed
+) -> None:
+    plan = runtime_of(lacking).plan
+    lacking.out.lacks.times = 1
+    with pytest.warns(RuntimeWarning, match="ran out of device memory") as caught:
+        assert train(lacking, x).equals(stock)
+    assert len(caught) == 1
+    assert runtime_of(lacking).plan.memory == plan.memory - 1
+    lacking.out.lacks.times = 1
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        lacking(x)
+    assert runtime_of(lacking).plan.memory == plan.memory - 1
+
+
+def test_a_second_lack_in_the_same_step_is_the_programs(lacking: nn.Module, x: Tensor) -> None:
+    lacking.out.lacks.times = 2
+    with pytest.warns(RuntimeWarning, match="ran out"), pytest.raises(torch.cuda.OutOfMemoryError):
+        lacking(x)
+    assert lacking.out.lacks.times == 0
+
+
+def test_a_lack_in_the_backward_pass_lowers_the_next_step(
+    lacking: nn.Module, x: Tensor, stock: Observed
+) -> None:
+    plan, state = runtime_of(lacking).plan, copy.deepcopy(lacking.state_dict())
+    output = lacking(x)
+
+    def fail(self: HostCopy) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with patch.object(HostCopy, "fetch", fail), pytest.raises(torch.cuda.OutOfMemoryError):
+        output.sum().backward()
+    del output
+    lacking.zero_grad(set_to_none=True)
+    lacking.load_state_dict(state)
+    with pytest.warns(RuntimeWarning, match="the last backward pass ran out"):
+        assert train(lacking, x).equals(stock)
+    assert runtime_of(lacking).plan.memory == plan.memory - 1
+
+
+# Models that are copied, wrapped, restored or refused
+
+
+def test_copies_and_pickles_have_no_plan(planned: nn.Module, x: Tensor, stock: Observed) -> None:
+    file = io.BytesIO()
+    torch.save(planned, file)
+    file.seek(0)
+    for one in (copy.deepcopy(planned), torch.load(file, weights_only=False)):
+        assert type(one) is Net
+        with patch.object(HostCopy, "__init__", side_effect=AssertionError):
+            assert train(one, x).equals(stock)
+
+
+def test_restore_undoes_apply(planned: nn.Module, x: Tensor, stock: Observed) -> None:
+    names = set(planned.state_dict())
+    assert isinstance(planned, Net)
+    output = planned(x)
+    assert mt.restore(planned) is planned
+    assert type(planned) is Net
+    assert set(planned.state_dict()) == names
+    output.square().mean().backward()  # its tensors still come back
+    planned.zero_grad(set_to_none=True)
+    with patch.object(HostCopy, "__init__", side_effect=AssertionError):
+        planned(x)
+
+
+def test_a_plan_of_another_model_or_device_is_refused(model: nn.Module, x: Tensor) -> None:
+    plan = quick_plan(model, x)
+    with pytest.raises(UsageError, match="for another model"):
+        mt.apply(nn.Sequential(nn.Linear(2, 2)).cuda(), plan)
+    with pytest.raises(UsageError, match="for the device h9000"):
+        mt.apply(model, replace(plan, device="h9000"))
+    with pytest.raises(ArgumentTypeError, match="plan is 'x'"):
+        mt.apply(model, "x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="not on a CUDA device"):
+        mt.apply(Net(), plan)
+    with pytest.raises(UsageError, match="no memory plan"), mt.record_timeline(model):
+        pass
+
+
+def test_a_model_that_fsdp_shards_is_refused(model: nn.Module, x: Tensor) -> None:
+    from torch.distributed.fsdp import FSDPModule
+
+    plan: MemoryPlan = quick_plan(model, x)
+    model.out[2].__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
+    with pytest.raises(UsageError, match="FSDP"):
+        mt.apply(model, plan)
+
+
+def test_distributed_data_parallel_wraps_a_planned_model(
+    planned: nn.Module, x: Tensor, stock: Observed, tmp_path: Any
+) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(planned)
+        with patch.object(HostCopy, "fetch", autospec=True, side_effect=HostCopy.fetch) as fetch:
+            wrapped(x).float().square().mean().backward()
+        assert fetch.call_count > 0
+    finally:
+        torch.distributed.destroy_process_group()
+    assert all(
+        torch.equal(p.grad.cpu(), g) for p, g in zip(planned.parameters(), stock.gradients, strict=True)
+    )

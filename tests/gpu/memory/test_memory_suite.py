@@ -1,0 +1,50 @@
+"""Whole networks under memory plans whose kernels are measured: equal results, and the predicted peak.
+
+CI runs a small one. MEMORY_SUITE=all runs all of them in all variants, which takes long.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from memory_networks import NETWORKS, make
+from memory_steps import plan_for, quick_plan, train
+from needs_torch import mt, torch
+
+from bench.gpu.torch_memory import undecided
+
+pytestmark = pytest.mark.gpu
+
+VARIANTS = ("plain", "channels_last")
+ALL = [(network, variant) for network in NETWORKS for variant in VARIANTS]
+CASES = ALL if os.environ.get("MEMORY_SUITE") == "all" else [("net", "plain")]
+
+
+@pytest.mark.usefixtures("only_with_late_streams")
+@pytest.mark.parametrize(("network", "variant"), CASES)
+def test_a_network_trains_in_the_planned_memory_with_equal_results(network: str, variant: str) -> None:
+    model, x = make(network, channels_last=variant == "channels_last")
+    stock = train(model, x)
+    plan = plan_for(model, x, 0.2)
+    assert {tensor.choice for tensor in plan.tensors} > {"keep"}
+
+    mt.apply(model, undecided(plan))
+    same_kernels = train(model, x)
+    mt.apply(model, plan)
+    for _ in range(2):
+        found = train(model, x)
+        assert found.equals(same_kernels)
+        assert found.peak <= plan.memory
+        assert found.peak == pytest.approx(plan.peak, rel=0.03)
+    if network == "vgg16":
+        assert found.peak <= 0.70 * stock.peak
+
+
+@pytest.mark.usefixtures("only_with_cuda")
+def test_a_side_stream_can_be_the_compute_stream() -> None:
+    model, x = make("net")
+    expected = train(model, x)
+    mt.apply(model, quick_plan(model, x))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert train(model, x).equals(expected)

@@ -1,0 +1,109 @@
+"""Training steps under memory plans, and what they leave behind: gradients, running statistics, the peak."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from needs_torch import mt, torch
+from torch import Tensor, nn
+
+from mucudnn.errors import NothingFitsError
+from mucudnn.measuring.modelled_device import find_device
+from mucudnn.plans.memory import MemoryPlan
+
+WORKSPACE = 2**20
+
+
+@dataclass
+class Observed:
+    """The outcome of one training step. `peak` counts parameters, buffers, the input, and the step."""
+
+    output: Tensor
+    gradients: list[Tensor]
+    buffers: list[Tensor]
+    peak: int
+
+    def equals(self, other: Observed) -> bool:
+        """Return whether all results are equal, bit by bit."""
+        pairs = zip(
+            (self.output, *self.gradients, *self.buffers),
+            (other.output, *other.gradients, *other.buffers),
+            strict=True,
+        )
+        return all(torch.equal(one, two) for one, two in pairs)
+
+
+def train(model: nn.Module, x: Tensor, autocast: bool = False) -> Observed:
+    """Make one training step from the same state. Return copies of its results on the host."""
+    state = {name: value.clone().cpu() for name, value in model.state_dict().items()}
+    gc.collect()
+    own = sum(
+        _rounded(one) for one in (*model.parameters(), *model.buffers(), x)
+    )  # a plan counts these, other tensors of the program it does not
+    others = torch.cuda.memory_allocated() - own
+    torch.cuda.reset_peak_memory_stats()
+    with torch.autocast("cuda", torch.float16, autocast):
+        output = model(x)
+    output.float().square().mean().backward()
+    peak = torch.cuda.max_memory_allocated() - others
+    found = Observed(
+        output.detach().cpu(),
+        [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None],
+        [buffer.cpu() for buffer in model.buffers()],
+        peak,
+    )
+    model.zero_grad(set_to_none=True)
+    model.load_state_dict(state)
+    return found
+
+
+def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> MemoryPlan:
+    """Return a plan for this part of the way from the floor to the peak without a limit.
+
+    Kernels are measured. Copies and other operations have the times of a modelled device, because measuring
+    these takes long on a CPU.
+    """
+    with _quick_rates():
+        given = {"workspace": WORKSPACE, "bandwidth": 5e9} | options
+        free = mt.plan_memory(model, x, memory=2**40, **given)
+        memory = int(free.floor + part * (free.peak - free.floor))
+        try:
+            return mt.plan_memory(model, x, memory=memory, **given)
+        except NothingFitsError:
+            return mt.plan_memory(model, x, memory=int(free.floor * 1.02), **given)
+
+
+@contextmanager
+def _quick_rates() -> Iterator[None]:
+    name = torch.cuda.get_device_name()
+    with patch("mucudnn.torch.memory.measure_rates", lambda _: replace(find_device("titanx"), name=name)):
+        yield
+
+
+def _rounded(tensor: Tensor) -> int:
+    """Return the bytes that PyTorch's allocator takes for a tensor."""
+    return -(-tensor.untyped_storage().nbytes() // 512) * 512
+
+
+def quick_plan(model: nn.Module, x: Tensor, policy: str = "all", **options: Any) -> MemoryPlan:
+    """Return a plan at the floor without kernels and on modelled costs, for tests of the tensors alone."""
+    given: dict[str, Any] = {"policy": policy, "device": "titanx"} | options
+    if "memory" not in given:
+        given["memory"] = mt.plan_memory(model, x, memory=2**40, **given).floor
+    plan = mt.plan_memory(model, x, **given)
+    return replace(plan, kernels=(), device=torch.cuda.get_device_name(), lower=None)
+
+
+def warnings_of(model: nn.Module, x: Tensor, expected: Observed) -> list[str]:
+    """Make two steps, which must give the expected results. Return the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert train(model, x).equals(expected)
+        assert train(model, x).equals(expected)
+    return [str(one.message) for one in caught if "mucudnn" in str(one.message)]
