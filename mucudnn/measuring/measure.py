@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
-from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -16,13 +17,14 @@ from mucudnn.sizes import format_size
 
 @dataclass(frozen=True)
 class Task:
-    """One measurement to make."""
+    """One measurement to make, by the source of STOCK if `is_stock`, else by the engine."""
 
     kernel: Kernel
     micro_batch: int
     algorithm: str
     workspace: int
     notes: str
+    is_stock: bool = False
 
 
 @dataclass
@@ -47,7 +49,8 @@ def find_missing(bench: Bench, kernels: Sequence[Kernel], policy: str, limit: in
         known = _find_known(bench, kernel)
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
-        tasks = [
+        tasks = _stock_tasks(bench, kernel, sizes, known)
+        tasks += [
             Task(kernel, size, *candidate)
             for size, listed in bench.candidates(kernel, sizes).items()
             for candidate in listed
@@ -88,7 +91,25 @@ def measure(bench: Bench, missing: Worklist) -> int:
 
 def _find_known(bench: Bench, kernel: Kernel) -> set[tuple[int, str]]:
     """Return the (micro-batch size, algorithm) pairs that the cache has a measurement of."""
-    return {(m.micro_batch, m.algorithm) for m in bench.cache.measurements(bench.machine, kernel)}
+    machines = [bench.machine] if bench.source is None else [bench.machine, bench.source.machine]
+    return {
+        (m.micro_batch, m.algorithm)
+        for machine in machines
+        for m in bench.cache.measurements(machine, kernel)
+    }
+
+
+def _stock_tasks(
+    bench: Bench, kernel: Kernel, sizes: Sequence[int], known: set[tuple[int, str]]
+) -> list[Task]:
+    """Return the tasks of the source. They come first, so that its tensors are freed before the engine's."""
+    if bench.source is None or kernel.problem.epilogue:
+        return []
+    return [
+        Task(kernel, size, name, 0, "", is_stock=True)
+        for size in reversed(sizes)
+        if (size, name := stock_row(kernel, size)) not in known
+    ]
 
 
 def _claim_tasks(bench: Bench, tasks: Sequence[Task]) -> Iterator[Task]:
@@ -105,9 +126,13 @@ def _name_claim(machine: Machine, kernel: Kernel) -> str:
 
 def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int) -> int:
     """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
-    timer = bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
-    made = 0
+    stock, timer, made = _StockOfKernel(bench, kernel), None, 0
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
+        if task.is_stock:
+            stock.measure(task)
+            continue
+        stock.free()
+        timer = timer or bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
         times, status = None, SUCCESS
         try:
             times = timer.measure(task.micro_batch, task.algorithm, task.workspace)
@@ -117,6 +142,43 @@ def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspa
             status = _read_status(error)
         bench.cache.add(bench.machine, kernel, _make_measurement(bench.engine, task, status, times))
     return made
+
+
+class _StockOfKernel:
+    """The measurements of STOCK of one kernel, on tensors of the framework."""
+
+    def __init__(self, bench: Bench, kernel: Kernel) -> None:
+        self._bench, self._kernel = bench, kernel
+        self._timer: StockTimer | None = None
+
+    def measure(self, task: Task) -> None:
+        """Measure STOCK at one size. A kernel that the framework cannot run is kept as a failure."""
+        source, kernel = self._bench.source, self._kernel
+        assert source is not None
+        try:
+            self._timer = self._timer or source.timer(kernel, self._bench.extent(kernel).samples)
+            found = self._timer.measure(task.micro_batch, is_slice=task.algorithm == STOCK_SLICE)
+        except MemoryError:  # a passing lack of memory, which says nothing about the kernel
+            return
+        except RuntimeError as error:
+            row = Measurement(task.micro_batch, task.algorithm, _first_line(error), 0)
+        else:
+            # The framework's slices are summed in the output's own type, so only a few can be in 16 bits.
+            in_place = kernel.problem.data_type in ("f32", "f64") or kernel.pass_ != "backward_filter"
+            row = Measurement(
+                task.micro_batch,
+                task.algorithm,
+                SUCCESS,
+                found.workspace,
+                median_ms=found.median_ms,
+                spread_ms=found.spread_ms,
+                accumulator=0 if in_place else CANNOT_ACCUMULATE,
+            )
+        self._bench.cache.add(source.machine, kernel, row)
+
+    def free(self) -> None:
+        """Free the tensors."""
+        self._timer = None
 
 
 def _make_measurement(
@@ -134,6 +196,10 @@ def _make_measurement(
         spread_ms=times and times[1],
         accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
     )
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _read_status(error: EngineError) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from mucudnn.arrays.dispatch import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import ops
+from mucudnn.torch import layers, ops, stock
 from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.formats import channels_last
 from mucudnn.torch.options import Options, handle_of
@@ -62,8 +62,7 @@ def conv1d(
     plan: PlanOrPath | None = None,
 ) -> Tensor:
     """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
-    given = (stride, padding, dilation, groups, workspace, plan)
-    return run(operands(1, input, weight, bias, *given, fallback=False))
+    return _convolve(1, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
 
 
 @_unscriptable
@@ -100,8 +99,7 @@ def conv2d(
     convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, and NotDifferentiableError for
     a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
-    given = (stride, padding, dilation, groups, workspace, plan)
-    return run(operands(2, input, weight, bias, *given, fallback=False))
+    return _convolve(2, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
 
 
 @_unscriptable
@@ -118,18 +116,51 @@ def conv3d(
     plan: PlanOrPath | None = None,
 ) -> Tensor:
     """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
-    given = (stride, padding, dilation, groups, workspace, plan)
-    return run(operands(3, input, weight, bias, *given, fallback=False))
+    return _convolve(3, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
+
+
+_STOCK = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
+
+
+def _convolve(
+    dims: int,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: str | Sizes,
+    dilation: Sizes,
+    groups: int,
+    workspace: int | str | None,
+    plan: PlanOrPath | None,
+) -> Tensor:
+    call = None
+    if plan is None and isinstance(x, Tensor) and isinstance(w, Tensor):
+        call = layers.call_of(x, w, bias, workspace, dims, stride, padding, dilation, groups)
+        if layers.is_stock_call(call):
+            return _STOCK[dims](x, w, bias, stride, padding, dilation, groups)
+    given = operands(dims, x, w, bias, stride, padding, dilation, groups, workspace, plan, fallback=False)
+    if runs_stock(given):
+        layers.remember_stock_call(call)
+    return run(given)
 
 
 def run(given: Operands) -> Tensor:
     """Run the convolution. Return its result without a batch axis if the caller's input had none."""
     tensors = given.x, given.w, given.bias
-    if not ops.is_watched(*tensors):
+    if runs_stock(given):
+        y = stock.forward(*tensors, ops.stock_arguments(given.options))
+    elif not (ops.is_followed(*tensors) or ops.is_watched(*tensors)):
         y = ops.run_forward(*tensors, *given.options)
     else:
         y = convolve("forward", *tensors, given.options)
     return y if given.batched else y.squeeze(0)
+
+
+def runs_stock(given: Operands) -> bool:
+    """Return whether PyTorch's own operator and autograd run the convolution with all its passes."""
+    tensors = given.x, given.w, given.bias
+    return not ops.is_followed(*tensors) and layers.stock_is_best(*tensors, given.options)
 
 
 def operands(

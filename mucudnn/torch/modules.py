@@ -12,7 +12,7 @@ from mucudnn.arrays.dispatch import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import functional, ops
+from mucudnn.torch import functional, layers, ops
 from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.options import handle_of
 
@@ -55,12 +55,21 @@ class _Divided:
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         chosen = self._mucudnn
-        if chosen is not None and can_divide(input, weight):
-            given = operands_of(self, input, weight, bias, chosen)
-            y = functional.run(given)
-            if not torch.compiler.is_compiling() and _logger.isEnabledFor(logging.INFO):
-                _tell(self, given)
-            return y
+        if chosen is not None:
+            call = layers.call_of(
+                input, weight, bias, chosen.workspace, chosen,
+                self.stride, self.padding, self.dilation, self.groups, self.padding_mode,
+            )  # fmt: skip
+            if not layers.is_stock_call(call) and can_divide(input, weight):
+                given = operands_of(self, input, weight, bias, chosen)
+                is_stock = functional.runs_stock(given)
+                if is_stock:
+                    layers.remember_stock_call(call)
+                y = None if is_stock else functional.run(given)
+                if not torch.compiler.is_compiling() and _logger.isEnabledFor(logging.INFO):
+                    _tell(self, given)
+                if y is not None:
+                    return y
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
         return result
 
