@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
@@ -14,9 +14,18 @@ from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_s
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
-from mucudnn.listener import ProgressBar
+from mucudnn.costs.table import CostTable
+from mucudnn.errors import (
+    ArgumentTypeError,
+    MucudnnError,
+    NothingFitsError,
+    NotMeasuredError,
+    UsageError,
+    shown,
+)
+from mucudnn.listener import Listener, ProgressBar
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.measure import Worklist, find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
@@ -26,6 +35,7 @@ from mucudnn.plans.tiles import better_tiles
 from mucudnn.plans.verify import foreign
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import usable_sizes
 from mucudnn.problems.shapes import (
     Shape,
     Sizes,
@@ -142,10 +152,12 @@ def prepared(
     stream: int = 0,
     only_plan: bool = True,
     source: Source | None = None,
+    may_measure: bool = True,
 ) -> Prepared:
     """Return the division for a call on this stream: the plan's choice, else the fastest within the limit.
 
-    With a `source` its division may have slices of STOCK, which the caller runs.
+    With a `source` its division may have slices of STOCK, which the caller runs. With `may_measure` False,
+    NotMeasuredError is raised for a kernel that the cache lacks.
 
     A kernel that was never measured is measured now, and the cache keeps the measurements. A kernel that the
     plan does not have is an error; with `only_plan` False it is decided as if there were no plan.
@@ -158,12 +170,16 @@ def prepared(
     if not _is_exact(call):
         call = _make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
-    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source)
+    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
     found = _prepared.get(key)
     if found is None:
         with _deciding:
             try:
-                found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan, source)
+                found = (
+                    _prepared.get(key)
+                    or _older.get(key)
+                    or _prepare(call, plan, only_plan, source, may_measure)
+                )
             except (EngineError, MemoryError) as error:
                 raise _make_error(error) from None
             if len(_prepared) >= _MOST:
@@ -238,7 +254,9 @@ def known_plan(plan: PlanOrPath) -> Plan:
 _read_plan = cache(read_plan)
 
 
-def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool, source: Source | None) -> Prepared:
+def _prepare(
+    call: Call, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
+) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
     device = device_named(call.device, call.threads)
@@ -258,7 +276,9 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool, source: Sourc
     elif plan is not None and only_plan:
         raise _make_missing_error(known, kernel)
     else:
-        configuration, undivided = _decide(device.engine, kernel, limit_of(call.workspace), source)
+        configuration, undivided = _decide(
+            device.engine, kernel, limit_of(call.workspace), source, may_measure
+        )
     tiles = isinstance(configuration, Tiling)
     count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
     if refusal := refusal_of_slices(kernel, count):
@@ -319,27 +339,59 @@ def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) ->
 
 
 def _decide(
-    engine: Engine, kernel: Kernel, limit: int | None, source: Source | None
+    engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool
 ) -> tuple[Configuration | Tiling, MicroConfiguration | None]:
     """Return the fastest configuration or tiling within a limit, and STOCK undivided if that fits.
 
-    Raises NothingFitsError.
+    Raises NothingFitsError, NotMeasuredError.
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(engine, cache, listener, source)
-        benchmark(bench, [kernel], policy, comparing=False, limit=limit)
+        if may_measure:
+            benchmark(bench, [kernel], policy, comparing=False, limit=limit)
         costs = bench.costs([kernel])
+        if not may_measure and not _is_measured(costs, kernel, policy):
+            raise NotMeasuredError(f"{kernel} was not measured")
         try:
             [decision] = decide(costs, policy, Limits(workspace=limit), listener)
         except NothingFitsError:
-            tiles = better_tiles(bench, kernel, policy, limit, None)
+            tiles = better_tiles(bench, kernel, policy, limit, None) if may_measure else None
             if tiles is None:
                 raise
             return tiles, None
         undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
-        tiles = better_tiles(bench, kernel, policy, limit, decision.chosen)
+        tiles = better_tiles(bench, kernel, policy, limit, decision.chosen) if may_measure else None
         return tiles or decision.chosen, undivided
+
+
+def _is_measured(costs: CostTable, kernel: Kernel, policy: str) -> bool:
+    sizes = {row.micro_batch for row in costs.measurements[kernel]}
+    return sizes.issuperset(usable_sizes(policy, kernel))
+
+
+def measurements_of(
+    call: Call, plan: PlanOrPath | None, source: Source | None
+) -> Generator[None, None, None]:
+    """Make the measurements that a decision about a call lacks, and yield after those of each size.
+
+    At a yield nothing is held: no lock, no claim, no open cache and no tensors. Raises MucudnnError.
+    """
+    kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
+    if plan is not None and known_plan(plan).find(kernel) is not None:
+        return
+    listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
+    engine = device_named(call.device, call.threads).engine
+    while True:
+        with Cache.of_user(listener, needed=False) as cache:
+            bench = Bench(engine, cache, Listener(), source)
+            tasks = find_missing(bench, [kernel], policy, limit).tasks
+            if not tasks or (before is not None and len(tasks) >= before):  # nothing more can be measured
+                return
+            before, first = len(tasks), tasks[0]
+            size = first.micro_batch, first.is_stock
+            measure(bench, Worklist([task for task in tasks if (task.micro_batch, task.is_stock) == size]))
+        yield
 
 
 def _find_undivided_stock(

@@ -1,6 +1,6 @@
 """`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional` and a workspace limit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -140,27 +140,35 @@ def _convolve(
         if layers.is_stock_call(call):
             return _STOCK[dims](x, w, bias, stride, padding, dilation, groups)
     given = operands(dims, x, w, bias, stride, padding, dilation, groups, workspace, plan, fallback=False)
-    if runs_stock(given):
-        layers.remember_stock_call(call)
-    return run(given)
+    if not runs_stock(given):
+        return run(given)
+    layers.remember_stock_call(call)
+    y = stock.forward(given.x, given.w, given.bias, ops.stock_arguments(given.options))
+    return y if given.batched else y.squeeze(0)
 
 
 def run(given: Operands) -> Tensor:
-    """Run the convolution. Return its result without a batch axis if the caller's input had none."""
+    """Run the convolution on mucudnn's operators.
+
+    Return its result without a batch axis if the caller's input had none.
+    """
     tensors = given.x, given.w, given.bias
-    if runs_stock(given):
-        y = stock.forward(*tensors, ops.stock_arguments(given.options))
-    elif not (ops.is_followed(*tensors) or ops.is_watched(*tensors)):
+    if not (ops.is_followed(*tensors) or ops.is_watched(*tensors)):
         y = ops.run_forward(*tensors, *given.options)
     else:
         y = convolve("forward", *tensors, given.options)
     return y if given.batched else y.squeeze(0)
 
 
-def runs_stock(given: Operands) -> bool:
-    """Return whether PyTorch's own operator and autograd run the convolution with all its passes."""
+def runs_stock(given: Operands, tune: str = "eager", module: Hashable = None) -> bool | None:
+    """Return whether PyTorch's own operator and autograd run the convolution with all its passes.
+
+    None means that this is not known: see `layers.stock_is_best`.
+    """
     tensors = given.x, given.w, given.bias
-    return not ops.is_followed(*tensors) and layers.stock_is_best(*tensors, given.options)
+    if ops.is_followed(*tensors):
+        return None
+    return layers.stock_is_best(*tensors, given.options, tune, module)
 
 
 def operands(

@@ -4,6 +4,7 @@ If STOCK is the choice of every pass, PyTorch runs the call with its own autogra
 there. Otherwise the sums of the predicted times decide. If these are close, both ways run in turns.
 """
 
+import logging
 import os
 import statistics
 from collections.abc import Callable, Hashable
@@ -15,14 +16,16 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
-from mucudnn.arrays.dispatch import LogListener, Prepared
+from mucudnn.arrays import views as arrays
+from mucudnn.arrays.dispatch import Call, LogListener, Prepared, geometry, measurements_of
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Tiling
 from mucudnn.torch import ops, stock
-from mucudnn.torch.options import Options
+from mucudnn.torch.options import Options, plan_of
+from mucudnn.torch.tuning import Work, tuner
 
 # Our operators must save this share of the predicted time, or else PyTorch's own run without a comparison.
 _LEAST_GAIN = 0.03
@@ -33,31 +36,85 @@ _OPERATOR_MS = 0.03
 _BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 300.0, 3, 9
 _MOST = 4096
 
+_logger = logging.getLogger("mucudnn")
 _LIMIT = settings.WORKSPACE_LIMIT.variable
 
 _known: dict[Hashable, bool] = {}
 _stock_calls: set[Hashable] = set()  # calls that PyTorch's own convolution runs
 
 
-def stock_is_best(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> bool:
+def stock_is_best(
+    x: Tensor, w: Tensor, bias: Tensor | None, options: Options, tune: str = "eager", module: Hashable = None
+) -> bool | None:
     """Return whether PyTorch's own operator runs this call, with all passes that its gradients need.
 
-    The first call with a shape decides, and measures what it needs. If deciding fails the answer is False:
-    the operators of mucudnn then raise the error or warn about it.
+    With `tune` "eager", the first call with a shape decides, and measures what it needs. With "background"
+    the tuner does so, in turns between two calls of `module`. With "never" the cache must have all.
+
+    None means that there is no decision, or not yet. If deciding failed, the operators of mucudnn raise the
+    error or warn about it.
     """
     key = (
-        x.shape, x.stride(), x.dtype, x.device, w.shape, w.stride(), bias is None,
-        _needed(x, w, bias), options, _limit(options.workspace), stock.source_of(_name(x)),
+        x.shape, x.stride(), x.dtype, x.device, w.shape, w.stride(), bias is None, _needed(x, w, bias),
+        options, _limit(options.workspace), stock.source_of(_name(x)), tune == "never",
     )  # fmt: skip
     found = _known.get(key)
-    if found is None:
-        answer = _decide(x, w, bias, options)
-        if answer is None:
-            return False
-        if len(_known) >= _MOST:
-            _known.clear()
-        found = _known[key] = answer
-    return found
+    if found is not None:
+        return found
+    if tune == "background":
+        waiting = tuner()
+        if not waiting.has(key):
+            waiting.submit(key, _decide_in_parts(key, x, w, bias, options))
+        waiting.give_turn(module)
+        return None
+    answer = _decide(x, w, bias, options, may_measure=tune != "never")
+    if answer is not None or tune == "never":
+        _keep(key, answer is not False)
+    return answer
+
+
+def _keep(key: Hashable, answer: bool) -> None:
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[key] = answer
+
+
+def _decide_in_parts(key: Hashable, x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Work:
+    """Return work that decides about a call as `_decide` does. It holds none of the tensors."""
+    like_x, like_w, like_bias = _Like(x), _Like(w), None if bias is None else _Like(bias)
+    grads = torch.is_grad_enabled()
+    try:
+        calls = _calls(x, w, _needed(x, w, bias) or (False, False, False), options)
+    except ops.FAILURES as error:
+        _logger.warning("mucudnn leaves a convolution to PyTorch: %s", error)
+        calls = None
+
+    def work() -> Work:
+        answer = None
+        try:
+            for call in (calls or {}).values():
+                yield from measurements_of(call, plan_of(options.plan), stock.source_of(call.device))
+            if calls is not None:
+                with torch.set_grad_enabled(grads):
+                    made = like_bias.make() if like_bias else None
+                    answer = _decide(like_x.make(), like_w.make(), made, options)
+        finally:
+            _keep(key, answer is not False)
+
+    return work()
+
+
+class _Like:
+    """The shape, strides, type and device of a tensor, and whether it requires a gradient."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._shape, self._stride = tensor.shape, tensor.stride()
+        self._dtype, self._device, self._needs = tensor.dtype, tensor.device, tensor.requires_grad
+
+    def make(self) -> Tensor:
+        """Return a new tensor that is like it."""
+        made = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=self._device)
+        return made.fill_(0.25).requires_grad_(self._needs)
 
 
 def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: Any) -> Hashable | None:
@@ -116,12 +173,18 @@ def _name(x: Tensor) -> str:
     return "cpu" if x.is_cpu else str(x.device)
 
 
-def _decide(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> bool | None:
+def _decide(
+    x: Tensor, w: Tensor, bias: Tensor | None, options: Options, *, may_measure: bool = True
+) -> bool | None:
     """Return whether PyTorch's own operators are the best; None if a pass cannot be prepared."""
     needed = _needed(x, w, bias) or (False, False, False)
     try:
         with ops.on_device_of(x):
-            ready = _prepare(x, w, needed, options)
+            stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+            ready = {
+                pass_: ops.ready_of(call, options, stream, may_measure=may_measure)
+                for pass_, call in _calls(x, w, needed, options).items()
+            }
             if all(one.is_stock for one in ready.values()):
                 return True
             rivals = [one.undivided_stock for one in ready.values()]
@@ -131,7 +194,9 @@ def _decide(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> bool
             ours_ms = sum(map(_predicted_ms, ready.values())) + _OPERATOR_MS * len(ready)
             if ours_ms > stock_ms * (1 - _LEAST_GAIN):
                 return True
-            return ours_ms > stock_ms * (1 - _CLEAR_GAIN) and _stock_wins(x, w, bias, needed, options, ready)
+            if ours_ms <= stock_ms * (1 - _CLEAR_GAIN):
+                return False
+            return _stock_wins(x, w, bias, needed, options, ready, may_measure)
     except ops.FAILURES:
         return None
 
@@ -141,21 +206,21 @@ def _predicted_ms(ready: Prepared) -> float:
     return ready.configuration.time_ms * (ready.problem.mini_batch if tiles else 1)
 
 
-def _prepare(x: Tensor, w: Tensor, needed: tuple[bool, bool, bool], options: Options) -> dict[str, Prepared]:
-    """Return the prepared division of each pass that is needed, by pass. Raises MucudnnError."""
+def _calls(x: Tensor, w: Tensor, needed: tuple[bool, bool, bool], options: Options) -> dict[str, Call]:
+    """Return the call of each pass that is needed, by pass. Raises MucudnnError."""
     vx, vw = (ops.view_of(tensor, name, options) for tensor, name in ((x, "input"), (w, "weight")))
+    arrays.check_same("input", vx, "weight", vw)
     first = ops.call_of("forward", vx, vx.shape, vw.shape, None, options)
-    ready = {"forward": ops.ready_of(first, options, vx.stream)}
-    y = ready["forward"].shapes["y"]
+    calls, y = {"forward": first}, geometry(first)[1]["y"]
     for pass_, is_needed in zip(("backward_data", "backward_filter"), needed, strict=False):
         if is_needed:
-            ready[pass_] = ops.ready_of(first._replace(pass_=pass_, y=y), options, vx.stream)
-    return ready
+            calls[pass_] = first._replace(pass_=pass_, y=y)
+    return calls
 
 
 def _stock_wins(
     x: Tensor, w: Tensor, bias: Tensor | None, needed: tuple[bool, bool, bool], options: Options,
-    ready: dict[str, Prepared],
+    ready: dict[str, Prepared], may_measure: bool,
 ) -> bool:  # fmt: skip
     """Run both ways in turns, unless the cache has the times, and return whether PyTorch's is faster."""
     problem, source = ready["forward"].problem, stock.source_of(_name(x))
@@ -164,6 +229,8 @@ def _stock_wins(
     ways = " ".join(ready), " ".join(f"{pass_}: {one.configuration}" for pass_, one in ready.items())
     with Cache.of_user(LogListener(), needed=False) as cache:
         compared = cache.comparison(source.machine, kernel, *ways)
+        if compared is None and not may_measure:
+            return True
         if compared is None:
             try:
                 compared = _race(x.detach(), w.detach(), bias, needed, options)

@@ -213,11 +213,11 @@ def check_bias(bias: Tensor, w: Tensor) -> None:
         )
 
 
-def ready_of(call: Call, options: Options, stream: int) -> Prepared:
+def ready_of(call: Call, options: Options, stream: int, *, may_measure: bool = True) -> Prepared:
     """Return the prepared division of a call, in which STOCK may run slices. Raises MucudnnError."""
     return prepared(
         call, plan_of(options.plan), stream=stream, only_plan=not options.fallback,
-        source=stock.source_of(call.device),
+        source=stock.source_of(call.device), may_measure=may_measure,
     )  # fmt: skip
 
 

@@ -130,12 +130,11 @@ def _choices(name: str, given: Operands, y: Tensor) -> Iterator[LayerChoice]:
                 yield LayerChoice(name, pass_, one.kernel) if is_stock else one
 
 
-def choice_of_forward(name: str, given: Operands) -> str:
+def choice_of_forward(name: str, given: Operands, is_stock: bool) -> str:
     """Return a sentence about the forward pass of a layer that has just run."""
     call = _call("forward", given.x, given.w, given.x, given.options)
     one = _choice(name, "forward", call, given.options)
-    is_stock = one.micro_batches is None or runs_stock(given)
-    chosen = "PyTorch's own convolution" if is_stock else one.micro_batches
+    chosen = "PyTorch's own convolution" if is_stock or one.micro_batches is None else one.micro_batches
     return f"the layer {name} is {one.kernel}: its forward pass runs in {chosen}"
 
 
