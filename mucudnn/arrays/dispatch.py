@@ -14,7 +14,6 @@ from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_s
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
-from mucudnn.costs.table import CostTable
 from mucudnn.errors import (
     ArgumentTypeError,
     MucudnnError,
@@ -35,7 +34,6 @@ from mucudnn.plans.tiles import better_tiles
 from mucudnn.plans.verify import foreign
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.policies import usable_sizes
 from mucudnn.problems.shapes import (
     Shape,
     Sizes,
@@ -351,7 +349,9 @@ def _decide(
         if may_measure:
             benchmark(bench, [kernel], policy, comparing=False, limit=limit)
         costs = bench.costs([kernel])
-        if not may_measure and not _is_measured(costs, kernel, policy):
+        # A kernel that the cache does not know at all would make the engine list its algorithms.
+        known = costs.measurements[kernel]
+        if not may_measure and not (known and not find_missing(bench, [kernel], policy, limit).tasks):
             raise NotMeasuredError(f"{kernel} was not measured")
         try:
             [decision] = decide(costs, policy, Limits(workspace=limit), listener)
@@ -363,11 +363,6 @@ def _decide(
         undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
         tiles = better_tiles(bench, kernel, policy, limit, decision.chosen) if may_measure else None
         return tiles or decision.chosen, undivided
-
-
-def _is_measured(costs: CostTable, kernel: Kernel, policy: str) -> bool:
-    sizes = {row.micro_batch for row in costs.measurements[kernel]}
-    return sizes.issuperset(usable_sizes(policy, kernel))
 
 
 def measurements_of(
@@ -388,9 +383,8 @@ def measurements_of(
             tasks = find_missing(bench, [kernel], policy, limit).tasks
             if not tasks or (before is not None and len(tasks) >= before):  # nothing more can be measured
                 return
-            before, first = len(tasks), tasks[0]
-            size = first.micro_batch, first.is_stock
-            measure(bench, Worklist([task for task in tasks if (task.micro_batch, task.is_stock) == size]))
+            before, part = len(tasks), (tasks[0].micro_batch, tasks[0].is_stock)
+            measure(bench, Worklist([task for task in tasks if (task.micro_batch, task.is_stock) == part]))
         yield
 
 

@@ -125,7 +125,7 @@ def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: An
     # Every call of a converted model pays for these lines: they avoid calls of Python functions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return None
-    if type(x) not in ops.PLAIN or type(w) not in ops.PLAIN:
+    if type(x) not in ops.PLAIN or type(w) not in ops.PLAIN or not (x.is_cpu or x.is_cuda):
         return None
     device = "cpu" if x.is_cpu else str(x.device)
     kind = "cpu" if x.is_cpu else x.device.type
@@ -199,6 +199,8 @@ def _decide(
             return _stock_wins(x, w, bias, needed, options, ready, may_measure)
     except ops.FAILURES:
         return None
+    finally:
+        stock.release(_name(x))
 
 
 def _predicted_ms(ready: Prepared) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, Problem
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
 from mucudnn.measuring.compare import spread
@@ -30,6 +30,8 @@ _TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 _BLOCK = 1 << 18  # random values; they repeat in larger tensors
 # The protocol of native/cudnn/kernel_timer.cpp.
 _FEWEST_RUNS, _RUNS, _BUDGET_MS = 3, 7, 50.0
+_MOST_KEPT = 1 << 28  # bytes of tensors that wait for the next pass of their problem
+Tensors = tuple[Tensor, Tensor, Tensor]  # x, w and y
 Arguments = tuple[Any, ...]  # from stride to groups, as PyTorch's operators take them
 
 
@@ -97,6 +99,13 @@ def source_of(device: str) -> "TorchSource | None":
     return _source(device, 1, cudnn.enabled, cudnn.benchmark, *_cuda_precision())
 
 
+def release(device: str) -> None:
+    """Free the tensors that a source of a device keeps between two passes."""
+    source = source_of(device)
+    if source is not None:
+        source.release()
+
+
 _CPU_FLAGS = ("mkldnn", "precision")
 _CUDA_FLAGS = ("cudnn", "benchmark", "precision", "deterministic", "fp16_reduction")
 _threads = torch.get_num_threads
@@ -135,10 +144,25 @@ class TorchSource:
     def __init__(self, device: str, machine: Machine) -> None:
         self.machine = machine
         self._device = device
+        self._kept: tuple[object, Tensors] | None = None
 
     def timer(self, kernel: Kernel, samples: int) -> "TorchTimer":
-        """Return a timer whose tensors have so many samples. Raises RuntimeError."""
-        return TorchTimer(self._device, kernel, samples)
+        """Return a timer whose tensors have so many samples. Raises RuntimeError.
+
+        The passes of a problem share their tensors if these are small, until `release`.
+        """
+        key, kept = (kernel.problem, samples), self._kept
+        if kept is not None and kept[0] == key:
+            return TorchTimer(self._device, kernel, kept[1])
+        self._kept = kept = None
+        tensors = random_tensors(self._device, kernel.problem, samples)
+        if sum(tensor.nbytes for tensor in tensors) <= _MOST_KEPT:
+            self._kept = key, tensors
+        return TorchTimer(self._device, kernel, tensors)
+
+    def release(self) -> None:
+        """Free the tensors that the next timer could have shared."""
+        self._kept = None
 
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
@@ -159,24 +183,19 @@ class TorchSource:
 class TorchTimer:
     """The tensors x, w and y of one kernel, on which PyTorch's own operator is timed."""
 
-    def __init__(self, device: str, kernel: Kernel, samples: int) -> None:
+    def __init__(self, device: str, kernel: Kernel, tensors: Tensors) -> None:
         problem = kernel.problem
-        self._device, self._kernel, self._samples = device, kernel, samples
-        self._last = problem.layout == "nhwc"
+        self._device, self._kernel = device, kernel
+        self._x, self._w, self._y = tensors
         nothing = [0] * problem.dims
         self._given = (
             problem.stride, problem.padding, problem.dilation, False, nothing, problem.groups
         )  # fmt: skip
-        channels = problem.in_channels, problem.in_channels // problem.groups, problem.out_channels
-        self._x = self._random((samples, channels[0], *problem.input), 1)
-        self._w = self._random((channels[2], channels[1], *problem.kernel), 2)
-        self._y = self._random((samples, channels[2], *problem.output), 3)
-        self._fastest: dict[bool, float] = {}
 
     def measure(self, micro_batch: int, *, is_slice: bool) -> StockTiming:
         """Time the operator on slices that rotate through the tensors. Raises RuntimeError."""
         runs = max(self._kernel.mini_batch // micro_batch, _RUNS)
-        places, times = max(self._samples // micro_batch, 1), list[float]()
+        places, times = max(self._x.shape[0] // micro_batch, 1), list[float]()
         with quiet(self._device):
             workspace = scratch_of(self._device, lambda: self._run(micro_batch, 0, is_slice))
             while len(times) < runs and (len(times) < _FEWEST_RUNS or sum(times) < _BUDGET_MS):
@@ -215,18 +234,31 @@ class TorchTimer:
             (y if pass_ == "forward" else x).copy_(result)
         return None
 
-    def _random(self, shape: tuple[int, ...], seed: int) -> Tensor:
-        packed, dtype = strides(shape, self._last), _TYPES[self._kernel.problem.data_type]
-        tensor = torch.empty_strided(shape, packed, dtype=dtype, device=self._device)
-        generator = torch.Generator(self._device).manual_seed(seed)
-        flat = tensor.as_strided((tensor.numel(),), (1,))
-        done = min(_BLOCK, flat.numel())
-        flat[:done] = torch.rand(done, generator=generator, device=self._device) - 0.5
-        while done < flat.numel():  # with ever longer copies
-            width = min(done, flat.numel() - done)
-            flat[done : done + width] = flat[:width]
-            done += width
-        return tensor
+
+def random_tensors(device: str, problem: Problem, samples: int) -> Tensors:
+    """Return x, w and y of a problem with random values, the same in every call."""
+    of_group = problem.in_channels // problem.groups
+    shapes = (
+        (samples, problem.in_channels, *problem.input),
+        (problem.out_channels, of_group, *problem.kernel),
+        (samples, problem.out_channels, *problem.output),
+    )
+    last, dtype = problem.layout == "nhwc", _TYPES[problem.data_type]
+    x, w, y = (_random(device, shape, dtype, last, seed) for seed, shape in enumerate(shapes))
+    return x, w, y
+
+
+def _random(device: str, shape: tuple[int, ...], dtype: torch.dtype, last: bool, seed: int) -> Tensor:
+    tensor = torch.empty_strided(shape, strides(shape, last), dtype=dtype, device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    done = min(_BLOCK, flat.numel())
+    flat[:done] = torch.rand(done, generator=generator, device=device) - 0.5
+    while done < flat.numel():  # with ever longer copies
+        width = min(done, flat.numel() - done)
+        flat[done : done + width] = flat[:width]
+        done += width
+    return tensor
 
 
 @contextmanager

@@ -23,8 +23,9 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
             from mucudnn.measuring.source import StockTiming
             from mucudnn.torch import stock
 
-            slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=0)
-            patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, samples: None)
+            slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=2**50)
+            patch.setattr(stock, "random_tensors", lambda device, problem, samples: ())
+            patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, tensors: None)
             patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice: slow)
         yield
 
