@@ -318,9 +318,12 @@ class Planner:
 class KernelTimer:
     """The tensors of one kernel, on which its algorithms are timed; the drop-in times in the same way."""
 
-    def measure(self, micro_batch: int, algorithm: str, workspace: int) -> tuple[float, float]:
+    def measure(
+        self, micro_batch: int, algorithm: str, workspace: int, hopeless_ms: float = ...
+    ) -> tuple[float, float]:
         """Return the median of the times in ms, and the distance between their quartiles.
 
+        An algorithm whose first run takes longer than `hopeless_ms` (default infinite) gets few runs.
         Raises EngineError if the algorithm cannot run, ValueError if the timer has less workspace.
         """
 

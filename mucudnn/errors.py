@@ -52,6 +52,10 @@ class NothingFitsError(MucudnnError, RuntimeError):
     exit_code = 3
 
 
+class NotMeasuredError(MucudnnError):
+    """A kernel has no measurements, and none may be made."""
+
+
 class NoEngineError(MucudnnError, RuntimeError):
     """An engine, library or device does not exist or does not work."""
 

@@ -1,4 +1,5 @@
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,10 @@ def empty_cache(folder: Path) -> Iterator[Path]:
             patch.delenv(setting.variable, raising=False)
         patch.setenv("MUCUDNN_CACHE", str(path))
         patch.setattr(dispatch, "_prepared", {})
+        layers = sys.modules.get("mucudnn.torch.layers")
+        if layers is not None:
+            patch.setattr(layers, "_known", {})
+            patch.setattr(layers, "_stock_calls", set())
         yield path
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
@@ -14,9 +14,19 @@ from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_s
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.costs.cache import Cache
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError, shown
-from mucudnn.listener import ProgressBar
+from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
+from mucudnn.errors import (
+    ArgumentTypeError,
+    MucudnnError,
+    NothingFitsError,
+    NotMeasuredError,
+    UsageError,
+    shown,
+)
+from mucudnn.listener import Listener, ProgressBar
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.measure import Worklist, find_missing, measure
+from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
@@ -36,7 +46,7 @@ from mucudnn.problems.shapes import (
     whole_number,
 )
 from mucudnn.sizes import doubt_limit, format_size, parse_limit
-from mucudnn.solver import Configuration, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration, Tiling
 
 PlanOrPath = Plan | AnyPath
 T = TypeVar("T")
@@ -64,21 +74,37 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A division made ready to run on its device, with the shapes of its tensors."""
+    """A division made ready to run on its device, with the shapes of its tensors.
+
+    `stock` has the sizes of the slices that the caller's framework runs, after the engine's `own` samples.
+    `undivided_stock` is STOCK's undivided call; None if it exceeds the limit, cannot run or was not measured.
+    """
 
     problem: Problem
     configuration: Configuration | Tiling
     shapes: dict[str, Shape]
     plan: PlanOrPath | None  # kept alive, because the key of `_prepared` holds its id
     _device: ArrayDevice
-    _division: Division
+    _division: Division | None  # None if the engine runs no sample
     _workspace: int
+    stock: tuple[int, ...] = ()
+    undivided_stock: MicroConfiguration | None = None
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be
+
+    @property
+    def own(self) -> int:
+        """The number of samples that the engine runs."""
+        return self.problem.mini_batch - sum(self.stock)
+
+    @property
+    def is_stock(self) -> bool:
+        """True if the framework runs the whole mini-batch at once."""
+        return self.stock == (self.problem.mini_batch,)
 
     @property
     def workspace(self) -> int:
         """The bytes of workspace that a run uses."""
-        return self._workspace
+        return max(self._workspace, self.configuration.workspace) if self.stock else self._workspace
 
     def run(
         self,
@@ -90,12 +116,13 @@ class Prepared:
         stream: int = 0,
         owner: object = None,
     ) -> None:
-        """Run on the addresses of tensors of these shapes; any thread may call this.
+        """Run the engine's samples on the addresses of tensors of these shapes; any thread may call this.
 
         A CUDA device runs the work on `stream`. If `owner` is one of the tensors, its library lends the
         workspace on such a device. If there is no memory for it, the convolution is divided further, down to
         single samples, with one warning. Raises NothingFitsError, MucudnnError.
         """
+        assert self._division is not None
 
         def attempt(division: Division) -> None:
             self._device.run(division, x, w, y, division.workspace, alpha, beta, stream, owner)
@@ -127,9 +154,18 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def prepared(
-    call: Call, plan: PlanOrPath | None = None, *, stream: int = 0, only_plan: bool = True
+    call: Call,
+    plan: PlanOrPath | None = None,
+    *,
+    stream: int = 0,
+    only_plan: bool = True,
+    source: Source | None = None,
+    may_measure: bool = True,
 ) -> Prepared:
     """Return the division for a call on this stream: the plan's choice, else the fastest within the limit.
+
+    With a `source` its division may have slices of STOCK, which the caller runs. With `may_measure` False,
+    NotMeasuredError is raised for a kernel that the cache lacks.
 
     A kernel that was never measured is measured now, and the cache keeps the measurements. A kernel that the
     plan does not have is an error; with `only_plan` False it is decided as if there were no plan.
@@ -142,12 +178,16 @@ def prepared(
     if not _is_exact(call):
         call = _make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
-    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan)
+    key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
     found = _prepared.get(key)
     if found is None:
         with _deciding:
             try:
-                found = _prepared.get(key) or _older.get(key) or _prepare(call, plan, only_plan)
+                found = (
+                    _prepared.get(key)
+                    or _older.get(key)
+                    or _prepare(call, plan, only_plan, source, may_measure)
+                )
             except (EngineError, MemoryError) as error:
                 raise _make_error(error) from None
             if len(_prepared) >= _MOST:
@@ -222,7 +262,9 @@ def known_plan(plan: PlanOrPath) -> Plan:
 _read_plan = cache(read_plan)
 
 
-def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
+def _prepare(
+    call: Call, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
+) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
     device = device_named(call.device, call.threads)
@@ -236,32 +278,56 @@ def _prepare(call: Call, plan: PlanOrPath | None, only_plan: bool) -> Prepared:
             raise UsageError(f"the plan cannot be followed here: {'; '.join(elsewhere)}")
         limit = None if call.workspace is None else limit_of(call.workspace)
         configuration = _choose_planned(planned, limit)
+        undivided = None
+        if isinstance(configuration, Configuration) and runs_stock(configuration):
+            _check_stock(known, source)
     elif plan is not None and only_plan:
         raise _make_missing_error(known, kernel)
     else:
-        configuration = _decide(device.engine, kernel, limit_of(call.workspace))
+        configuration, undivided = _decide(
+            device.engine, kernel, limit_of(call.workspace), source, may_measure
+        )
     tiles = isinstance(configuration, Tiling)
     count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
     if refusal := refusal_of_slices(kernel, count):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
+    stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)
+    slices = [part for part in configuration.slices if part[1] != STOCK]
+    own = kernel.at(problem.mini_batch - sum(stock)) if slices else None
     try:
-        division = device.engine.prepare(kernel, configuration.slices, tiles=tiles)
+        division = device.engine.prepare(own, slices, tiles=tiles) if own else None
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, because it was made for another engine: {error}"
             if plan
             else str(error)
         ) from None
+    needed = division.workspace if division else 0
     if planned is not None:
-        _check_workspace(division.workspace, configuration.workspace, limit, known)
+        _check_workspace(needed, configuration.workspace, limit, known)
     if _logger.isEnabledFor(logging.INFO):
         parts, kind = micro_batches(configuration, " + "), "tiles of each sample, " if tiles else ""
-        size = f"with {format_size(division.workspace)} of" if division.workspace else "without"
+        scratch = max(needed, configuration.workspace if stock else 0)
+        size = f"with {format_size(scratch)} of" if scratch else "without"
         _logger.info(
             "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
         )
-    rescue = None if tiles else Rescue(device.engine, kernel, configuration.slices, division.workspace)
-    return Prepared(problem, configuration, shapes, plan, device, division, division.workspace, rescue)
+    rescue = Rescue(device.engine, own, slices, needed) if own and not tiles else None
+    return Prepared(problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue)
+
+
+def _check_stock(plan: Plan, source: Source | None) -> None:
+    """Raise UsageError if this call or this framework cannot run STOCK as planned."""
+    if source is None:
+        raise UsageError(
+            f"the plan's choice has {STOCK}, which PyTorch itself runs: only mucudnn.torch can follow it"
+        )
+    planned = plan.header.get(FRAMEWORK, source.machine.library)
+    if planned != source.machine.library:
+        raise UsageError(
+            f"the plan cannot be followed here: its {STOCK} was measured with '{planned}', this one is "
+            f"'{source.machine.library}'; make the plan again"
+        )
 
 
 def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) -> None:
@@ -281,20 +347,63 @@ def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) ->
     )
 
 
-def _decide(engine: Engine, kernel: Kernel, limit: int | None) -> Configuration | Tiling:
-    """Return the fastest configuration or tiling within a limit. Raises NothingFitsError."""
+def _decide(
+    engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool
+) -> tuple[Configuration | Tiling, MicroConfiguration | None]:
+    """Return the fastest configuration or tiling within a limit, and STOCK undivided if that fits.
+
+    Raises NothingFitsError, NotMeasuredError.
+    """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(engine, cache, listener)
-        benchmark(bench, [kernel], policy, comparing=False, limit=limit)
+        bench = Bench(engine, cache, listener, source)
+        if may_measure:
+            benchmark(bench, [kernel], policy, comparing=False, limit=limit)
+        costs = bench.costs([kernel])
+        # A kernel that the cache does not know at all would make the engine list its algorithms.
+        known = costs.measurements[kernel]
+        if not may_measure and not (known and not find_missing(bench, [kernel], policy, limit).tasks):
+            raise NotMeasuredError(f"{kernel} was not measured")
         try:
-            [decision] = decide(bench.costs([kernel]), policy, Limits(workspace=limit), listener)
+            [decision] = decide(costs, policy, Limits(workspace=limit), listener)
         except NothingFitsError:
-            tiles = better_tiles(bench, kernel, policy, limit, None)
+            tiles = better_tiles(bench, kernel, policy, limit, None) if may_measure else None
             if tiles is None:
                 raise
-            return tiles
-        return better_tiles(bench, kernel, policy, limit, decision.chosen) or decision.chosen
+            return tiles, None
+        undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
+        tiles = better_tiles(bench, kernel, policy, limit, decision.chosen) if may_measure else None
+        return tiles or decision.chosen, undivided
+
+
+def measurements_of(
+    call: Call, plan: PlanOrPath | None, source: Source | None
+) -> Generator[None, None, None]:
+    """Make the measurements that a decision about a call lacks, and yield after those of each size.
+
+    At a yield nothing is held: no lock, no claim, no open cache and no tensors. Raises MucudnnError.
+    """
+    kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
+    if plan is not None and known_plan(plan).find(kernel) is not None:
+        return
+    listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
+    engine = device_named(call.device, call.threads).engine
+    while True:
+        with Cache.of_user(listener, needed=False) as cache:
+            bench = Bench(engine, cache, Listener(), source)
+            tasks = find_missing(bench, [kernel], policy, limit).tasks
+            if not tasks or (before is not None and len(tasks) >= before):  # nothing more can be measured
+                return
+            before, part = len(tasks), (tasks[0].micro_batch, tasks[0].is_stock)
+            measure(bench, Worklist([task for task in tasks if (task.micro_batch, task.is_stock) == part]))
+        yield
+
+
+def _find_undivided_stock(
+    costs: Sequence[Measurement], kernel: Kernel, limit: int | None
+) -> MicroConfiguration | None:
+    parts = [m.part() for m in costs if m.algorithm == STOCK and m.micro_batch == kernel.mini_batch]
+    return next((part for part in parts if part and (limit is None or part.workspace <= limit)), None)
 
 
 def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | Tiling:

@@ -41,6 +41,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write the choices, with each kernel's desirable set, to this plan file",
     )
     outputs.add_force(parser)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="measure in a race, which leaves out what will hardly be chosen; the choice may be slower",
+    )
     options.add_json(parser)
 
 
@@ -66,7 +71,8 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     engine = open_engine(*options.engine_options(arguments))
     terminal = Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        return optimize(Bench(engine, cache, terminal), kernels, policy, limits, run=not arguments.no_run)
+        bench = Bench(engine, cache, terminal, thorough=not arguments.quick)
+        return optimize(bench, kernels, policy, limits, run=not arguments.no_run)
 
 
 def _replay(arguments: argparse.Namespace) -> Result:
@@ -88,7 +94,9 @@ def _next_command(arguments: argparse.Namespace) -> str:
         words += ["--total-workspace", spell_limit(arguments.total_workspace)]
     elif "workspace" in arguments:
         words += ["--workspace", spell_limit(arguments.workspace)]
-    words += [flag for flag in ("--exact", "--no-run") if getattr(arguments, flag[2:].replace("-", "_"))]
+    words += [
+        flag for flag in ("--exact", "--no-run", "--quick") if getattr(arguments, flag[2:].replace("-", "_"))
+    ]
     if arguments.replay:
         words += ["--replay", str(arguments.replay)]
     name = Path(arguments.network).stem

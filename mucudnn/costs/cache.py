@@ -189,9 +189,16 @@ class Cache(CacheRows):
         self._keep(ENUMERATION, machine, kernel, listed)
 
     def comparison(
-        self, machine: Machine, kernel: Kernel, undivided: Configuration | None, divided: Configuration
+        self,
+        machine: Machine,
+        kernel: Kernel,
+        undivided: Configuration | str | None,
+        divided: Configuration | str,
     ) -> Comparison | None:
-        """Return the comparison of two configurations; `undivided` is None if none fits."""
+        """Return the comparison of two configurations, or of texts for them.
+
+        `undivided` is None if none fits.
+        """
         row = self._find(COMPARISON, machine, kernel, _texts(undivided=undivided, divided=divided))
         return None if row is None else record_of(Comparison, row)
 
@@ -199,8 +206,8 @@ class Cache(CacheRows):
         self,
         machine: Machine,
         kernel: Kernel,
-        undivided: Configuration | None,
-        divided: Configuration,
+        undivided: Configuration | str | None,
+        divided: Configuration | str,
         compared: Comparison,
     ) -> None:
         """Keep one comparison, at once."""
@@ -255,6 +262,6 @@ class Cache(CacheRows):
         self.attempt(work)
 
 
-def _texts(**configurations: Configuration | Tiling | None) -> dict[str, Any]:
+def _texts(**configurations: Configuration | Tiling | str | None) -> dict[str, Any]:
     """Return the text of each configuration; that of None is empty."""
     return {name: "" if one is None else str(one) for name, one in configurations.items()}

@@ -7,6 +7,10 @@ from mucudnn.solver import MicroConfiguration
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
 PLANNING = "planned"  # in the place of a machine's engine: nothing is measured on it
+FRAMEWORK = "framework"  # in the place of a machine's engine: it has the rows of STOCK and STOCK_SLICE
+# STOCK names what the caller's framework runs itself. A row of STOCK is one undivided call. A row of
+# STOCK_SLICE is the call for one slice, with the copy or the sum that brings its result into place.
+STOCK, STOCK_SLICE = "STOCK", "STOCK_SLICE"
 CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
 
 

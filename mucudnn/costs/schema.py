@@ -8,7 +8,7 @@ from here.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 from mucudnn import __version__
@@ -42,6 +42,7 @@ class Column:
         return _LEAST.get(self.name, 0)
 
 
+@cache  # reading the type hints takes 0.5 ms
 def columns_of(record: type) -> tuple[Column, ...]:
     """Return a column for each field of a record. A field that may be None may be null."""
     hints = get_type_hints(record)
@@ -143,7 +144,7 @@ def _told_by(table: Table, problem: str) -> dict[str, Any]:
 
 def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:
     """Return the record that a row holds."""
-    return record(**{column.name: row[column.name] for column in columns_of(record)})
+    return record(**{column.name: row[column.name] for column in columns_of(record)})  # type: ignore[arg-type]  # a type is hashable
 
 
 MEASUREMENT = Table(

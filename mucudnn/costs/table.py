@@ -15,6 +15,7 @@ class CostTable:
 
     machine: Machine
     measurements: Mapping[Kernel, Sequence[Measurement]]
+    complete: bool = True  # False if candidates that are out of the race were not measured
 
     @classmethod
     def read(cls, cache: Cache, machine: Machine, kernels: Iterable[Kernel]) -> "CostTable":
@@ -22,10 +23,13 @@ class CostTable:
         return cls(machine, {kernel: cache.measurements(machine, kernel) for kernel in kernels})
 
     def at_sizes(self, kernel: Kernel, sizes: Sequence[int]) -> list[Measurement]:
-        """Return a kernel's costs at these micro-batch sizes. Raises MucudnnError if a size has none."""
+        """Return a kernel's costs at these micro-batch sizes.
+
+        Raises MucudnnError if a size has none, though the table is complete.
+        """
         rows = self.measurements[kernel]
         missing = sorted(set(sizes) - {row.micro_batch for row in rows})
-        if missing:
+        if missing and self.complete:
             raise MucudnnError(
                 f"{kernel}: nothing was measured at micro-batch {', '.join(map(str, missing))}"
             )

@@ -1,6 +1,7 @@
 """The bench: the engine that kernels are measured on, and everything that a measurement needs beside it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
@@ -9,6 +10,7 @@ from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.buffers import Extent, measuring_extent
 from mucudnn.measuring.candidates import candidates
+from mucudnn.measuring.source import Source, costs_with_stock
 from mucudnn.problems.kernels import Kernel
 
 
@@ -20,20 +22,38 @@ def machine_of(engine: Engine) -> Machine:
 class Bench:
     """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
 
-    Measurements allocate at most `memory_cap` bytes: half of the device's memory that is available when the
-    bench is made.
+    With a `source`, the caller's framework competes with the engine's algorithms. Unless the bench is
+    `thorough`, candidates that are out of the race are not measured. Measurements allocate at most
+    `memory_cap` bytes: half of the device's memory that is available when the bench is made.
     """
 
-    def __init__(self, engine: Engine, cache: Cache, listener: Listener) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        cache: Cache,
+        listener: Listener,
+        source: Source | None = None,
+        *,
+        thorough: bool = True,
+    ) -> None:
         self.engine = engine
         self.machine = machine_of(engine)
         self.cache = cache
         self.listener = listener
+        self.source = source
+        self.thorough = thorough
         self.memory_cap = engine.available_memory // 2
 
     def costs(self, kernels: Iterable[Kernel]) -> CostTable:
-        """Return the costs that the cache has of these kernels."""
-        return CostTable.read(self.cache, self.machine, kernels)
+        """Return the costs that the cache has of these kernels, with STOCK if there is a source."""
+        costs = replace(CostTable.read(self.cache, self.machine, kernels), complete=self.thorough)
+        return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
+
+    def of_engine(self) -> "Bench":
+        """Return the bench without its source of STOCK."""
+        if self.source is None:
+            return self
+        return Bench(self.engine, self.cache, self.listener, thorough=self.thorough)
 
     def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
         """Return the runnable algorithms at each micro-batch size, which the engine or the cache knows."""

@@ -11,6 +11,7 @@ from mucudnn.costs.records import Comparison
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.reference import Reference, piece_of
+from mucudnn.measuring.source import runs_stock
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, Slices
 
@@ -23,16 +24,27 @@ def compare(
 ) -> Comparison:
     """Run both configurations in turns on the whole mini-batch, and return their times and errors.
 
-    Raises MucudnnError if the tensors do not fit the bench's memory.
+    The errors are None if one of them has STOCK, whose numerics are the caller's own. Raises MucudnnError if
+    the tensors do not fit the bench's memory.
     """
     engine = bench.engine
     bench.extent(kernel)
-    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    configurations = [divided] if undivided in (None, divided) else [divided, undivided]
-    assert None not in configurations
-    workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
+    configurations = [divided] if undivided is None or undivided == divided else [divided, undivided]
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
+    if bench.source is not None and any(map(runs_stock, configurations)):
+        times = bench.source.compare(engine, kernel, configurations, rounds)
+        return Comparison(
+            undivided_ms=statistics.median(times[-1]) if undivided else None,
+            divided_ms=statistics.median(times[0]),
+            undivided_spread_ms=spread(times[-1]) if undivided else None,
+            divided_spread_ms=spread(times[0]),
+            error=None,
+            same_algorithms_error=None,
+            undivided_error=None,
+        )
+    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
+    workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     divisions = [engine.prepare(kernel, c.slices) for c in configurations]
     times = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands

@@ -27,7 +27,8 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
     memory = max(missing.memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in compared), 0)
     kernels = len({task.kernel for task in missing.tasks})
-    times = f"{len(missing.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {bench.machine}"
+    most = "" if bench.thorough else "up to "
+    times = f"{most}{len(missing.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {bench.machine}"
     return f"Measuring {times}: about {_format_duration(total_ms / 1000)} and {format_size(memory)} of memory"
 
 

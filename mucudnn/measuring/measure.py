@@ -1,13 +1,16 @@
 """The benchmark driver: it finds the measurements that the cache lacks, makes them, and keeps them."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
-from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.race import Candidate, next_candidate, rival_ms
+from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -16,13 +19,14 @@ from mucudnn.sizes import format_size
 
 @dataclass(frozen=True)
 class Task:
-    """One measurement to make."""
+    """One measurement to make, by the source of STOCK if `is_stock`, else by the engine."""
 
     kernel: Kernel
     micro_batch: int
     algorithm: str
     workspace: int
     notes: str
+    is_stock: bool = False
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Worklist:
 
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
+    every_size: bool = False  # True if a race measures something at each size
     memory: int = 0  # the most bytes that measuring allocates at once
 
 
@@ -41,18 +46,23 @@ def find_missing(bench: Bench, kernels: Sequence[Kernel], policy: str, limit: in
     `limit` bytes are left out; those that do not fit the bench's memory with their tensors are listed apart.
     Raises MucudnnError if a kernel's tensors alone do not fit it.
     """
-    missing = Worklist()
+    missing = Worklist(every_size=limit is None)
     for kernel in kernels:
         sizes = usable_sizes(policy, kernel)
         known = _find_known(bench, kernel)
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
-        tasks = [
+        tasks = _stock_tasks(bench, kernel, sizes, known)
+        tasks += [
             Task(kernel, size, *candidate)
             for size, listed in bench.candidates(kernel, sizes).items()
             for candidate in listed
             if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
         ]
+        if not bench.thorough:
+            rows = _rows(bench, kernel)
+            if _next_of(rows, kernel, tasks, every_size=limit is None) is None:
+                continue
         if tasks:
             tensors, cap = bench.extent(kernel).total, bench.memory_cap
             fitting = [task for task in tasks if tensors + task.workspace <= cap]
@@ -78,45 +88,141 @@ def measure(bench: Bench, missing: Worklist) -> int:
     largest: dict[Kernel, int] = {}
     for task in missing.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
-    unmeasured = _claim_tasks(bench, missing.tasks)
+    rows: dict[Kernel, list[Measurement]] = {}  # the race of each kernel reads them
+    unmeasured = _claim_tasks(bench, missing.tasks, rows, every_size=missing.every_size)
     progress = bench.listener.track(unmeasured, "Measuring", total=len(missing.tasks))
     made = 0
     for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
-        made += _measure_kernel(bench, kernel, tasks, largest[kernel])
+        made += _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel])
     return made
 
 
 def _find_known(bench: Bench, kernel: Kernel) -> set[tuple[int, str]]:
     """Return the (micro-batch size, algorithm) pairs that the cache has a measurement of."""
-    return {(m.micro_batch, m.algorithm) for m in bench.cache.measurements(bench.machine, kernel)}
+    return {(m.micro_batch, m.algorithm) for m in _rows(bench, kernel)}
 
 
-def _claim_tasks(bench: Bench, tasks: Sequence[Task]) -> Iterator[Task]:
-    """Claim one kernel after the other, and yield its tasks that no other process has done by then."""
+def _stock_tasks(
+    bench: Bench, kernel: Kernel, sizes: Sequence[int], known: set[tuple[int, str]]
+) -> list[Task]:
+    """Return the tasks of the source. They come first, so that its tensors are freed before the engine's."""
+    if bench.source is None or kernel.problem.epilogue:
+        return []
+    return [
+        Task(kernel, size, name, 0, "", is_stock=True)
+        for size in reversed(sizes)
+        if (size, name := stock_row(kernel, size)) not in known
+    ]
+
+
+def _claim_tasks(
+    bench: Bench, tasks: Sequence[Task], rows: dict[Kernel, list[Measurement]], *, every_size: bool
+) -> Iterator[Task]:
+    """Claim one kernel after the other, and yield its tasks that no other process has done by then.
+
+    In a race, the caller adds each measurement to the `rows` of its kernel before it asks for the next task.
+    """
     kernels = [(kernel, list(group)) for kernel, group in groupby(tasks, key=lambda task: task.kernel)]
     for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
-        known = _find_known(bench, kernel)
-        yield from (task for task in group if (task.micro_batch, task.algorithm) not in known)
+        rows[kernel] = _rows(bench, kernel)
+        known = {(m.micro_batch, m.algorithm) for m in rows[kernel]}
+        left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
+        if bench.thorough:
+            yield from left
+            continue
+        while (task := _next_of(rows[kernel], kernel, left, every_size=every_size)) is not None:
+            left.remove(task)
+            yield task
+
+
+def _rows(bench: Bench, kernel: Kernel) -> list[Measurement]:
+    """Return all measurements of a kernel: those of the engine and those of STOCK."""
+    rows = bench.cache.measurements(bench.machine, kernel)
+    if bench.source is not None:
+        rows += bench.cache.measurements(bench.source.machine, kernel)
+    return rows
+
+
+def _next_of(
+    rows: Sequence[Measurement], kernel: Kernel, tasks: Sequence[Task], *, every_size: bool
+) -> Task | None:
+    """Return the task that is next in the race; None if the race is over."""
+    candidates = {Candidate(task.micro_batch, task.algorithm, task.workspace): task for task in tasks}
+    found = next_candidate(list(candidates), rows, kernel.mini_batch, every_size=every_size)
+    return None if found is None else candidates[found]
 
 
 def _name_claim(machine: Machine, kernel: Kernel) -> str:
     return f"measure {machine.identity} {problem_key(kernel.problem)} {kernel.pass_}"
 
 
-def _measure_kernel(bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int) -> int:
+def _measure_kernel(
+    bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int, rows: list[Measurement]
+) -> int:
     """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
-    timer = bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
-    made = 0
+    stock, timer, made = _StockOfKernel(bench, kernel), None, 0
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
+        if task.is_stock:
+            rows += stock.measure(task)
+            continue
+        stock.free()
+        timer = timer or bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
         times, status = None, SUCCESS
         try:
-            times = timer.measure(task.micro_batch, task.algorithm, task.workspace)
+            hopeless_ms = math.inf if bench.thorough else _rival_ms(rows, task)
+            times = timer.measure(task.micro_batch, task.algorithm, task.workspace, hopeless_ms)
         except EngineError as error:
             # A broken device raises here too. Then the failure says nothing about the algorithm.
             bench.engine.available_memory  # noqa: B018
             status = _read_status(error)
-        bench.cache.add(bench.machine, kernel, _make_measurement(bench.engine, task, status, times))
+        rows.append(_make_measurement(bench.engine, task, status, times))
+        bench.cache.add(bench.machine, kernel, rows[-1])
     return made
+
+
+def _rival_ms(rows: Sequence[Measurement], task: Task) -> float:
+    return rival_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows)
+
+
+class _StockOfKernel:
+    """The measurements of STOCK of one kernel, on tensors of the framework."""
+
+    def __init__(self, bench: Bench, kernel: Kernel) -> None:
+        self._bench, self._kernel = bench, kernel
+        self._timer: StockTimer | None = None
+
+    def measure(self, task: Task) -> list[Measurement]:
+        """Measure STOCK at one size. A kernel that the framework cannot run is kept as a failure.
+
+        Return the measurement; none after a passing lack of memory, which says nothing about the kernel.
+        """
+        source, kernel = self._bench.source, self._kernel
+        assert source is not None
+        try:
+            self._timer = self._timer or source.timer(kernel, self._bench.extent(kernel).samples)
+            found = self._timer.measure(task.micro_batch, is_slice=task.algorithm == STOCK_SLICE)
+        except MemoryError:
+            return []
+        except RuntimeError as error:
+            row = Measurement(task.micro_batch, task.algorithm, _first_line(error), 0)
+        else:
+            # The framework's slices are summed in the output's own type, so only a few can be in 16 bits.
+            in_place = kernel.problem.data_type in ("f32", "f64") or kernel.pass_ != "backward_filter"
+            row = Measurement(
+                task.micro_batch,
+                task.algorithm,
+                SUCCESS,
+                found.workspace,
+                median_ms=found.median_ms,
+                spread_ms=found.spread_ms,
+                accumulator=0 if in_place else CANNOT_ACCUMULATE,
+            )
+        self._bench.cache.add(source.machine, kernel, row)
+        return [row]
+
+    def free(self) -> None:
+        """Free the tensors."""
+        self._timer = None
 
 
 def _make_measurement(
@@ -134,6 +240,10 @@ def _make_measurement(
         spread_ms=times and times[1],
         accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
     )
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _read_status(error: EngineError) -> str:

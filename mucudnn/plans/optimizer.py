@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import PLANNING, Machine
+from mucudnn.costs.records import FRAMEWORK, PLANNING, Machine
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
@@ -12,6 +12,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.compare import compare
 from mucudnn.measuring.estimate import forecast
 from mucudnn.measuring.measure import find_missing, measure
+from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.problems.kernels import Kernel
 
@@ -95,7 +96,9 @@ def replay(
 
 def _find_only_machine(cache: Cache, threads: int | None) -> Machine:
     machines = [
-        m for m in cache.machines() if m.engine != PLANNING and (threads is None or m.threads == threads)
+        m
+        for m in cache.machines()
+        if m.engine not in (PLANNING, FRAMEWORK) and (threads is None or m.threads == threads)
     ]
     if not machines:
         wanted = "" if threads is None else f" with {threads} threads"
@@ -115,11 +118,20 @@ def _name_claim(machine: Machine, decision: Decision) -> str:
 
 def _add_comparison(bench: Bench, decision: Decision) -> Decision:
     """Return the decision with the comparison that the cache has of it, or None."""
-    found = bench.cache.comparison(bench.machine, decision.kernel, decision.undivided, decision.divided)
+    machine = _compared_on(bench, decision)
+    found = bench.cache.comparison(machine, decision.kernel, decision.undivided, decision.divided)
     return replace(decision, comparison=found)
 
 
 def _run_whole(bench: Bench, decision: Decision) -> None:
     configurations = decision.undivided, decision.divided
     compared = compare(bench, decision.kernel, *configurations)
-    bench.cache.add_comparison(bench.machine, decision.kernel, *configurations, compared)
+    machine = _compared_on(bench, decision)
+    bench.cache.add_comparison(machine, decision.kernel, *configurations, compared)
+
+
+def _compared_on(bench: Bench, decision: Decision) -> Machine:
+    """Return the machine of a comparison: that of the source, if a configuration has STOCK."""
+    if bench.source is not None and (runs_stock(decision.undivided) or runs_stock(decision.divided)):
+        return bench.source.machine
+    return bench.machine

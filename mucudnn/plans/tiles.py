@@ -7,9 +7,12 @@ import statistics
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_kernel, tile_steps
 from mucudnn.costs.records import TileComparison
+from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import spread
+from mucudnn.measuring.source import runs_stock
+from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
@@ -31,6 +34,7 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
 
     Missing measurements are made.
     """
+    bench = bench.of_engine()
     total = tile_steps(kernel)
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     if accumulator is None:
@@ -67,10 +71,34 @@ def better_tiles(
         return None
     if not are_worth_a_try(bench, kernel, limit):
         return None
+    if rival is not None and runs_stock(rival):
+        return _tiles_beside_stock(bench.of_engine(), kernel, policy, limit, rival)
     tiles = fastest_tiles(bench, kernel, policy, limit)
     if tiles is None or rival is None or are_faster(bench, kernel, tiles, rival):
         return tiles
     return None
+
+
+def _tiles_beside_stock(
+    bench: Bench, kernel: Kernel, policy: str, limit: int, rival: Configuration
+) -> Tiling | None:
+    """Return the tiles that `better_tiles` finds beside a configuration that has STOCK.
+
+    The tiles are first compared with the best configuration of the engine alone, and their time in that
+    comparison then with the predicted time of `rival`.
+    """
+    try:
+        [decision] = decide(bench.costs([kernel]), policy, Limits(workspace=limit), bench.listener)
+    except NothingFitsError:
+        own = None
+    else:
+        own = decision.chosen
+    tiles = better_tiles(bench, kernel, policy, limit, own)
+    if tiles is None:
+        return None
+    compared = own and bench.cache.tile_comparison(bench.machine, kernel, own, tiles)
+    time_ms = compared.tiles_ms if compared else tiles.time_ms * kernel.mini_batch
+    return tiles if time_ms < rival.time_ms else None
 
 
 def are_faster(bench: Bench, kernel: Kernel, tiles: Tiling, rival: Configuration) -> bool:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mucudnn._native import Engine, refusal_of_slices, tile_copies, tile_kernel
-from mucudnn.costs.records import SUCCESS
+from mucudnn.costs.records import STOCK, SUCCESS
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent
+from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -52,21 +53,23 @@ def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "libra
 def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
     """Look up the choice and the tiles of each kernel in the library; with `run`, time the choices whole.
 
-    Only choices without complaints are run. Raises MucudnnError if a kernel's tensors take more than half of
-    the memory that is available at first.
+    Only choices without complaints are run, and none with STOCK, which needs PyTorch. Raises MucudnnError if
+    a kernel's tensors take more than half of the memory that is available at first.
     """
     cap = engine.available_memory // 2
     checks = []
     for kernel in listener.track(plan.kernels, "Verifying"):
         complaints = tuple(_find_complaints(kernel, engine))
-        time = _time_choice(kernel, engine, cap) if run and not complaints else None
+        can_run = run and not complaints and not runs_stock(kernel.chosen)
+        time = _time_choice(kernel, engine, cap) if can_run else None
         checks.append(KernelCheck(kernel, time, complaints))
     return checks
 
 
 def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
-    kernel, parts = planned.kernel, planned.chosen.parts
-    accumulator = engine.accumulator_size(kernel, len(parts))
+    kernel = planned.kernel
+    parts = [part for part in planned.chosen.parts if part.algorithm != STOCK]  # PyTorch runs these
+    accumulator = engine.accumulator_size(kernel, max(len(parts), 1))
     if accumulator is None:
         yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
     else:

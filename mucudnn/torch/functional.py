@@ -1,6 +1,6 @@
 """`conv1d`, `conv2d` and `conv3d` with the arguments of `torch.nn.functional` and a workspace limit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -10,7 +10,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from mucudnn.arrays.dispatch import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import ops
+from mucudnn.torch import layers, ops, stock
 from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.formats import channels_last
 from mucudnn.torch.options import Options, handle_of
@@ -66,7 +66,7 @@ def conv1d(
     given = (stride, padding, dilation, groups, workspace, plan)
     if is_divided(input):
         return divided(conv1d, input, weight, bias, *given)
-    return run(operands(1, input, weight, bias, *given, fallback=False))
+    return _convolve(1, input, weight, bias, *given)
 
 
 @_unscriptable
@@ -106,7 +106,7 @@ def conv2d(
     given = (stride, padding, dilation, groups, workspace, plan)
     if is_divided(input):
         return divided(conv2d, input, weight, bias, *given)
-    return run(operands(2, input, weight, bias, *given, fallback=False))
+    return _convolve(2, input, weight, bias, *given)
 
 
 @_unscriptable
@@ -126,7 +126,35 @@ def conv3d(
     given = (stride, padding, dilation, groups, workspace, plan)
     if is_divided(input):
         return divided(conv3d, input, weight, bias, *given)
-    return run(operands(3, input, weight, bias, *given, fallback=False))
+    return _convolve(3, input, weight, bias, *given)
+
+
+_STOCK = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
+
+
+def _convolve(
+    dims: int,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: str | Sizes,
+    dilation: Sizes,
+    groups: int,
+    workspace: int | str | None,
+    plan: PlanOrPath | None,
+) -> Tensor:
+    call = None
+    if plan is None and isinstance(x, Tensor) and isinstance(w, Tensor):
+        call = layers.call_of(x, w, bias, workspace, dims, stride, padding, dilation, groups)
+        if layers.is_stock_call(call):
+            return _STOCK[dims](x, w, bias, stride, padding, dilation, groups)
+    given = operands(dims, x, w, bias, stride, padding, dilation, groups, workspace, plan, fallback=False)
+    if not runs_stock(given):
+        return run(given)
+    layers.remember_stock_call(call)
+    y = stock.forward(given.x, given.w, given.bias, ops.stock_arguments(given.options))
+    return y if given.batched else y.squeeze(0)
 
 
 def is_divided(input: Any) -> bool:
@@ -154,13 +182,27 @@ def divided(
 
 
 def run(given: Operands) -> Tensor:
-    """Run the convolution. Return its result without a batch axis if the caller's input had none."""
+    """Run the convolution on mucudnn's operators.
+
+    Return its result without a batch axis if the caller's input had none.
+    """
     tensors = given.x, given.w, given.bias
-    if not ops.is_watched(*tensors):
+    if not (ops.is_followed(*tensors) or ops.is_watched(*tensors)):
         y = ops.run_forward(*tensors, *given.options)
     else:
         y = convolve("forward", *tensors, given.options)
     return y if given.batched else y.squeeze(0)
+
+
+def runs_stock(given: Operands, tune: str = "eager", module: Hashable = None) -> bool | None:
+    """Return whether PyTorch's own operator and autograd run the convolution with all its passes.
+
+    None means that this is not known: see `layers.stock_is_best`.
+    """
+    tensors = given.x, given.w, given.bias
+    if ops.is_followed(*tensors):
+        return None
+    return layers.stock_is_best(*tensors, given.options, tune, module)
 
 
 def operands(

@@ -9,37 +9,40 @@ from torch import Tensor, nn
 
 from mucudnn import settings
 from mucudnn.arrays.dispatch import PlanOrPath, known_plan
-from mucudnn.errors import UsageError
+from mucudnn.errors import UsageError, shown
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import functional, ops
+from mucudnn.torch import functional, layers, ops
 from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.options import handle_of
 
 Model = TypeVar("Model")
+TUNE = ("eager", "background", "never")
 _logger = logging.getLogger("mucudnn")
 _told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # sentences of the log, by layer
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class ConversionSettings:
-    """The workspace limit and the plan that `convert` gives a module, as text, and the handle of the plan.
+    """The workspace limit and the plan that `convert` gives a module, as text, the plan's handle, and `tune`.
 
     They are pickled with the module. Unpickling makes the plan known to the process.
     """
 
-    def __init__(self, workspace: str | None = None, plan: str | None = None) -> None:
+    def __init__(self, workspace: str | None = None, plan: str | None = None, tune: str = "eager") -> None:
         self.workspace = workspace
+        self.tune = tune
         self._plan = plan
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
 
     def __str__(self) -> str:
         """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""
         plan = "" if self._plan is None else f"plan={Plan.parse(self._plan).digest[:8]}, "
-        return f"{plan}workspace={self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())}"
+        tune = "" if self.tune == "eager" else f", tune={self.tune}"
+        return f"{plan}workspace={self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())}{tune}"
 
-    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None]]:
-        return ConversionSettings, (self.workspace, self._plan)
+    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None, str]]:
+        return ConversionSettings, (self.workspace, self._plan, self.tune)
 
 
 Choice = ConversionSettings  # models that version 0.1 pickled name the class so
@@ -57,12 +60,23 @@ class _Divided:
         chosen = self._mucudnn
         if chosen is not None and functional.is_divided(input):
             return _run_divided(self, input, weight, bias, chosen)
-        if chosen is not None and can_divide(input, weight):
-            given = operands_of(self, input, weight, bias, chosen)
-            y = functional.run(given)
-            if not torch.compiler.is_compiling() and _logger.isEnabledFor(logging.INFO):
-                _tell(self, given)
-            return y
+        if chosen is not None:
+            call = layers.call_of(
+                input, weight, bias, chosen.workspace, chosen,
+                self.stride, self.padding, self.dilation, self.groups, self.padding_mode,
+            )  # fmt: skip
+            if not layers.is_stock_call(call) and can_divide(input, weight):
+                given = operands_of(self, input, weight, bias, chosen)
+                is_stock = functional.runs_stock(given, chosen.tune, id(self))
+                if is_stock:
+                    layers.remember_stock_call(call)
+                is_ours = is_stock is False or (is_stock is None and chosen.tune == "eager")
+                y = functional.run(given) if is_ours else None
+                is_decided = is_stock is not None or chosen.tune == "eager"
+                if is_decided and not torch.compiler.is_compiling() and _logger.isEnabledFor(logging.INFO):
+                    _tell(self, given, is_stock)
+                if y is not None:
+                    return y
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
         return result
 
@@ -97,13 +111,25 @@ _DIVIDED = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d}
 _STOCK = {divided: stock for stock, divided in _DIVIDED.items()}
 
 
-def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPath | None = None) -> Model:
+def convert(
+    model: Model,
+    *,
+    workspace: int | str | None = None,
+    plan: PlanOrPath | None = None,
+    tune: str = "eager",
+) -> Model:
     """Divide the convolutions of a model, in place, and return the model.
 
     Each pass of every nn.Conv1d, 2d and 3d, at any depth, uses at most `workspace` bytes of scratch memory
     ("16MiB", "none"); the default is MUCUDNN_WORKSPACE_LIMIT. With a `plan` (a Plan of `mucudnn.torch.plan`,
     or the path of one) it runs as the plan says. A kernel that the plan lacks, such as a smaller last
     mini-batch, runs within `workspace`.
+
+    `tune` says when the kernels are measured that neither a plan nor the cache has. "eager" measures in the
+    first call with a shape. "background" runs PyTorch's own convolutions until a thread has decided: the
+    program waits for the thread between two steps, for half of the time of a step. "never" measures nothing,
+    and PyTorch runs what is not decided. With these two, PyTorch also runs compiled and transformed calls.
+    Ctrl-C loses no measurement.
 
     Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they were. A process
     that loads a pickled model needs mucudnn. Subclasses of the three modules are left alone. Parametrized
@@ -125,12 +151,12 @@ def convert(model: Model, *, workspace: int | str | None = None, plan: PlanOrPat
     one in a compiled transform, and one that a CUDA graph captures. If the cause shows only when the
     convolution is prepared or run, a RuntimeWarning says so.
 
-    Raises UsageError (a ValueError) for a model without convolutions, and MucudnnError for a plan that cannot
-    be read.
+    Raises UsageError (a ValueError) for a model without convolutions or another `tune`, and MucudnnError for
+    a plan that cannot be read.
     """
     # A wrong limit or plan is an error here, and not in the first call of the model.
     chosen = ConversionSettings(
-        functional.spelled(workspace), None if plan is None else str(known_plan(plan))
+        functional.spelled(workspace), None if plan is None else str(known_plan(plan)), _check_tune(tune)
     )
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     for module in convolutions(model):
@@ -148,6 +174,12 @@ def _divide(module: Any, name: str, chosen: ConversionSettings) -> None:
     module.__class__ = _DIVIDED.get(type(module), type(module))
     module._mucudnn = chosen
     module._mucudnn_name = name or type(module).__name__
+
+
+def _check_tune(tune: str) -> str:
+    if tune not in TUNE:
+        raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
+    return tune
 
 
 def restore(model: Model) -> Model:
@@ -178,13 +210,13 @@ def converted(model: Any) -> dict[Any, str]:
     return found
 
 
-def _tell(module: Any, given: functional.Operands) -> None:
+def _tell(module: Any, given: functional.Operands, is_stock: bool | None) -> None:
     """Log the choice for a layer, once for each kernel of it."""
     from mucudnn.torch.summaries import choice_of_forward  # it imports this module
 
     if torch.jit.is_tracing() or not ops.is_plain(given.x):
         return
-    choice = choice_of_forward(module._mucudnn_name, given)
+    choice = choice_of_forward(module._mucudnn_name, given, bool(is_stock))
     told = _told.setdefault(module, set())
     if choice not in told:
         told.add(choice)

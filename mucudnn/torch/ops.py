@@ -20,13 +20,14 @@ from mucudnn.arrays import views as arrays
 from mucudnn.arrays.dispatch import Call, Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.torch import stock
 from mucudnn.torch.derivatives import gradients, is_transformed
 from mucudnn.torch.formats import strides
 from mucudnn.torch.options import SCHEMA, Ints, Options, plan_of
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
 _CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
-_FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
+FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
 
 
 def call_of(
@@ -86,19 +87,24 @@ def view_of(tensor: Tensor, name: str, options: Options) -> View:
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor has memory of its own and is of no subclass, which may redefine operators."""
-    return type(tensor) in _PLAIN and not tensor.is_meta
+    return type(tensor) in PLAIN and not tensor.is_meta
 
 
 def is_watched(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
-    """Return whether a call must go through the operator: for autograd, a compiler, a tracer or a transform.
+    """Return whether a call that nothing follows must go through the operator, for autograd or a device.
 
     Otherwise the caller may call `run_forward` directly, which saves 15 µs.
     """
     tensors = (x, w) if bias is None else (x, w, bias)
+    return not x.is_cpu or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+
+
+def is_followed(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
+    """Return whether a call must go through the operator for a compiler, a tracer, a mode or a transform."""
+    tensors = (x, w) if bias is None else (x, w, bias)
     return (
         torch.compiler.is_compiling()
-        or not all(is_plain(tensor) and tensor.is_cpu for tensor in tensors)
-        or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        or not all(is_plain(tensor) for tensor in tensors)
         or is_in_torch_dispatch_mode()
         or is_transformed()
         or torch.jit.is_tracing()
@@ -114,52 +120,83 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, *given: Any) -> Tenso
     options = Options(*given)
     try:
         vx, vw = _views("x", x, "w", w, options)
-        ready = _ready(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
+        ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
+        if ready.is_stock:
+            y = stock.forward(x, w, bias, stock_arguments(options))
+            return _with_strides(y, "y" in options.channels_last)
         y = _empty(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
         if bias is not None:  # y begins as the bias, and beta=1 adds it: a 16-bit result is rounded only once
             check_bias(bias, w)
             arrays.check_same("x", vx, "bias", arrays.read_tensor(bias.contiguous(), "bias"))
             y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
-        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
+        if ready.own:
+            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
+        _run_slices("forward", ready, x, w, y, options, bias)
         return _written(y, "y", options)
-    except _FAILURES as error:
+    except FAILURES as error:
         _give_way(error, options)
-        y = torch.ops.aten.convolution(x, w, bias, *_stock(options))
+        y = stock.forward(x, w, bias, stock_arguments(options))
         return _with_strides(y, "y" in options.channels_last)
 
 
-def _backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Tensor:
+def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Tensor:
+    """Return dx, (N, C, ...), like `run_forward`: this is the body of the operator `backward_data`."""
     options = Options(*given)
     try:
         vdy, vw = _views("dy", dy, "w", w, options)
         x_shape = _in_memory(input_shape, options)
         call = call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options)
-        ready = _ready(call, options, vdy.stream)
+        ready = ready_of(call, options, vdy.stream)
+        if ready.is_stock:
+            return _stock_data(dy, w, input_shape, options)
         dx = _empty(input_shape, dy, bool(options.channels_last))
-        ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream, owner=dy)
+        if ready.own:
+            ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream, owner=dy)
+        _run_slices("backward_data", ready, dx, w, dy, options)
         return _written(dx, "x", options)
-    except _FAILURES as error:
+    except FAILURES as error:
         _give_way(error, options)
-        x, mask = dy.new_empty(1).expand(input_shape), [True, False, False]  # PyTorch reads only x's shape
-        dx = torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[0]
-        return _with_strides(dx, "x" in options.channels_last)
+        return _stock_data(dy, w, input_shape, options)
 
 
-def _backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> Tensor:
+def run_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> Tensor:
+    """Return dw, (K, C / groups, ...), like `run_forward`: the body of the operator `backward_filter`."""
     options = Options(*given)
     try:
         vx, vdy = _views("x", x, "dy", dy, options)
         w_shape = _in_memory(filter_shape, options)
         call = call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options)
-        ready = _ready(call, options, vx.stream)
+        ready = ready_of(call, options, vx.stream)
+        if ready.is_stock:
+            return _stock_filter(x, dy, filter_shape, options)
         dw = _empty(filter_shape, x, bool(options.channels_last))
-        ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream, owner=x)
+        if ready.own:
+            ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream, owner=x)
+        _run_slices("backward_filter", ready, x, dw, dy, options)
         return _written(dw, "w", options)
-    except _FAILURES as error:
+    except FAILURES as error:
         _give_way(error, options)
-        w, mask = x.new_empty(1).expand(filter_shape), [False, True, False]
-        dw = torch.ops.aten.convolution_backward(dy, x, w, None, *_stock(options), mask)[1]
-        return _with_strides(dw, "w" in options.channels_last)
+        return _stock_filter(x, dy, filter_shape, options)
+
+
+def _stock_data(dy: Tensor, w: Tensor, shape: Ints, options: Options) -> Tensor:
+    x = stock.placeholder(shape, dy, "x" in options.channels_last)
+    dx = stock.backward_data(dy, w, x, stock_arguments(options))
+    return _with_strides(dx, "x" in options.channels_last)
+
+
+def _stock_filter(x: Tensor, dy: Tensor, shape: Ints, options: Options) -> Tensor:
+    w = stock.placeholder(shape, dy, "w" in options.channels_last)
+    dw = stock.backward_filter(x, dy, w, stock_arguments(options))
+    return _with_strides(dw, "w" in options.channels_last)
+
+
+def _run_slices(
+    pass_: str, ready: Prepared, x: Tensor, w: Tensor, y: Tensor, options: Options, bias: Tensor | None = None
+) -> None:
+    """Run the slices of STOCK that follow the engine's samples."""
+    if ready.stock:
+        stock.run_slices(pass_, ready.stock, ready.own, x, w, y, stock_arguments(options), bias)
 
 
 def _views(name: str, tensor: Tensor, other_name: str, other: Tensor, options: Options) -> tuple[View, View]:
@@ -176,8 +213,12 @@ def check_bias(bias: Tensor, w: Tensor) -> None:
         )
 
 
-def _ready(call: Call, options: Options, stream: int) -> Prepared:
-    return prepared(call, plan_of(options.plan), stream=stream, only_plan=not options.fallback)
+def ready_of(call: Call, options: Options, stream: int, *, may_measure: bool = True) -> Prepared:
+    """Return the prepared division of a call, in which STOCK may run slices. Raises MucudnnError."""
+    return prepared(
+        call, plan_of(options.plan), stream=stream, only_plan=not options.fallback,
+        source=stock.source_of(call.device), may_measure=may_measure,
+    )  # fmt: skip
 
 
 def _give_way(error: Exception, options: Options) -> None:
@@ -186,7 +227,7 @@ def _give_way(error: Exception, options: Options) -> None:
     warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", RuntimeWarning, stacklevel=4)
 
 
-def _stock(options: Options) -> tuple[Any, ...]:
+def stock_arguments(options: Options) -> tuple[Any, ...]:
     """Return the arguments that PyTorch's own operators take from stride to groups, not transposed."""
     return options.stride, options.padding, options.dilation, False, [0] * len(options.stride), options.groups
 
@@ -257,9 +298,14 @@ def _gradients_of(pass_: str) -> Any:
 _library = torch.library.Library("mucudnn", "DEF")
 
 
+def on_device_of(tensor: Tensor) -> Any:
+    """Return a context in which the tensor's CUDA device, if it has one, is the current device."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
 def _on_device_of_tensors(run: Any) -> Any:
     def guarded(first: Tensor, *others: Any) -> Tensor:
-        with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
+        with on_device_of(first):
             result: Tensor = run(first, *others)
         return result
 
@@ -279,8 +325,11 @@ def _operator(pass_: str, arguments: str, run: Any, fake: Any) -> Any:
 
 forward = _operator("forward", "Tensor x, Tensor w, Tensor? bias", run_forward, _fake_forward)
 backward_data = _operator(
-    "backward_data", "Tensor dy, Tensor w, SymInt[] input_shape", _backward_data, _fake_backward_data
+    "backward_data", "Tensor dy, Tensor w, SymInt[] input_shape", run_backward_data, _fake_backward_data
 )
 backward_filter = _operator(
-    "backward_filter", "Tensor x, Tensor dy, SymInt[] filter_shape", _backward_filter, _fake_backward_filter
+    "backward_filter",
+    "Tensor x, Tensor dy, SymInt[] filter_shape",
+    run_backward_filter,
+    _fake_backward_filter,
 )

@@ -12,8 +12,10 @@ from mucudnn import settings
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.arrays.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import FRAMEWORK
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan
@@ -21,7 +23,7 @@ from mucudnn.plans.result import to_plan
 from mucudnn.plans.tiles import better_tiles
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size
-from mucudnn.torch import ops
+from mucudnn.torch import ops, stock
 from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.modules import ConversionSettings, can_divide, convolutions, operands_of
 
@@ -55,19 +57,22 @@ def plan(
         limits = Limits(workspace=limit_of(workspace))
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
-    device, kernels = _kernels(model, example_input)
+    name, device, kernels = _kernels(model, example_input)
+    source = stock.source_of(name)
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(device.engine, cache, listener)
+        bench = Bench(device.engine, cache, listener, source)
         result = optimize(bench, kernels, policy, limits)
         found = [
             better_tiles(bench, decision.kernel, policy, _bytes(decision, limits), decision.chosen)
             for decision in result.decisions
         ]
     whole = to_plan(result)
-    return replace(
-        whole, kernels=tuple(replace(k, tiles=tiles) for k, tiles in zip(whole.kernels, found, strict=True))
-    )
+    header = dict(whole.header)
+    if source is not None and any(runs_stock(kernel.chosen) for kernel in whole.kernels):
+        header[FRAMEWORK] = source.machine.library
+    planned = tuple(replace(k, tiles=tiles) for k, tiles in zip(whole.kernels, found, strict=True))
+    return replace(whole, header=header, kernels=planned)
 
 
 def _bytes(decision: Decision, limits: Limits) -> int | None:
@@ -75,8 +80,8 @@ def _bytes(decision: Decision, limits: Limits) -> int | None:
     return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
-def _kernels(model: Any, example_input: Any) -> tuple[ArrayDevice, list[Kernel]]:
-    """Run the model once. Return its device, and its kernels, each with the number of its calls.
+def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:
+    """Run the model once. Return its device and its kernels, each with the number of its calls.
 
     Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
     """
@@ -113,7 +118,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[ArrayDevice, list[Kernel]]
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
     ((name, call),) = devices.items()
     kernels = [replace(kernel, count=count) for kernel, count in found.items()]
-    return device_named(name, call.threads), kernels
+    return name, device_named(name, call.threads), kernels
 
 
 def run_once(model: Any, example_input: Any) -> None:

@@ -15,7 +15,7 @@ from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 from mucudnn.solver import Tiling
 from mucudnn.torch import ops
-from mucudnn.torch.functional import Operands
+from mucudnn.torch.functional import Operands, runs_stock
 from mucudnn.torch.modules import can_divide, converted, operands_of
 from mucudnn.torch.options import Options, plan_of
 from mucudnn.torch.planning import run_once
@@ -111,7 +111,7 @@ def summary(model: Any, example_input: Any) -> Summary:
 
 def _choices(name: str, given: Operands, y: Tensor) -> Iterator[LayerChoice]:
     """Yield the choice for each pass of a call. Backward passes run once, which decides them."""
-    enabled = torch.is_grad_enabled()
+    enabled, is_stock = torch.is_grad_enabled(), runs_stock(given)
     needed = {
         "forward": True,
         "backward_data": enabled and given.x.requires_grad,
@@ -119,20 +119,22 @@ def _choices(name: str, given: Operands, y: Tensor) -> Iterator[LayerChoice]:
     }
     with torch.no_grad():
         x, w, dy = given.x.detach(), given.w.detach(), torch.zeros_like(y)
-        if needed["backward_data"]:
+        if needed["backward_data"] and not is_stock:
             ops.backward_data(dy, w, x.shape, *given.options)
-        if needed["backward_filter"]:
+        if needed["backward_filter"] and not is_stock:
             ops.backward_filter(x, dy, w.shape, *given.options)
         for pass_ in PASSES:
             if needed[pass_]:
-                yield _choice(name, pass_, _call(pass_, x, w, dy, given.options), given.options)
+                call = _call(pass_, x, w, dy, given.options)
+                one = _choice(name, pass_, call, given.options)
+                yield LayerChoice(name, pass_, one.kernel) if is_stock else one
 
 
-def choice_of_forward(name: str, given: Operands) -> str:
+def choice_of_forward(name: str, given: Operands, is_stock: bool) -> str:
     """Return a sentence about the forward pass of a layer that has just run."""
     call = _call("forward", given.x, given.w, given.x, given.options)
     one = _choice(name, "forward", call, given.options)
-    chosen = "PyTorch's own convolution" if one.micro_batches is None else one.micro_batches
+    chosen = "PyTorch's own convolution" if is_stock or one.micro_batches is None else one.micro_batches
     return f"the layer {name} is {one.kernel}: its forward pass runs in {chosen}"
 
 

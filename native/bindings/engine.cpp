@@ -257,10 +257,10 @@ class PyTimer {
       : engine_(engine), timer_(*engine.engine_, *engine.device_, kernel, workspace, memory_cap) {}
 
   std::pair<double, double> measure(std::int64_t micro_batch, const std::string& algorithm,
-                                    std::size_t workspace) {
+                                    std::size_t workspace, double hopeless_ms) {
     const py::gil_scoped_release release;
     engine_.use_threads();
-    const Timing timing = timer_.measure({micro_batch, algorithm, workspace});
+    const Timing timing = timer_.measure({micro_batch, algorithm, workspace}, hopeless_ms);
     return {timing.median_ms, timing.spread_ms};
   }
 
@@ -336,7 +336,8 @@ void bind_engine(py::module_& module) {
            py::arg("operands") = Operands());
 
   py::class_<PyTimer>(module, "KernelTimer")
-      .def("measure", &PyTimer::measure, py::arg("micro_batch"), py::arg("algorithm"), py::arg("workspace"));
+      .def("measure", &PyTimer::measure, py::arg("micro_batch"), py::arg("algorithm"), py::arg("workspace"),
+           py::arg("hopeless_ms") = std::numeric_limits<double>::infinity());
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)

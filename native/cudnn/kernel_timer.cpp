@@ -61,15 +61,16 @@ KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, s
   workspace_ = {memories_.emplace_back(device, workspace).data(), workspace};
 }
 
-Timing KernelTimer::measure(const Task& task) {
+Timing KernelTimer::measure(const Task& task, double hopeless_ms) {
   if (task.workspace > workspace_.size)
     throw std::invalid_argument("a task needs " + std::to_string(task.workspace) +
                                 " bytes of workspace, the timer has " + std::to_string(workspace_.size));
   double& fastest =
       fastest_.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
-  std::vector<double> times = mucudnn::measure(
-      engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm, region_,
-      {workspace_.data, task.workspace}, runs_of(kernel_, task.micro_batch), kBudgetMs, kHopeless * fastest);
+  std::vector<double> times =
+      mucudnn::measure(engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm, region_,
+                       {workspace_.data, task.workspace}, runs_of(kernel_, task.micro_batch), kBudgetMs,
+                       std::min(hopeless_ms, kHopeless * fastest));
   std::sort(times.begin(), times.end());
   const double median = quantile(times, 0.5);
   fastest = std::min(fastest, median);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,9 +42,9 @@ class KernelTimer {
 
   // Takes as many runs as a division of the mini-batch has slices, but at least seven, within 50 ms, and
   // three in any case. An algorithm that is far slower than the fastest one so far of its size gets three at
-  // most. Throws EngineError if the algorithm cannot run, std::invalid_argument if its workspace is too
-  // large.
-  Timing measure(const Task& task);
+  // most, and so does one whose first run takes longer than `hopeless_ms`. Throws EngineError if the
+  // algorithm cannot run, std::invalid_argument if its workspace is too large.
+  Timing measure(const Task& task, double hopeless_ms = std::numeric_limits<double>::infinity());
 
  private:
   // Bytes on the device, freed with the object.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,21 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module", autouse=True)
 def _one_cache(one_cache: None) -> None:
     """Give each file of this folder a cache of its own."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let STOCK seem slow, so that these tests run the engine; the file of its own tests sets its times."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("torch") is not None and request.module.__name__ != "test_torch_stock":
+            from mucudnn.measuring.source import StockTiming
+            from mucudnn.torch import stock
+
+            slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=2**50)
+            patch.setattr(stock, "random_tensors", lambda device, problem, samples: ())
+            patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, tensors: None)
+            patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice: slow)
+        yield
 
 
 @pytest.fixture

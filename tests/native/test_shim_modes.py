@@ -191,6 +191,20 @@ def test_a_plan_whose_algorithm_does_not_run_is_a_warning_and_the_rest_of_it_is_
     assert [facts["statuses"] for facts in found.facts] == [[0], [0]]
 
 
+def test_a_kernel_that_a_plan_leaves_to_pytorch_passes_through_without_a_warning(
+    engine: Engine, tmp_path: Path
+) -> None:
+    lean, data = [(3, "IMPLICIT_GEMM"), (3, "IMPLICIT_GEMM")], [(3, "ALGO_1"), (3, "ALGO_1")]
+    kernels = {(SMALL, "forward"): [[(6, "STOCK")], lean], (SMALL, "backward_data"): [data, [(6, "STOCK")]]}
+    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
+    cases = [case(SMALL, "forward", "find"), case(SMALL, "backward_data", "find")]
+    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="info")
+    assert "not used" not in found.stderr
+    assert found.stderr.count("left to the program, because its plan is STOCK") == 1
+    alone = run_alone(cases, tmp_path)
+    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
+
+
 def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_parts(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """An engine whose times and workspaces are formulas, so that a test can compute the decision by hand."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -59,7 +60,9 @@ class FakeTimer:
     engine: "FakeEngine"
     kernel: Kernel
 
-    def measure(self, micro_batch: int, algorithm: str, workspace: int) -> tuple[float, float]:
+    def measure(
+        self, micro_batch: int, algorithm: str, workspace: int, hopeless_ms: float = math.inf
+    ) -> tuple[float, float]:
         kernel, scratch = self.kernel.at(micro_batch), FakeMemory(workspace)
         times = self.engine.measure(kernel, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0)
         return statistics.median(times), max(times) - min(times)

@@ -26,6 +26,12 @@ bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part)
   return has_slice(refused, part.micro_batch, part.algorithm);
 }
 
+// Returns whether PyTorch itself runs a part: only mucudnn.torch can follow such a plan.
+bool has_stock(const Configuration& configuration) {
+  return std::any_of(configuration.begin(), configuration.end(),
+                     [](const auto& part) { return part.algorithm == "STOCK"; });
+}
+
 // Makes a choice from the plan's figures. The workspace and the determinism are not in the plan; they are
 // filled in when the choice is prepared.
 PreparedChoice choice_of(const Configuration& configuration) {
@@ -67,6 +73,10 @@ void Decider::read_plan() {
   }
   for (PlanKernel& planned : plan.kernels) {
     if (planned.chosen.empty()) continue;
+    if (has_stock(planned.chosen)) {
+      log(LogLevel::info, "left to the program, because its plan is STOCK: " + to_text(planned.kernel));
+      continue;
+    }
     plan_.emplace(planned.kernel, std::move(planned));
   }
 }
@@ -113,8 +123,8 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Ke
                                                         std::vector<Slice>& refused) const {
   std::vector<PreparedChoice> choices;
   const auto take = [&](const Configuration& configuration) {
-    if (std::none_of(configuration.begin(), configuration.end(),
-                     [&](const auto& part) { return is_among(refused, part); }))
+    if (!has_stock(configuration) && std::none_of(configuration.begin(), configuration.end(),
+                                                  [&](const auto& part) { return is_among(refused, part); }))
       choices.push_back(choice_of(configuration));
   };
   std::for_each(plan.desirable.begin(), plan.desirable.end(), take);

@@ -1,0 +1,133 @@
+"""Tuning in the background: a thread decides about calls while the program waits between two steps.
+
+The program runs PyTorch's own convolutions meanwhile. A step ends where a module is called for the second
+time. There the program waits for the thread, for a share of the time that the step took. Nothing else
+of the program runs then, so that nothing disturbs the measurements. The thread holds no lock, no claim and no
+memory of measurements while the program runs.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Hashable
+
+SHARE = 0.5  # the program waits for the thread for this share of the time of a step
+_MOST_CREDIT_S = 5.0
+Work = Generator[None, None, None]
+_logger = logging.getLogger("mucudnn")
+
+
+class Tuner:
+    """A thread that makes progress with its work only while a program waits in `give_turn`."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._work: dict[Hashable, Work] = {}
+        self._changed = threading.Condition()
+        self._has_turn = self._stopped = False
+        self._credit_s, self._since = 0.0, clock()
+        self._called: set[Hashable] = set()  # the modules that were called in this step
+        self._thread: threading.Thread | None = None
+
+    def submit(self, call: Hashable, work: Work) -> None:
+        """Take work that decides about a call, unless there is some. Each of its yields ends a part."""
+        with self._changed:
+            if call in self._work or self._stopped:
+                return
+            self._work[call] = work
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mucudnn tunes", daemon=True)
+                self._thread.start()
+
+    def has(self, call: Hashable) -> bool:
+        """Return whether the work about a call is not done yet."""
+        return call in self._work
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all work is done."""
+        return not self._work
+
+    def give_turn(self, module: Hashable) -> None:
+        """Wait for the thread if a step has ended, which `module`, about to run, tells."""
+        if not self._called:
+            self._since = self._clock()
+        if module not in self._called:
+            self._called.add(module)
+            return
+        self._called = {module}
+        # A program may pause for long, as in a notebook, which is no reason to let it wait for long.
+        self._credit_s += min(SHARE * (self._clock() - self._since), _MOST_CREDIT_S)
+        if self._credit_s <= 0:
+            self._since = self._clock()
+            return
+        try:
+            with self._changed:
+                self._has_turn = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._has_turn or not self._work)
+        finally:  # also where the user interrupts the program: the thread then ends its part and waits
+            with self._changed:
+                self._has_turn = False
+            self._since = self._clock()
+
+    def stop(self) -> None:
+        """Let the thread end the part that it is at, and no further."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._wait_for_turn():
+            call, work = next(iter(self._work.items()))
+            start = self._clock()
+            is_done = _make_progress(work)
+            with self._changed:
+                self._credit_s -= self._clock() - start
+                if is_done:
+                    del self._work[call]
+                if self._credit_s <= 0 or not self._work:
+                    self._has_turn = False
+                self._changed.notify_all()
+
+    def _wait_for_turn(self) -> bool:
+        """Wait until there is work to do and a program waits for it. Return False after `stop`."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._stopped or (self._has_turn and self._work and self._credit_s > 0)
+            )
+            return not self._stopped
+
+
+def _make_progress(work: Work) -> bool:
+    """Do one part of the work. Return whether all is done."""
+    try:
+        next(work)
+    except StopIteration:
+        return True
+    except Exception as error:  # no error of ours may end a program that trains
+        _logger.warning("mucudnn leaves a convolution to PyTorch: %s", error)
+        return True
+    return False
+
+
+_tuner = Tuner()
+
+
+def tuner() -> Tuner:
+    """Return the process's tuner."""
+    return _tuner
+
+
+def _renew() -> None:
+    """Replace the tuner in a child of fork(), which has no copy of the thread."""
+    global _tuner
+    _tuner = Tuner()
+
+
+os.register_at_fork(after_in_child=_renew)
+atexit.register(lambda: _tuner.stop())

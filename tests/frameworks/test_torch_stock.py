@@ -1,0 +1,310 @@
+"""PyTorch's own convolution, STOCK, is one of the candidates of mucudnn.torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from needs_torch import mt, torch
+
+import mucudnn
+from mucudnn.arrays import dispatch
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE
+from mucudnn.errors import UsageError
+from mucudnn.measuring.source import StockTiming
+from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.torch import layers, stock
+
+nn = torch.nn
+Times = Callable[[str, int, bool], float]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(cache_path: Path) -> None:
+    """Give each test a cache of its own, and no decisions of earlier tests."""
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], None]:
+    """Return a function that sets the ms that STOCK seems to take in a pass, at a size, whole or sliced."""
+
+    def set_times(times: Times) -> None:
+        def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool) -> StockTiming:
+            return StockTiming(times(timer._kernel.pass_, micro_batch, is_slice), 0.0, 0)
+
+        monkeypatch.setattr(stock.TorchTimer, "measure", measure)
+
+    return set_times
+
+
+def always(_: str, __: int, ___: bool) -> float:
+    return 1e-9
+
+
+def never(_: str, __: int, ___: bool) -> float:
+    return 1e9
+
+
+def only_slices(_: str, size: int, is_slice: bool) -> float:
+    return 1e-9 * size + 1e-9 if is_slice else 1e9
+
+
+def problems(layout: str = "contiguous_format") -> list[tuple[nn.Module, torch.Tensor]]:
+    torch.manual_seed(1)
+    made = [
+        (nn.Conv1d(4, 6, 3, padding=1), torch.randn(5, 4, 9)),
+        (nn.Conv2d(4, 6, 3, stride=2, groups=2), torch.randn(5, 4, 9, 8)),
+        (nn.Conv3d(2, 3, 2, padding=1, bias=False), torch.randn(5, 2, 4, 5, 6)),
+    ]
+    if layout == "channels_last":
+        made = [
+            (made[1][0].to(memory_format=torch.channels_last),
+             made[1][1].to(memory_format=torch.channels_last))
+        ]  # fmt: skip
+    return made
+
+
+def gradients(convolution: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    y = convolution(x)
+    found = torch.autograd.grad(y.square().sum(), [x, *convolution.parameters()])
+    return [y.detach(), *found]
+
+
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
+    timed: Callable[[Times], None], layout: str
+) -> None:
+    timed(always)
+    for convolution, x in problems(layout):
+        wanted = gradients(convolution, x)
+        mt.convert(convolution)
+        for _ in range(2):  # the second call takes the decision of the first
+            found = gradients(convolution, x)
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+            assert [a.stride() for a in found] == [b.stride() for b in wanted]
+        node = convolution(x.clone().requires_grad_()).grad_fn
+        assert "mucudnn" not in repr(node)
+        assert "onvolution" in repr(node)
+
+
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_slices_of_it_give_the_same_results(timed: Callable[[Times], None], layout: str) -> None:
+    timed(only_slices)
+    for convolution, x in problems(layout):
+        wanted = gradients(convolution, x)
+        found = gradients(mt.convert(convolution), x)
+        torch.testing.assert_close(found, wanted)
+        assert [a.stride() for a in found] == [b.stride() for b in wanted]
+    assert {p.stock for p in dispatch._prepared.values()} == {(4, 1)}
+
+
+def test_slices_of_it_follow_samples_of_the_engine() -> None:
+    for convolution, x in problems():
+        wanted = gradients(convolution, x)
+        plan = mt.plan(convolution, x.clone().requires_grad_(), workspace=0)
+        mixed = []
+        for planned in plan.kernels:
+            [whole] = [c for c in planned.desirable if c.workspace == 0][:1]
+            own = next(part for part in whole.parts if part.algorithm != STOCK)
+            parts = (
+                MicroConfiguration(3, own.algorithm, 1.0, 0),
+                *(MicroConfiguration(1, STOCK, 1.0, 0) for _ in range(2)),
+            )
+            mixed.append(PlanKernel(planned.kernel, 1, Configuration(parts), ()))
+        found = gradients(mt.convert(convolution, plan=Plan({}, tuple(mixed))), x)
+        torch.testing.assert_close(found, wanted)
+    assert {(p.own, p.stock) for p in dispatch._prepared.values() if p.plan} == {(3, (1, 1))}
+
+
+def test_a_call_without_gradients_takes_it_too(timed: Callable[[Times], None]) -> None:
+    timed(always)
+    x, w, bias = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3), torch.randn(5)
+    assert torch.equal(mt.conv2d(x, w, bias), nn.functional.conv2d(x, w, bias))
+    assert {p.stock for p in dispatch._prepared.values()} == {(4,)}
+
+
+def test_second_derivatives_follow_it(timed: Callable[[Times], None]) -> None:
+    timed(always)
+    x, w = (torch.randn(1, 1, 3, 3).double().requires_grad_() for _ in range(2))
+    assert torch.autograd.gradgradcheck(lambda x, w: mt.conv2d(x, w, padding=2), (x, w))
+
+
+def test_compiled_and_transformed_calls_take_it_within_the_operators(timed: Callable[[Times], None]) -> None:
+    timed(always)
+    convolution, x = problems()[1]
+    wanted = convolution(x)
+    mt.convert(convolution)
+    torch.testing.assert_close(torch.compile(convolution, backend="eager")(x), wanted)
+    torch.testing.assert_close(torch.func.vmap(convolution)(x.unsqueeze(0))[0], wanted)
+
+
+def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes() -> None:
+    x, w = torch.randn(4, 16, 14, 14), torch.randn(16, 16, 3, 3)
+    mt.conv2d(x, w, padding=1)
+    with Cache.open(default_path()) as cache:
+        [machine] = [m for m in cache.machines() if m.engine == FRAMEWORK]
+        [prepared] = dispatch._prepared.values()
+        rows = cache.measurements(machine, Kernel(prepared.problem, "forward"))
+    assert f"PyTorch {torch.__version__}, oneDNN" in machine.library
+    assert machine.threads == torch.get_num_threads()
+    assert [(r.micro_batch, r.algorithm) for r in rows] == [
+        (1, STOCK_SLICE), (2, STOCK_SLICE), (4, STOCK),
+    ]  # fmt: skip
+    assert all(r.median_ms and r.median_ms > 0 for r in rows)
+    # A slice's result is scratch memory, because it is copied into place.
+    sample = 16 * 14 * 14 * 4
+    assert [r.workspace >= r.micro_batch * sample for r in rows[:2]] == [True, True]
+
+
+def test_the_scratch_memory_is_the_peak_less_the_result() -> None:
+    def run() -> torch.Tensor:
+        scratch = torch.empty(10_000, dtype=torch.uint8)
+        more = torch.empty(5_000, dtype=torch.uint8)
+        del scratch, more
+        return torch.empty(0, dtype=torch.uint8)
+
+    assert stock.scratch_of("cpu", run) in range(15_000, 15_200)
+    with torch.profiler.profile(profile_memory=True):  # the caller's own does not disturb it
+        assert stock.scratch_of("cpu", run) in range(15_000, 15_200)
+
+
+def test_flags_that_change_its_kernels_change_its_identity() -> None:
+    usual = stock.source_of("cpu")
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        assert stock.source_of("cpu").machine.identity != usual.machine.identity
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+    assert stock.source_of("cpu") is usual
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert stock.source_of("cpu").machine.identity != usual.machine.identity
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_measuring_leaves_the_callers_state_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    packed: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        mt.convert(nn.Conv2d(3, 4, 3))(torch.randn(4, 3, 6, 6, generator=torch.Generator()))
+    torch.manual_seed(1)
+    assert len(packed) <= 3
+    nn.Conv2d(3, 4, 3)
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    nn.Conv2d(3, 4, 3)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_a_type_that_pytorch_cannot_run_leaves_the_engine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> StockTiming:
+        raise RuntimeError("not implemented for this type")
+
+    monkeypatch.setattr(stock.TorchTimer, "measure", fail)
+    x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(mt.conv2d(x, w), nn.functional.conv2d(x, w), atol=1e-4, rtol=1e-4)
+    assert {p.stock for p in dispatch._prepared.values()} == {()}
+
+
+def test_its_scratch_counts_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool) -> StockTiming:
+        return StockTiming(1e-9 * micro_batch, 0.0, 1000 * micro_batch)
+
+    monkeypatch.setattr(stock.TorchTimer, "measure", measure)
+    x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    torch.testing.assert_close(mt.conv2d(x, w, workspace=2500), nn.functional.conv2d(x, w))
+    [ready] = dispatch._prepared.values()
+    assert max(ready.stock) <= 2
+    assert ready.undivided_stock is None
+
+
+def test_a_plan_says_that_it_is_the_choice_and_by_which_version(timed: Callable[[Times], None]) -> None:
+    timed(always)
+    convolution, x = problems()[1]
+    plan = mt.plan(convolution, x)
+    assert {part.algorithm for k in plan.kernels for part in k.chosen.parts} == {STOCK}
+    assert plan.header[FRAMEWORK] == stock.source_of("cpu").machine.library
+    wanted = convolution(x)
+    torch.testing.assert_close(mt.convert(convolution, plan=Plan.parse(str(plan)))(x), wanted)
+
+
+def test_a_plan_of_another_version_is_not_followed(timed: Callable[[Times], None]) -> None:
+    timed(always)
+    convolution, x = problems()[1]
+    plan = mt.plan(convolution, x)
+    other = Plan({**plan.header, FRAMEWORK: "PyTorch 1.0"}, plan.kernels)
+    with torch.no_grad(), pytest.raises(UsageError, match=r"measured with 'PyTorch 1\.0'"):
+        mt.conv2d(x, convolution.weight, None, 2, groups=2, plan=other)
+
+
+def test_functions_without_pytorch_refuse_a_plan_with_it_by_name(timed: Callable[[Times], None]) -> None:
+    timed(always)
+    x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    convolution = nn.Conv2d(3, 5, 3, bias=False)
+    plan = mt.plan(convolution, x)
+    with pytest.raises(UsageError, match="STOCK, which PyTorch itself runs"):
+        mucudnn.convolution_forward(x.numpy(), w.numpy(), plan=plan)
+
+
+@pytest.mark.parametrize(("ours_ms", "wins"), [(90.0, True), (99.0, False)])
+def test_close_predictions_are_settled_by_running_both(
+    timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, ours_ms: float, wins: bool
+) -> None:
+    races: list[int] = []
+    monkeypatch.setattr(layers, "_predicted_ms", lambda ready: 90.0)
+    timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
+    monkeypatch.setattr(
+        dispatch, "decide", _without_stock(dispatch.decide)
+    )  # so that the engine's configuration stays the choice of each pass
+
+    def race(*_: object) -> layers.Comparison:
+        races.append(1)
+        return layers.Comparison(100.0, ours_ms, 0.0, 0.0, None, None, None)
+
+    monkeypatch.setattr(layers, "_race", race)
+    convolution, x = problems()[1]
+    with torch.no_grad():
+        mt.convert(convolution)(x)
+        assert len(races) == 1
+        assert list(layers._known.values()) == [not wins]
+        monkeypatch.setattr(layers, "_known", {})
+        convolution(x)
+    assert len(races) == 1  # the cache has the times
+
+
+def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:
+    def decided(costs: object, *more: object) -> object:
+        rows = {k: [m for m in found if m.algorithm != STOCK] for k, found in costs.measurements.items()}
+        return decide(type(costs)(costs.machine, rows), *more)
+
+    return decided
+
+
+def test_both_ways_run_in_a_race() -> None:
+    convolution, x = problems()[1]
+    given = mt.functional.operands(
+        2, x, convolution.weight, convolution.bias, 2, 0, 1, 2, None, None, fallback=True
+    )
+    with torch.no_grad():
+        compared = layers._race(given.x, given.w, given.bias, (True, True, True), given.options)
+    assert compared.undivided_ms is not None
+    assert min(compared.undivided_ms, compared.divided_ms) > 0
+
+
+def test_all_passes_are_those_of_the_engine(timed: Callable[[Times], None]) -> None:
+    timed(never)
+    convolution, x = problems()[1]
+    gradients(mt.convert(convolution), x)
+    assert {p.stock for p in dispatch._prepared.values()} == {()}
+    assert len(dispatch._prepared) == len(PASSES)

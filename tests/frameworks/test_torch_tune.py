@@ -1,0 +1,125 @@
+"""`convert(tune=...)` says when a converted model measures."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+from needs_torch import mt, torch
+
+from mucudnn.arrays import dispatch
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.errors import UsageError
+from mucudnn.torch import layers, tuning
+
+nn = torch.nn
+
+
+@pytest.fixture(autouse=True)
+def _fresh(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test a cache, and a tuner of its own that need not wait for many steps."""
+    monkeypatch.setattr(tuning, "SHARE", 1e6)
+    monkeypatch.setattr(tuning, "_tuner", tuning.Tuner())
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def gradients(network: nn.Module) -> list[torch.Tensor]:
+    return [*torch.autograd.grad(network(X).square().sum(), list(network.parameters()))]
+
+
+def count_rows() -> int:
+    with Cache.open(default_path()) as cache:
+        return sum(1 for _ in cache.rows())
+
+
+def test_a_wrong_value_is_an_error_that_names_the_right_ones() -> None:
+    with pytest.raises(UsageError, match="'later': there are eager, background, never"):
+        mt.convert(model(), tune="later")
+
+
+def test_never_measures_nothing_and_runs_pytorchs_own() -> None:
+    wanted = gradients(model())
+    found = gradients(mt.convert(model(), tune="never"))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert count_rows() == 0
+    assert not dispatch._prepared
+
+
+def test_never_takes_the_decisions_that_the_cache_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients(mt.convert(model()))
+    chosen = {p.configuration for p in dispatch._prepared.values()}
+    rows = count_rows()
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(layers, "_known", {})
+    torch.testing.assert_close(gradients(mt.convert(model(), tune="never")), gradients(model()))
+    assert {p.configuration for p in dispatch._prepared.values()} == chosen
+    assert count_rows() == rows
+
+
+def test_background_runs_pytorchs_own_until_it_has_decided() -> None:
+    wanted = gradients(model())
+    network = mt.convert(model(), tune="background")
+    first = gradients(network)
+    assert all(torch.equal(a, b) for a, b in zip(first, wanted, strict=True))
+    assert not dispatch._prepared  # nothing is measured within a step
+    for _ in range(50):
+        torch.testing.assert_close(gradients(network), wanted)
+        if tuning.tuner().is_idle:
+            break
+    assert tuning.tuner().is_idle
+    torch.testing.assert_close(gradients(network), wanted)
+    assert len(dispatch._prepared) == 5  # the first layer's input needs no gradient
+    tuning.tuner().stop()
+
+
+def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = mt.convert(model(), tune="background")
+    for _ in range(50):
+        gradients(network)
+        if tuning.tuner().is_idle:
+            break
+    chosen = {(p.problem, p.configuration) for p in dispatch._prepared.values()}
+    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(layers, "_known", {})
+    rows = count_rows()
+    gradients(mt.convert(model()))
+    assert {(p.problem, p.configuration) for p in dispatch._prepared.values()} == chosen
+    assert count_rows() == rows
+    tuning.tuner().stop()
+
+
+def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, made = dispatch.benchmark, []
+
+    def interrupted(*given: object, **more: object) -> int:
+        found: int = original(*given, **more)  # type: ignore[arg-type]
+        made.append(found)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(dispatch, "benchmark", interrupted)
+    network = mt.convert(model())
+    with pytest.raises(KeyboardInterrupt):
+        gradients(network)
+    rows = count_rows()
+    assert rows >= sum(made)
+    gradients(network)
+    assert made[2] == 0  # the kernel after which the interrupt came
+
+
+def test_copies_pickles_and_texts_keep_it() -> None:
+    network = mt.convert(model(), tune="background")
+    assert "tune=background" in repr(network)
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        assert other[0]._mucudnn.tune == "background"
+    assert "tune" not in repr(mt.convert(network))
