@@ -26,7 +26,7 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "memory": (memory.cases, 25),
     "sweep": (checks.sweeping, 3),
     "results": (checks.results, 5),
-    "suite": (checks.suite, 4),
+    "suite": (checks.suite, 6),
 }
 PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime", "nvidia-cublas")
 # Prefixes of the environment variables that may change figures, and that are therefore recorded.

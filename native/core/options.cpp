@@ -107,7 +107,7 @@ std::int64_t parse_size(const std::string& text) {
     add(1024, multiply_fraction(fraction));
   if (length > kMostDigits || bytes >> 63 != 0) {
     const std::string given = length > kMostDigits ? text.substr(0, 20) + "…" : text;
-    throw std::invalid_argument("the size " + quoted(given) + " is too large: it must be below 2^63 bytes");
+    throw std::invalid_argument("the size '" + given + "' is too large: it must be below 2^63 bytes");
   }
   return static_cast<std::int64_t>(bytes);
 }
