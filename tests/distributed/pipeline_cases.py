@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.pipeline import BidirectionalPipeline
@@ -66,6 +66,12 @@ def mini_batches(count: int, samples: int) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
+def make_mesh(depth: int, data: int = 1) -> DeviceMesh:
+    """Return the mesh of all ranks, once all of them are connected: one may leave early with an error."""
+    torch.distributed.barrier()
+    return init_device_mesh("cpu", (data, depth), mesh_dim_names=("data", "pipe"))
+
+
 def train_undivided(depth: int, data: int, samples: int, steps: int) -> tuple[list[float], list[Tensor]]:
     """Return the losses, and the gradients of the last step, of the undivided model."""
     stages = [stage.double() for stage in make_stages(depth)]
@@ -88,7 +94,7 @@ def train(
     schedule: str, depth: int, data: int, samples: int, steps: int, replications: int
 ) -> tuple[list[float], dict[int, list[Tensor]], int]:
     """Return the losses, the gradients of the last step by stage, and the live activations."""
-    mesh = init_device_mesh("cpu", (data, depth), mesh_dim_names=("data", "pipe"))
+    mesh = make_mesh(depth, data)
     stages = [stage.double() for stage in make_stages(depth)]
     if torch.distributed.get_rank() > 0:
         with torch.no_grad():
@@ -116,7 +122,7 @@ def train(
 
 def error_of(depth: int, change: str) -> str:
     """Return the message of the error that a wrong argument raises on this rank."""
-    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    mesh = make_mesh(depth)
     stages: list[Any] = [stage.double() for stage in make_stages(depth)]
     (x, y), schedule, replications = mini_batches(1, 8)[0], "gems", 1
     try:
@@ -146,7 +152,7 @@ def error_of(depth: int, change: str) -> str:
 
 def fail_on_last_rank(depth: int) -> str:
     """Let the last rank's stage fail in the middle of a step. Return the error of this rank."""
-    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    mesh = make_mesh(depth)
 
     def broken(output: Tensor, target: Tensor) -> Tensor:
         raise ZeroDivisionError("the loss divides by zero")
@@ -163,7 +169,7 @@ def fail_on_last_rank(depth: int) -> str:
 
 def built(depth: int) -> list[int]:
     """Return the stages that functions built on this rank, off the meta device."""
-    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    mesh = make_mesh(depth)
     calls: list[int] = []
 
     def builder(number: int) -> Any:
@@ -182,7 +188,7 @@ def built(depth: int) -> list[int]:
 
 def choose(depth: int) -> tuple[str, str]:
     """Return the schedules that "auto" takes with memory without end and with the least memory that does."""
-    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    mesh = make_mesh(depth)
     (x, y) = mini_batches(1, 64)[0]
     names = []
     for memory in (None, "least"):
@@ -202,7 +208,7 @@ def choose(depth: int) -> tuple[str, str]:
 
 def statistics(depth: int, schedule: str) -> dict[int, Tensor]:
     """Return the running mean of each stage's BatchNorm that this rank holds after a step."""
-    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    mesh = make_mesh(depth)
     torch.manual_seed(0)
     stages = [nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)).double() for _ in range(depth)]
     (x, _) = mini_batches(1, 8)[0]

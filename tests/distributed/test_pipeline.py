@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import needs_torch  # noqa: F401
 import pipeline_cases as cases
 import pytest
 import torch
-from processes import Processes
+import worlds
 
 SAMPLES = 8
 STEPS = 3
@@ -27,7 +28,7 @@ STEPS = 3
     ],
 )
 def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
-    processes: Processes, schedule: str, depth: int, data: int, replications: int
+    schedule: str, depth: int, data: int, replications: int
 ) -> None:
     losses, gradients = cases.train_undivided(depth, data, SAMPLES, STEPS)
     per_stage = iter(gradients)
@@ -35,7 +36,7 @@ def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
         stage: [next(per_stage) for _ in module.parameters()]
         for stage, module in enumerate(cases.make_stages(depth))
     }
-    for found_losses, found, live in processes.run(
+    for found_losses, found, live in worlds.run(
         depth * data, cases.train, schedule, depth, data, SAMPLES, STEPS, replications
     ):
         assert found_losses == pytest.approx(losses, rel=1e-13)
@@ -60,39 +61,39 @@ def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
         ("example", 'UsageError: schedule="auto" measures the stages: give it an example mini-batch'),
     ],
 )
-def test_a_wrong_argument_is_an_error_on_every_rank(processes: Processes, change: str, message: str) -> None:
-    for found in processes.run(2, cases.error_of, 2, change):
+def test_a_wrong_argument_is_an_error_on_every_rank(change: str, message: str) -> None:
+    for found in worlds.run(2, cases.error_of, 2, change):
         assert message in found
 
 
-def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it(processes: Processes) -> None:
-    first, last = processes.run(2, cases.fail_on_last_rank, 2)
+def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it() -> None:
+    first, last = worlds.run(2, cases.fail_on_last_rank, 2)
     assert first.startswith("MucudnnError: rank 0 of the pipeline waited for the backward of micro-batch 0")
     assert "another rank has failed or stopped" in first
     assert last == "ZeroDivisionError: the loss divides by zero"
 
 
-def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held(processes: Processes) -> None:
-    assert processes.run(3, cases.built, 3) == [[0, 2], [1], [2, 0]]
+def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held() -> None:
+    assert worlds.run(3, cases.built, 3) == [[0, 2], [1], [2, 0]]
 
 
-def test_auto_takes_the_fastest_schedule_that_fits_and_all_ranks_agree(processes: Processes) -> None:
-    found = processes.run(2, cases.choose, 2)
+def test_auto_takes_the_fastest_schedule_that_fits_and_all_ranks_agree() -> None:
+    found = worlds.run(2, cases.choose, 2)
     assert found[0] == found[1]
     fastest, leanest = found[0]
     assert fastest in {"gpipe", "1f1b", "bidirectional"}
     assert leanest != "bidirectional"
 
 
-def test_both_replicas_of_a_stage_end_with_the_same_statistics(processes: Processes) -> None:
-    first, second = processes.run(2, cases.statistics, 2, "gems")
+def test_both_replicas_of_a_stage_end_with_the_same_statistics() -> None:
+    first, second = worlds.run(2, cases.statistics, 2, "gems")
     assert first.keys() == second.keys() == {0, 1}
     for stage in first:
         torch.testing.assert_close(first[stage], second[stage], rtol=0, atol=0)
 
 
-def test_running_forward_again_does_not_count_twice_in_statistics(processes: Processes) -> None:
-    once = processes.run(2, cases.statistics, 2, "1f1b")
-    again = processes.run(2, cases.statistics, 2, "1f1b, recompute")
+def test_running_forward_again_does_not_count_twice_in_statistics() -> None:
+    once = worlds.run(2, cases.statistics, 2, "1f1b")
+    again = worlds.run(2, cases.statistics, 2, "1f1b, recompute")
     for stage, (kept, recomputed) in enumerate(zip(once, again, strict=True)):
         torch.testing.assert_close(recomputed[stage], kept[stage], rtol=0, atol=0)
