@@ -203,3 +203,11 @@ def output(text: str) -> Path:
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UsageError(f"'{text}' cannot be written: the file, or its folder, is read-only")
     return file
+
+
+def plot(text: str) -> Path:
+    """Return the path of a plot to write. Raises UsageError."""
+    file = output(text)
+    if file.suffix not in (".svg", ".png"):
+        raise UsageError(f"'{text}' is neither a .svg nor a .png: give a name with one of these ends")
+    return file

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import show, table
 from mucudnn.errors import UsageError
 from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
@@ -13,6 +13,7 @@ from mucudnn.plans.memory_sources import read_network
 from mucudnn.plans.placing import PlacedNetwork, place_network
 from mucudnn.plans.text import milliseconds, ratio
 from mucudnn.problems.bundled import NETWORKS
+from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, parse_size
 from mucudnn.solver.pipelines import PeerLink
 
@@ -43,6 +44,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--exact", action="store_true",
         help="let operations without a branch between them run on different devices; slow",
     )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
+    )
+    outputs.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -65,8 +70,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Place the network and print the result as a table or as JSON."""
+    if arguments.plot:
+        check_installed()
+        outputs.check(arguments.plot, outputs.PLOT, force=arguments.force)
     device = find_device(arguments.device)
     found = placed(arguments, arguments.network, arguments.devices)
+    if arguments.plot:
+        from mucudnn.report.placement_plot import write_placement
+
+        title = f"{arguments.network} on {arguments.devices} devices, {device.name}, modelled"
+        write_placement(found, arguments.devices, title, arguments.plot)
     if arguments.json:
         print(json.dumps(_make_json(arguments, device, found), indent=1))
         return

@@ -50,7 +50,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_model_options(parser)
     parser.add_argument(
-        "--plot", type=options.checked(_parse_plot_path), metavar="FILE", help="draw it into a .svg or .png"
+        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
     )
     outputs.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -138,13 +138,6 @@ def _parse_speedup(text: str) -> tuple[int, float]:
     if number < 2:
         raise UsageError(f"'{text}' is for {number} device: a replica on one device has the speed 1")
     return number, value
-
-
-def _parse_plot_path(text: str) -> Path:
-    path = options.output(text)
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"'{text}' is neither a .svg nor a .png: give a name with one of these ends")
-    return path
 
 
 def _make_json(

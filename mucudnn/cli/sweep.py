@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -10,7 +9,6 @@ from rich.table import Table
 from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import Terminal, opened_cache, show, show_json, table
 from mucudnn.costs.records import Machine
-from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
@@ -41,7 +39,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     options.add_workspace_option(parser)
     parser.add_argument(
-        "--plot", type=options.checked(_parse_plot_path), metavar="FILE", help="draw it into a .svg or .png"
+        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
     )
     outputs.add_force(parser)
     options.add_json(parser)
@@ -76,13 +74,6 @@ def run(arguments: argparse.Namespace) -> None:
         lines += [cliff_sentence(cliff, limit) for cliff in found.cliffs] or ["No cliff."]
         lines += [""]
     show(*lines, f"Next: {_next_command(arguments, sweeps, limit)}")
-
-
-def _parse_plot_path(text: str) -> Path:
-    path = options.output(text)
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"'{text}' is neither a .svg nor a .png: give a name with one of these ends")
-    return path
 
 
 def _make_table(found: Sweep) -> Table:

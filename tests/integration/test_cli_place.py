@@ -23,7 +23,7 @@ def scaling(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_place_shows_what_several_devices_gain(capsys: Capture) -> None:
+def test_place_shows_what_several_devices_gain(tmp_path: Path, capsys: Capture) -> None:
     assert main(["place", "googlenet", *FAST, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["costs"] == "modelled"
@@ -32,7 +32,9 @@ def test_place_shows_what_several_devices_gain(capsys: Capture) -> None:
     assert 1 < content["speedup"] <= 2
     assert {one["device"] for one in content["operations"]} == {0, 1}
     assert len(content["operations"]) == bundled_network("googlenet", 16).with_backward().turn
-    assert main(["place", "googlenet", *FAST]) == 0
+    plot = tmp_path / "placement.svg"
+    assert main(["place", "googlenet", *FAST, "--plot", str(plot)]) == 0
+    assert plot.read_text().startswith("<?xml")
     printed = capsys.readouterr().out
     assert "modelled" in printed
     assert "optimal if operations without a branch between them stay together" in printed
