@@ -21,8 +21,9 @@ import mucudnn
 import mucudnn.torch
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
+from mucudnn.arrays.call import Call
 from mucudnn.arrays.devices import device_named
-from mucudnn.arrays.dispatch import Call, prepared
+from mucudnn.arrays.dispatch import prepared
 from mucudnn.problems.kernels import Kernel
 
 THEMES = ("overhead", "resnet18", "unet3d", "volume", "threads")

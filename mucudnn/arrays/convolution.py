@@ -17,7 +17,8 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from mucudnn.arrays import views
-from mucudnn.arrays.dispatch import Call, PlanOrPath, prepared
+from mucudnn.arrays.call import Call, PlanOrPath
+from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.problems.shapes import Shape, Sizes, exact_shape, scalar

@@ -2,34 +2,40 @@
 
 import logging
 import os
-from collections.abc import Generator, Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import PurePath
 from threading import Lock
-from typing import NamedTuple, TypeVar
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
+from mucudnn.arrays.call import (
+    Call,
+    LogListener,
+    PlanOrPath,
+    geometry,
+    is_exact,
+    known_plan,
+    limit_of,
+    make_exact,
+)
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
 from mucudnn.errors import (
-    ArgumentTypeError,
     MucudnnError,
     NothingFitsError,
     NotMeasuredError,
     UsageError,
-    shown,
 )
-from mucudnn.listener import Listener, ProgressBar
+from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import Worklist, find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.plans.plan import AnyPath, Plan, PlanKernel, path_of, read_plan
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.text import micro_batches
 from mucudnn.plans.tiles import better_tiles
 from mucudnn.plans.verify import foreign
@@ -37,39 +43,11 @@ from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import (
     Shape,
-    Sizes,
-    exact_layout,
-    exact_size,
-    exact_sizes,
-    problem_of,
-    shapes_of,
-    whole_number,
 )
-from mucudnn.sizes import doubt_limit, format_size, parse_limit
+from mucudnn.sizes import doubt_limit, format_size
 from mucudnn.solver import Configuration, MicroConfiguration, Tiling
 
-PlanOrPath = Plan | AnyPath
-T = TypeVar("T")
 _logger = logging.getLogger("mucudnn")
-
-
-class Call(NamedTuple):
-    """The arguments of a call that its decision depends on. `y` is None where the pass computes it."""
-
-    pass_: str
-    device: str
-    data_type: str
-    layout: str
-    x: Shape
-    w: Shape
-    y: Shape | None
-    stride: Sizes
-    padding: Sizes
-    dilation: Sizes
-    groups: int
-    workspace: int | str | None  # the limit; None stands for MUCUDNN_WORKSPACE_LIMIT
-    math: str = "default"
-    threads: int | None = None  # threads of the host engine; None stands for MUCUDNN_THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +153,8 @@ def prepared(
     """
     if call.device != "cpu":
         device_named(call.device).check_stream(stream)
-    if not _is_exact(call):
-        call = _make_exact(call)
+    if not is_exact(call):
+        call = make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
     found = _prepared.get(key)
@@ -200,66 +178,13 @@ def prepared(
 
 def decided(call: Call, plan: PlanOrPath | None) -> Prepared | None:
     """Return the division that an earlier call with this plan prepared; None if there was none."""
-    exact = call if _is_exact(call) else _make_exact(call)
+    exact = call if is_exact(call) else make_exact(call)
     for known in (_prepared, _older):
         for key, found in list(known.items()):
             is_same_plan = found.plan is plan or (isinstance(plan, str) and found.plan == plan)
             if is_same_plan and isinstance(key, tuple) and key[0] == exact:
                 return found
     return None
-
-
-def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
-    """Return a call's problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
-    problem = problem_of(
-        call.data_type,
-        call.layout,
-        call.x,
-        call.w,
-        call.stride,
-        call.padding,
-        call.dilation,
-        call.groups,
-        call.math,
-    )
-    shapes = shapes_of(problem, len(call.x) - 2)
-    if call.y is not None and tuple(call.y) != shapes["y"]:
-        raise UsageError(f"dy has the shape {tuple(call.y)}, but this convolution's output has {shapes['y']}")
-    return problem, shapes
-
-
-def limit_of(workspace: int | str | None) -> int | None:
-    """Return a limit in bytes; None for no limit.
-
-    If `workspace` is None, MUCUDNN_WORKSPACE_LIMIT gives the limit. Raises UsageError, ArgumentTypeError.
-    """
-    if workspace is None:
-        limit: int | None = settings.WORKSPACE_LIMIT.read()
-        return limit
-    if isinstance(workspace, str):
-        return parse_limit(workspace)
-    size = whole_number(workspace)
-    if size is None:
-        raise ArgumentTypeError(
-            f"workspace is {shown(workspace)}: give bytes, or text such as '64MiB' or 'none'"
-        )
-    if size < 0:
-        raise UsageError(f"workspace is {shown(size)}: it cannot be negative")
-    if size >= 2**63:
-        raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
-    return size
-
-
-def known_plan(plan: PlanOrPath) -> Plan:
-    """Return the plan, or the plan of a file; a file is read once. Raises MucudnnError, ArgumentTypeError."""
-    if isinstance(plan, Plan):
-        return plan
-    if not isinstance(plan, str | os.PathLike):
-        raise ArgumentTypeError(f"plan is {type(plan).__name__}: give a Plan, or the path of one")
-    return _read_plan(path_of(plan))
-
-
-_read_plan = cache(read_plan)
 
 
 def _prepare(
@@ -432,51 +357,7 @@ def _make_missing_error(plan: Plan, kernel: Kernel) -> UsageError:
     return UsageError(f"the plan has no {kernel.pass_} of {kernel.problem}: of this pass it has {there}")
 
 
-def _is_exact(call: Call) -> bool:
-    """Return whether all arguments of the caller already have the types that `_make_exact` gives them."""
-    for value in (call.stride, call.padding, call.dilation, call.groups):
-        if type(value) is not int:
-            if type(value) is not tuple:
-                return False
-            for size in value:
-                if type(size) is not int:
-                    return False
-    return type(call.layout) is str and (call.workspace is None or type(call.workspace) in (int, str))
-
-
-def _make_exact(call: Call) -> Call:
-    """Return the call with ints, and tuples of ints, as sizes.
-
-    1.0 and True equal 1: unchecked, they would find the decision that was made for 1.
-    Raises UsageError, ArgumentTypeError.
-    """
-    workspace = call.workspace
-    if workspace is not None:
-        workspace = str.__str__(workspace) if isinstance(workspace, str) else limit_of(workspace)
-    return call._replace(
-        layout=exact_layout(call.layout),
-        stride=exact_sizes("stride", call.stride),
-        padding=exact_sizes("padding", call.padding),
-        dilation=exact_sizes("dilation", call.dilation),
-        groups=exact_size("groups", call.groups),
-        workspace=workspace,
-    )
-
-
 def _make_error(error: Exception) -> MucudnnError:
     if isinstance(error, MemoryError):
         return NothingFitsError(f"there is not enough memory for this convolution: {error or 'none is left'}")
     return MucudnnError(f"this convolution failed: {error}")
-
-
-class LogListener(ProgressBar):
-    """A listener that logs messages (logger `mucudnn`) and shows progress, unless MUCUDNN_LOG is `off`."""
-
-    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
-        """Return the items, with a progress bar on a terminal or in a notebook."""
-        return items if settings.LOG.read() == "off" else super().track(items, title, total)
-
-    def message(self, text: str) -> None:
-        """Log a message at level info, or a warning at level warning."""
-        level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
-        _logger.log(level, text)

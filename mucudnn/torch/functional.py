@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from mucudnn.arrays.dispatch import PlanOrPath, limit_of
+from mucudnn.arrays.call import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
 from mucudnn.torch import layers, ops, stock

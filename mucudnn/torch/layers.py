@@ -17,7 +17,8 @@ from torch import Tensor
 
 from mucudnn import settings
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.dispatch import Call, LogListener, Prepared, geometry, measurements_of
+from mucudnn.arrays.call import Call, LogListener, geometry
+from mucudnn.arrays.dispatch import Prepared, measurements_of
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from mucudnn.arrays.call import LogListener, limit_of
 from mucudnn.arrays.devices import device_named
-from mucudnn.arrays.dispatch import LogListener, limit_of
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
 from mucudnn.measuring.bench import Bench

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn import settings
-from mucudnn.arrays.dispatch import PlanOrPath, known_plan
+from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError, shown
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from mucudnn import settings
 from mucudnn._native import EngineError
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.dispatch import Call, Prepared, prepared
+from mucudnn.arrays.call import Call
+from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.torch import stock

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mucudnn.arrays.dispatch import PlanOrPath, known_plan
+from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
 from mucudnn.plans.plan import Plan
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
+from mucudnn.arrays.call import Call, LogListener, geometry, limit_of
 from mucudnn.arrays.devices import ArrayDevice, device_named
-from mucudnn.arrays.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
 from mucudnn.errors import MixedDevicesError, UsageError

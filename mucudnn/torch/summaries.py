@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mucudnn.arrays.dispatch import Call, decided, geometry
+from mucudnn.arrays.call import Call, geometry
+from mucudnn.arrays.dispatch import decided
 from mucudnn.plans.table import html_table, text_table
 from mucudnn.plans.text import micro_batches, milliseconds, shortened
 from mucudnn.problems.descriptor import short_text

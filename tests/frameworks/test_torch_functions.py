@@ -11,7 +11,7 @@ from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.dispatch import Call
+from mucudnn.arrays.call import Call
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError
 from mucudnn.plans.plan import Plan, PlanKernel

@@ -18,8 +18,9 @@ import mucudnn
 from mucudnn._native import Engine
 from mucudnn.arrays import dispatch
 from mucudnn.arrays import views as arrays
+from mucudnn.arrays.call import Call, limit_of
 from mucudnn.arrays.devices import ArrayDevice
-from mucudnn.arrays.dispatch import Call, prepared
+from mucudnn.arrays.dispatch import prepared
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.listener import Listener
@@ -89,7 +90,7 @@ def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("workspace", [0, 70_000, "100KiB", "none", 2**40])
 def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
-    limit = dispatch.limit_of(workspace)
+    limit = limit_of(workspace)
     ready = prepared(CALL._replace(workspace=workspace))
     assert ready._workspace <= (2**63 if limit is None else limit)
     assert ready.configuration.mini_batch == 8

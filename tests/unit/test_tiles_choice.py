@@ -10,7 +10,7 @@ import pytest
 import mucudnn
 from mucudnn._native import Engine, parse_descriptor, tile_copies, tile_steps
 from mucudnn.arrays import dispatch
-from mucudnn.arrays.dispatch import Call
+from mucudnn.arrays.call import Call
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn import settings
+from mucudnn.arrays.call import Call, LogListener, geometry, limit_of
 from mucudnn.arrays.devices import device_named
-from mucudnn.arrays.dispatch import Call, LogListener, geometry, limit_of
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
 from mucudnn.measuring.bench import Bench

@@ -1,0 +1,144 @@
+"""Calls: the arguments that a decision depends on, with the types, limits and plans that users may give."""
+
+import logging
+import os
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple, TypeVar
+
+from mucudnn import settings
+from mucudnn._native import Problem
+from mucudnn.errors import ArgumentTypeError, UsageError, shown
+from mucudnn.listener import ProgressBar
+from mucudnn.plans.plan import AnyPath, Plan, path_of, read_plan
+from mucudnn.problems.shapes import (
+    Shape,
+    Sizes,
+    exact_layout,
+    exact_size,
+    exact_sizes,
+    problem_of,
+    shapes_of,
+    whole_number,
+)
+from mucudnn.sizes import parse_limit
+
+PlanOrPath = Plan | AnyPath
+T = TypeVar("T")
+_logger = logging.getLogger("mucudnn")
+
+
+class Call(NamedTuple):
+    """The arguments of a call that its decision depends on. `y` is None where the pass computes it."""
+
+    pass_: str
+    device: str
+    data_type: str
+    layout: str
+    x: Shape
+    w: Shape
+    y: Shape | None
+    stride: Sizes
+    padding: Sizes
+    dilation: Sizes
+    groups: int
+    workspace: int | str | None  # the limit; None stands for MUCUDNN_WORKSPACE_LIMIT
+    math: str = "default"
+    threads: int | None = None  # threads of the host engine; None stands for MUCUDNN_THREADS
+
+
+def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
+    """Return a call's problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
+    problem = problem_of(
+        call.data_type,
+        call.layout,
+        call.x,
+        call.w,
+        call.stride,
+        call.padding,
+        call.dilation,
+        call.groups,
+        call.math,
+    )
+    shapes = shapes_of(problem, len(call.x) - 2)
+    if call.y is not None and tuple(call.y) != shapes["y"]:
+        raise UsageError(f"dy has the shape {tuple(call.y)}, but this convolution's output has {shapes['y']}")
+    return problem, shapes
+
+
+def limit_of(workspace: int | str | None) -> int | None:
+    """Return a limit in bytes; None for no limit.
+
+    If `workspace` is None, MUCUDNN_WORKSPACE_LIMIT gives the limit. Raises UsageError, ArgumentTypeError.
+    """
+    if workspace is None:
+        limit: int | None = settings.WORKSPACE_LIMIT.read()
+        return limit
+    if isinstance(workspace, str):
+        return parse_limit(workspace)
+    size = whole_number(workspace)
+    if size is None:
+        raise ArgumentTypeError(
+            f"workspace is {shown(workspace)}: give bytes, or text such as '64MiB' or 'none'"
+        )
+    if size < 0:
+        raise UsageError(f"workspace is {shown(size)}: it cannot be negative")
+    if size >= 2**63:
+        raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
+    return size
+
+
+def known_plan(plan: PlanOrPath) -> Plan:
+    """Return the plan, or the plan of a file; a file is read once. Raises MucudnnError, ArgumentTypeError."""
+    if isinstance(plan, Plan):
+        return plan
+    if not isinstance(plan, str | os.PathLike):
+        raise ArgumentTypeError(f"plan is {type(plan).__name__}: give a Plan, or the path of one")
+    return _read_plan(path_of(plan))
+
+
+_read_plan = cache(read_plan)
+
+
+def is_exact(call: Call) -> bool:
+    """Return whether all arguments of the caller already have the types that `make_exact` gives them."""
+    for value in (call.stride, call.padding, call.dilation, call.groups):
+        if type(value) is not int:
+            if type(value) is not tuple:
+                return False
+            for size in value:
+                if type(size) is not int:
+                    return False
+    return type(call.layout) is str and (call.workspace is None or type(call.workspace) in (int, str))
+
+
+def make_exact(call: Call) -> Call:
+    """Return the call with ints, and tuples of ints, as sizes.
+
+    1.0 and True equal 1: unchecked, they would find the decision that was made for 1.
+    Raises UsageError, ArgumentTypeError.
+    """
+    workspace = call.workspace
+    if workspace is not None:
+        workspace = str.__str__(workspace) if isinstance(workspace, str) else limit_of(workspace)
+    return call._replace(
+        layout=exact_layout(call.layout),
+        stride=exact_sizes("stride", call.stride),
+        padding=exact_sizes("padding", call.padding),
+        dilation=exact_sizes("dilation", call.dilation),
+        groups=exact_size("groups", call.groups),
+        workspace=workspace,
+    )
+
+
+class LogListener(ProgressBar):
+    """A listener that logs messages (logger `mucudnn`) and shows progress, unless MUCUDNN_LOG is `off`."""
+
+    def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
+        """Return the items, with a progress bar on a terminal or in a notebook."""
+        return items if settings.LOG.read() == "off" else super().track(items, title, total)
+
+    def message(self, text: str) -> None:
+        """Log a message at level info, or a warning at level warning."""
+        level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
+        _logger.log(level, text)
