@@ -59,7 +59,7 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
                 _rewrite(file, content, forget)
             cache.query("DELETE FROM taken_journal")
             cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror

@@ -126,7 +126,9 @@ def test_a_plan_is_followed_on_the_device_it_was_made_for(libraries: dict[str, s
     plan = plan_for(NAMES[0], tmp_path / "first.plan")
     cases = [case(SMALL, "forward", "fixed", device=device) for device in (0, 1, 0)]
     found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), **libraries)
-    assert found.summary == "2 of 3 convolutions divided, 1 passed through (nothing within the workspace)"
+    assert found.summary == (
+        "2 of 3 convolutions divided, 1 passed through (the program brings a workspace of 0 bytes)"
+    )
     assert f"its device is '{NAMES[0]}, compute capability 0.0', here it is '{NAMES[1]}" in found.stderr
     check_results(cases, found, tmp_path)
 

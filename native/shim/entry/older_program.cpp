@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mucudnn::shim {
@@ -71,21 +73,37 @@ bool calls_dropped_function(const Calls& calls) {
   return false;
 }
 
+struct Objects {
+  std::vector<Object> list;
+  bool is_complete = true;
+};
+
+void add(const dl_phdr_info& info, std::vector<Object>& list) {
+  const std::string path = info.dlpi_name == nullptr ? "" : info.dlpi_name;
+  for (int i = 0; i < info.dlpi_phnum && !path.empty() && path[0] == '/'; ++i) {
+    if (info.dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+    const auto* const dynamic =
+        reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+    list.push_back({path, info.dlpi_addr, dynamic});
+  }
+}
+
+// Throws std::bad_alloc.
 std::vector<Object> loaded_libraries() {
-  std::vector<Object> objects;
+  Objects objects;
   dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* list) {
-        const std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
-        for (int i = 0; i < info->dlpi_phnum && !path.empty() && path[0] == '/'; ++i) {
-          if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-          const auto* const dynamic =
-              reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-          static_cast<std::vector<Object>*>(list)->push_back({path, info->dlpi_addr, dynamic});
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        Objects& found = *static_cast<Objects*>(data);
+        try {
+          add(*info, found.list);
+        } catch (const std::bad_alloc&) {  // no exception may pass through the loader
+          found.is_complete = false;
         }
-        return 0;
+        return found.is_complete ? 0 : 1;
       },
       &objects);
-  return objects;
+  if (!objects.is_complete) throw std::bad_alloc();
+  return std::move(objects.list);
 }
 
 // Returns whether the object itself, and none of the libraries that it needs, defines functions of cuDNN.

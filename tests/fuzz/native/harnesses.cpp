@@ -33,7 +33,7 @@ void check_sizes_of(const Problem& problem) {
   REQUIRE(problem.mini_batch <= std::numeric_limits<std::int64_t>::max() / problem.x_sample());
   REQUIRE(problem.mini_batch <= std::numeric_limits<std::int64_t>::max() / problem.y_sample());
   REQUIRE(problem.flops() > 0);
-  for (const Pointwise operation : problem.epilogue) REQUIRE(problem.operand_elements(operation) >= 0);
+  for (const Pointwise operation : problem.epilogue) REQUIRE(problem.operand_elements(operation.kind) >= 0);
   for (const Pass pass : kPasses) {
     const Kernel kernel{problem, pass};
     if (problem.is_fused()) continue;
