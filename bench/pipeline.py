@@ -117,8 +117,9 @@ class _SleepingStage(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        slept: Tensor = _Sleep.apply(x)
-        # The product saves its input, so that recomputing cannot stop before the sleep.
+        # The first product lets the first stage sleep in its backward pass too. The second one saves its input,
+        # so that recomputing cannot stop before the sleep.
+        slept: Tensor = _Sleep.apply(x * self.weight)
         return slept * self.weight
 
 

@@ -223,6 +223,12 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("measured time of a step over the simulated one, stages that sleep", "0.9 to 1.1",
          _figure("pipeline", "measured over", form="mean")),
     )),
+    ("python -m bench.causes", "causes.jsonl", (
+        ("share of a constructed cause against the one found, in points", "at most 5",
+         _by_case("causes", "difference", "")),
+        ("part of a starving step that loader workers save, simulated", "",
+         _by_case("causes", "part of a step", "")),
+    )),
     ("python -m bench.spatial", "spatial.jsonl", (
         ("44 layers divided over 2 ranks: right", "44", _by_case("spatial", "layers right", "")),
         ("the same: silently wrong", "0", _by_case("spatial", "layers wrong", "")),
