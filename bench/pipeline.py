@@ -117,8 +117,8 @@ class _SleepingStage(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        # The first product lets the first stage sleep in its backward pass too. The second one saves its input,
-        # so that recomputing cannot stop before the sleep.
+        # The first product lets the first stage sleep in its backward pass too. The second one saves its
+        # input, so that recomputing cannot stop before the sleep.
         slept: Tensor = _Sleep.apply(x * self.weight)
         return slept * self.weight
 
