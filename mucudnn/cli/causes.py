@@ -18,7 +18,7 @@ from mucudnn.plans.text import milliseconds
 HELP = "show why the ranks of a training idle, from traces of torch.profiler"
 DESCRIPTION = (
     "Divides the time of each rank into waiting for data, computation, waiting for another rank, transfer, "
-    "reduction of gradients, and the rest. Names the changes that would save time, each with the figure of a "
+    "collectives such as the sum of gradients, and the rest. Names the changes that would save time, each with the figure of a "
     "simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace writes them."
 )
 EXAMPLES = (
@@ -31,7 +31,7 @@ _MEANINGS = {
     "compute": "computes",
     "wait": "waits for another rank",
     "transfer": "receives from another rank",
-    "reduce": "reduces gradients",
+    "reduce": "sums with all: gradients, …",
     "rest": "the rest: Python, launches, sleep",
 }
 

@@ -106,10 +106,11 @@ def _make_trace(rank: int, base: float, events: list[dict[str, Any]]) -> Trace:
     on_gpu = any(event["cat"] == "kernel" for event in events)
     intervals: dict[str, list[Interval]] = {kind: [] for kind in KINDS}
     counts = {"ProfilerStep": 0, "Optimizer.step": 0, "DataLoader": 0}
+    communicating = set() if on_gpu else _find_communicating(events)
     for event in events:
         name, start = event["name"], base + event["ts"] / 1e3
         interval = Interval(start, start + event["dur"] / 1e3, name)
-        kind = _kind_of(name, event["cat"], on_gpu)
+        kind = None if id(event) in communicating else _kind_of(name, event["cat"], on_gpu)
         if kind:
             intervals[kind].append(interval)
         for mark in counts:
@@ -120,6 +121,24 @@ def _make_trace(rank: int, base: float, events: list[dict[str, Any]]) -> Trace:
     ends = [base + (event["ts"] + event["dur"]) / 1e3 for event in events]
     steps = next((count for count in counts.values() if count), 1)
     return Trace(rank, min(starts), max(ends), steps, intervals)
+
+
+def _find_communicating(events: Iterable[dict[str, Any]]) -> set[int]:
+    """Return the ids of the operations on a CPU that call torch.distributed, for example to fetch a halo.
+
+    They wait inside, so their own time is no computation. That of the operations that they call still is.
+    """
+    found: set[int] = set()
+    open_ones: dict[object, list[dict[str, Any]]] = {}
+    operations = (event for event in events if event["cat"] == "cpu_op")
+    for event in sorted(operations, key=lambda one: (one["ts"], -one["dur"])):
+        around = open_ones.setdefault(event.get("tid"), [])
+        while around and around[-1]["ts"] + around[-1]["dur"] < event["ts"] + event["dur"]:
+            around.pop()
+        if event["name"].startswith("c10d::"):
+            found.update(map(id, around))
+        around.append(event)
+    return found
 
 
 def _kind_of(name: str, category: str, on_gpu: bool) -> str | None:

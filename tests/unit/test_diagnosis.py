@@ -91,6 +91,20 @@ def test_reduction_that_computation_hides_is_no_cause(tmp_path: Path) -> None:
     assert rank.share("compute") == pytest.approx(0.6)
 
 
+def test_an_operation_that_waits_for_a_message_inside_is_no_computation(tmp_path: Path) -> None:
+    # A layer fetches the rows of its neighbour for 60 ms, and then computes.
+    events = [
+        ("aten::halo", 0.0, 80.0),
+        ("c10d::recv_", 1.0, 2.0),
+        ("gloo:recv", 1.0, 59.0),
+        ("aten::mm", 60.0, 20.0),
+    ]
+    (rank,) = divide(read_traces([write_trace(tmp_path / "0.json", 0, events)]))
+    assert {cause: round(rank.ms[cause]) for cause in ("compute", "wait", "rest")} == {
+        "compute": 20, "wait": 59, "rest": 1
+    }  # fmt: skip
+
+
 def test_on_a_gpu_the_kernels_count(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "0.json", 0, [])
     content = json.loads(path.read_text())
