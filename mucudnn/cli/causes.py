@@ -18,8 +18,9 @@ from mucudnn.plans.text import milliseconds
 HELP = "show why the ranks of a training idle, from traces of torch.profiler"
 DESCRIPTION = (
     "Divides the time of each rank into waiting for data, computation, waiting for another rank, transfer, "
-    "collectives such as the sum of gradients, and the rest. Names the changes that would save time, each with the figure of a "
-    "simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace writes them."
+    "collectives such as the sum of gradients, and the rest. Names the changes that would save time, each "
+    "with the figure of a simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace "
+    "writes them."
 )
 EXAMPLES = (
     "mucudnn causes rank0.json rank1.json",
