@@ -7,6 +7,7 @@ from typing import Any
 
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.memory_parts import PlannedKernel
+from mucudnn.plans.result import kernel_json
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
@@ -49,24 +50,4 @@ def _make_kernel(planned: PlannedKernel, count: int) -> dict[str, Any]:
     kernel, chosen = planned.kernel, planned.chosen
     whole = [one for one in planned.desirable if len(one.parts) == 1 and one.workspace <= chosen.workspace]
     best = whole[-1].parts[0] if whole else None
-    return {
-        "problem": str(kernel.problem),
-        "pass": kernel.pass_,
-        "count": count,
-        "undivided": best
-        and {"algorithm": best.algorithm, "time_ms": best.time_ms, "workspace": best.workspace},
-        "divided": {
-            "parts": [
-                {
-                    "micro_batch": part.micro_batch,
-                    "algorithm": part.algorithm,
-                    "time_ms": part.time_ms,
-                    "workspace": part.workspace,
-                }
-                for part in chosen.parts
-            ],
-            "time_ms": chosen.time_ms,
-            "workspace": chosen.workspace,
-        },
-        "measured": None,
-    }
+    return kernel_json(kernel, count, best, chosen, None)

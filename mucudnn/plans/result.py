@@ -10,7 +10,9 @@ from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.table import html_table
 from mucudnn.plans.text import micro_batches, milliseconds, ratio, short_names
+from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
+from mucudnn.solver import Configuration, MicroConfiguration
 
 SCHEMA = 1
 
@@ -147,14 +149,30 @@ def _format_limit(size: int | None) -> str:
 
 
 def _make_kernel_json(decision: Decision) -> dict[str, Any]:
-    kernel, undivided, chosen = decision.kernel, decision.undivided, decision.chosen
-    best = undivided.parts[0] if undivided else None
+    best = decision.undivided.parts[0] if decision.undivided else None
+    return kernel_json(
+        decision.kernel, decision.kernel.count, best, decision.chosen, _make_measured_json(decision)
+    )
+
+
+def kernel_json(
+    kernel: Kernel,
+    count: int,
+    undivided: MicroConfiguration | None,
+    chosen: Configuration,
+    measured: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Return a kernel's object in the JSON output of commands."""
     return {
         "problem": str(kernel.problem),
         "pass": kernel.pass_,
-        "count": kernel.count,
-        "undivided": best
-        and {"algorithm": best.algorithm, "time_ms": best.time_ms, "workspace": best.workspace},
+        "count": count,
+        "undivided": undivided
+        and {
+            "algorithm": undivided.algorithm,
+            "time_ms": undivided.time_ms,
+            "workspace": undivided.workspace,
+        },
         "divided": {
             "parts": [
                 {
@@ -168,7 +186,7 @@ def _make_kernel_json(decision: Decision) -> dict[str, Any]:
             "time_ms": chosen.time_ms,
             "workspace": chosen.workspace,
         },
-        "measured": _make_measured_json(decision),
+        "measured": measured,
     }
 
 

@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
             self._make_memory(tensor, self.unique(name), kind)
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
-        """Return the memory of a tensor; None if nothing was written to it."""
+        """Return the memory that the trace recorded for a tensor; None if no operation wrote it."""
         return self._find(tensor)
 
     def unique(self, name: str, noun: str = "tensor") -> str:

@@ -132,7 +132,7 @@ def check_rows(data: bytes) -> None:
 
 
 def check_cells(data: bytes) -> None:
-    """Read a row of a cache in which cells have other values, of any type that sqlite has."""
+    """Change cells of a row in a cache to values of any type of sqlite, and let the cache read the row."""
     try:
         number, changes = json.loads(text_of(data))
         table = TABLES[number]

@@ -39,7 +39,7 @@ def only_on_gpu() -> None:
 
 @pytest.fixture
 def only_on_stand_in() -> None:
-    """Mark tests of the stand-in for PyTorch's CUDA build."""
+    """Mark tests of the CUDA runtime on the CPU, under PyTorch's CUDA build."""
 
 
 @pytest.fixture

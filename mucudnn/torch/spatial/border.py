@@ -290,7 +290,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Return the scaled gradient."""
+        """Return the gradient times the factor that the forward pass was given; none for the factor."""
         return g * ctx.factor, None
 
 

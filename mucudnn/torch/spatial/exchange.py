@@ -172,7 +172,7 @@ def _wait(group: Any, name: str, description: str, device: torch.device, start: 
 
 
 def _talks_on_cpu(group: Any, device: torch.device) -> bool:
-    """Return whether a group moves this device's tensors through the CPU, and can wait with a timeout."""
+    """Return whether a process group exchanges this device's tensors on the CPU: then a wait can time out."""
     return device.type == "cpu" or "nccl" not in dist.get_backend(group)
 
 
