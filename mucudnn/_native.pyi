@@ -131,8 +131,10 @@ def parse_descriptor(
 
 # A part is (micro_batch, algorithm, time_ms, workspace); a configuration is a list of parts.
 _Part = tuple[int, str, float, int]
-# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or []).
-_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Part]]
+# A share of identical kernels is (how many, their configuration).
+_Share = tuple[int, list[_Part]]
+# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [], shares).
+_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share]]
 
 class NewerVersionError(ValueError):
     """A plan was written by a newer version of mucudnn."""

@@ -17,7 +17,8 @@ namespace {
 // _Part and _PlanKernel in _native.pyi.
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
-using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts>;
+using Shares = std::vector<std::pair<int, Parts>>;
+using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts, Shares>;
 using Header = std::map<std::string, std::string>;
 
 Configuration to_configuration(const Parts& parts) {
@@ -38,9 +39,10 @@ Parts to_parts(const Configuration& configuration) {
 
 std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
   Plan plan{header, {}};
-  for (const auto& [problem, pass, count, chosen, desirable, tiles] : kernels) {
+  for (const auto& [problem, pass, count, chosen, desirable, tiles, shares] : kernels) {
     PlanKernel planned{{problem, pass_named(pass)}, count, to_configuration(chosen), {}};
     planned.tiles = to_configuration(tiles);
+    for (const auto& [times, parts] : shares) planned.shares.push_back({times, to_configuration(parts)});
     for (const Parts& parts : desirable) planned.desirable.push_back(to_configuration(parts));
     plan.kernels.push_back(std::move(planned));
   }
@@ -53,8 +55,12 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
   for (const PlanKernel& planned : plan.kernels) {
     std::vector<Parts> desirable;
     for (const Configuration& configuration : planned.desirable) desirable.push_back(to_parts(configuration));
+    Shares shares;
+    for (const Share& share : planned.shares)
+      shares.emplace_back(share.count, to_parts(share.configuration));
     kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
-                         to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles));
+                         to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles),
+                         std::move(shares));
   }
   return {plan.header, std::move(kernels)};
 }

@@ -12,7 +12,8 @@ namespace mucudnn {
 namespace {
 
 constexpr std::string_view kMagic = "mucudnn plan ";
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
+constexpr int kVersionOfTiles = 3;
 constexpr int kVersionOfCandidates = 2;
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
@@ -58,6 +59,19 @@ Whole steps_of(const PlanKernel& planned) {
   if (planned.kernel.problem.is_fused()) fail("a fused convolution is not divided into tiles");
   const std::int64_t size = tile_steps(planned.kernel);
   return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
+}
+
+// Throws std::invalid_argument if there are shares and they do not add to the count of the kernel.
+void check_shares(const PlanKernel& planned) {
+  std::int64_t sum = 0;
+  for (const Share& share : planned.shares) {
+    if (share.count < 1) fail("the count of a share is below 1");
+    sum += share.count;
+  }
+  if (!planned.shares.empty() && sum != planned.count) {
+    fail("the shares add to " + std::to_string(sum) + ", not to the kernel's count of " +
+         std::to_string(planned.count));
+  }
 }
 
 void check(const Configuration& configuration, const Whole& whole) {
@@ -198,6 +212,10 @@ class Reader {
       PlanKernel& planned = kernel_above(key);
       if (!planned.tiles.empty()) fail("tiles a second time for the same kernel");
       planned.tiles = configuration_in(line, steps_of(planned), budget_);
+    } else if (key == "share") {
+      PlanKernel& planned = kernel_above(key);
+      const auto count = number_in<int>(cut(line, ' '), "count");
+      planned.shares.push_back({count, configuration_in(line, mini_batch_of(planned), budget_)});
     } else if (key == "option") {
       PlanKernel& planned = kernel_above(key);
       planned.desirable.push_back(configuration_in(line, mini_batch_of(planned), budget_));
@@ -240,8 +258,10 @@ class Reader {
   void finish_kernel() const {
     if (plan_.kernels.empty()) return;
     const PlanKernel& planned = plan_.kernels.back();
-    if (planned.chosen.empty() && (planned.candidates.empty() || !planned.tiles.empty()))
-      fail("the kernel above has no choice");
+    const bool needs_choice =
+        planned.candidates.empty() || !planned.tiles.empty() || !planned.shares.empty();
+    if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
+    check_shares(planned);
   }
 
   std::string_view rest_;
@@ -280,12 +300,13 @@ std::string to_text(const Plan& plan) {
   int version = 1;
   for (const PlanKernel& planned : plan.kernels) {
     if (!planned.candidates.empty()) version = std::max(version, kVersionOfCandidates);
-    if (!planned.tiles.empty()) version = kVersion;
+    if (!planned.tiles.empty()) version = std::max(version, kVersionOfTiles);
+    if (!planned.shares.empty()) version = kVersion;
   }
   std::string text = std::string(kMagic) + std::to_string(version) + "\n";
   for (const auto& [key, value] : plan.header) {
-    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "option" ||
-                          key == "candidates" || key == "end";
+    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "share" ||
+                          key == "option" || key == "candidates" || key == "end";
     if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
@@ -298,7 +319,7 @@ std::string to_text(const Plan& plan) {
     }
   }
   Budget budget(kMostParts);
-  const auto add = [&](const char* entry, const Configuration& configuration, const Whole& whole) {
+  const auto add = [&](const std::string& entry, const Configuration& configuration, const Whole& whole) {
     check(configuration, whole);
     budget.take(static_cast<std::int64_t>(configuration.size()));
     text += entry + text_of(configuration) + "\n";
@@ -310,6 +331,9 @@ std::string to_text(const Plan& plan) {
             " " + key.first + "\n";
     if (planned->candidates.empty() || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
     if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
+    check_shares(*planned);
+    for (const Share& share : planned->shares)
+      add("share " + std::to_string(share.count), share.configuration, mini_batch);
     std::vector<Configuration> options = planned->desirable;
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });

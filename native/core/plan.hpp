@@ -19,6 +19,13 @@
 //
 //   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
 //
+// Version 4 may give a kernel `share` lines beside the choice: so many of its identical kernels take that
+// configuration. The shares are a second answer for one total of workspace, faster than the choices. Readers
+// that can tell layers apart give the first share to the first layers, and so on. The others use the choice.
+//
+//   share 2 4*16:WINOGRAD_NONFUSED:3.25:14155776
+//   share 1 1*64:IMPLICIT_GEMM:25.5:0
+//
 // Version 2 is the drop-in's journal (journal.hpp). A kernel there may have candidates instead of a choice:
 // all algorithms that can run, even those too large to be measured, listed by the API that named them. A
 // candidate is algorithm:bytes:note,note.
@@ -64,6 +71,12 @@ struct Listed {
   std::string notes;  // space-separated words
 };
 
+// So many of a kernel's identical kernels take one configuration.
+struct Share {
+  int count = 1;
+  Configuration configuration;
+};
+
 struct PlanKernel {
   Kernel kernel;
   int count = 1;  // identical kernels in the network
@@ -71,6 +84,7 @@ struct PlanKernel {
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
   Configuration tiles{};  // parts of one sample, if tiles are faster than `chosen`
+  std::vector<Share> shares{};  // their counts add to `count`, if identical kernels differ
 };
 
 struct Plan {

@@ -33,7 +33,7 @@ def write_single_sample_plan(
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     plan = folder / "single.plan"
     cut = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)] if tiles else []
-    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], cut)]))
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], cut, [])]))
     return {
         "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",

@@ -57,18 +57,20 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         option = [(total, "GEMM", draw(st.floats(0, 1e9)), draw(st.integers(0, 2**62)))]
         pass_ = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
         tiles = draw(st.sampled_from([[], [(tile_steps(Kernel(problem, pass_)), "GEMM", 1.5, 64)]]))
-        kernels.append((problem, pass_, draw(st.integers(1, 9)), chosen, [option], tiles))
+        count = draw(st.integers(1, 9))
+        shares = draw(st.sampled_from([[], [(count, chosen)], [(1, option), (count, chosen)]]))
+        kernels.append((problem, pass_, sum(n for n, _ in shares) or count, chosen, [option], tiles, shares))
     return draw(
         st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))
     ), kernels
 
 
 def test_a_plan_reads_like_this() -> None:
-    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [])]) == TEXT
+    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [], [])]) == TEXT
 
 
 def test_it_reads_back_with_the_desirable_set_by_workspace() -> None:
-    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [])])
+    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [], [])])
 
 
 @given(plans())
@@ -100,8 +102,8 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
 
 
 def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NewerVersionError, match="of version 4, this mucudnn reads up to version 3"):
-        parse_plan(TEXT.replace("plan 1", "plan 4"))
+    with pytest.raises(NewerVersionError, match="of version 5, this mucudnn reads up to version 4"):
+        parse_plan(TEXT.replace("plan 1", "plan 5"))
 
 
 HUGE = Problem(mini_batch=65536, in_channels=1, out_channels=1, input=(1, 1), kernel=(1, 1))
@@ -129,7 +131,7 @@ def test_a_document_of_a_journal_cannot_either_and_the_others_are_read() -> None
 def test_a_plan_that_could_not_be_read_again_is_not_written() -> None:
     singles = [(1, "A", 1.0, 0)] * 65536
     with pytest.raises(ValueError, match="the plan has 1114112 parts up to here"):
-        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [])])
+        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [], [])])
 
 
 def test_the_largest_plans_of_real_networks_are_read() -> None:
@@ -139,7 +141,7 @@ def test_the_largest_plans_of_real_networks_are_read() -> None:
         for count in range(1, 70)
     ]
     option = [(1, "GEMM", 1.0, 0)] * 1024
-    kernels = [(problem, "forward", 1, option, [option] * 5, []) for problem in problems]
+    kernels = [(problem, "forward", 1, option, [option] * 5, [], []) for problem in problems]
     assert parse_plan(format_plan({}, kernels))[1][-1][4] == [option] * 5
 
 
@@ -182,7 +184,7 @@ def test_a_fused_convolution_has_a_forward_pass_only() -> None:
 
 
 def test_a_kernel_stands_in_a_plan_once() -> None:
-    kernel = (PROBLEM, "forward", 1, WHOLE, [], [])
+    kernel = (PROBLEM, "forward", 1, WHOLE, [], [], [])
     with pytest.raises(ValueError, match="twice"):
         format_plan({}, [kernel, kernel])
     block = TEXT[TEXT.index("kernel") : TEXT.index("end")]
@@ -196,7 +198,7 @@ def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
     with pytest.raises(ValueError, match="'device' cannot stand"):
         format_plan({"device": "two\nlines"}, [])
     with pytest.raises(ValueError, match="'has space' is no name of an algorithm"):
-        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [])])
+        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [], [])])
 
 
 IN_TILES = f"""\
@@ -211,7 +213,7 @@ TILES = [(16, "WINOGRAD_NONFUSED", 0.5, 4096)] * 3 + [(8, "IMPLICIT_GEMM", 0.25,
 
 
 def test_a_kernel_may_have_tiles_beside_its_choice() -> None:
-    kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES)
+    kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES, [])
     assert format_plan({}, [kernel]) == IN_TILES
     assert parse_plan(IN_TILES) == ({}, [kernel])
 
@@ -235,10 +237,48 @@ def test_tiles_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: s
 def test_tiles_of_a_gradient_add_to_its_steps_which_are_as_many_rows_as_the_stride() -> None:
     strided = Problem(mini_batch=1, in_channels=4, out_channels=4, input=(9, 9), kernel=(3, 3), stride=2)
     whole, tiles = [(1, "ALGO_1", 1.0, 0)], [(5, "ALGO_1", 1.0, 0)]
-    kernel = (strided, "backward_data", 1, whole, [], tiles)
+    kernel = (strided, "backward_data", 1, whole, [], tiles, [])
     assert parse_plan(format_plan({}, [kernel])) == ({}, [kernel])
     with pytest.raises(ValueError, match="the tiles do not add to the 4 steps of a sample"):
-        format_plan({}, [(strided, "forward", 1, whole, [], tiles)])
+        format_plan({}, [(strided, "forward", 1, whole, [], tiles, [])])
+
+
+APART = f"""\
+mucudnn plan 4
+{TEXT.splitlines()[4]}
+choose 1*64:IMPLICIT_GEMM:25.5:0
+share 1 4*16:WINOGRAD_NONFUSED:3.25:14155776
+share 2 1*64:IMPLICIT_GEMM:25.5:0
+option 1*64:IMPLICIT_GEMM:25.5:0
+end 1
+"""
+
+
+def test_identical_kernels_may_have_shares_beside_the_choice_for_all_of_them() -> None:
+    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [(1, QUARTERS), (2, WHOLE)])
+    assert format_plan({}, [kernel]) == APART
+    assert parse_plan(APART) == ({}, [kernel])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("share 2", "share 1", "line 7: the shares add to 2, not to the kernel's count of 3"),
+        ("share 2", "share 2147483647", "line 7: the shares add to 2147483648, not"),
+        ("share 2", "share 0", "line 7: the count of a share is below 1"),
+        ("share 2", "share two", "line 5: 'two' is not a count"),
+        ("share 2 1*64", "share 2 1*63", "line 5: the micro-batches add to 63, not to the mini-batch"),
+        ("choose 1*64:IMPLICIT_GEMM:25.5:0\n", "", "line 6: the kernel above has no choice"),
+    ],
+)
+def test_shares_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_plan(APART.replace(old, new, 1))
+
+
+def test_shares_that_do_not_add_to_the_count_are_not_written() -> None:
+    with pytest.raises(ValueError, match="the shares add to 2, not to the kernel's count of 3"):
+        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(2, WHOLE)])])
 
 
 KERNEL = TEXT.splitlines()[4]
@@ -276,7 +316,7 @@ def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
 
 
 def test_of_a_journal_every_whole_document_is_read() -> None:
-    newer = JOURNAL.replace("plan 2", "plan 4")
+    newer = JOURNAL.replace("plan 2", "plan 5")
     text = JOURNAL + JOURNAL[:-20] + newer + "noise\n" + TEXT
     assert [header for header, *_ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]
 
