@@ -133,7 +133,8 @@ def parse_descriptor(
 _Part = tuple[int, str, float, int]
 # A share of identical kernels is (how many, their configuration).
 _Share = tuple[int, list[_Part]]
-# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [], shares).
+# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [],
+# shares or []).
 _PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share]]
 
 class NewerVersionError(ValueError):

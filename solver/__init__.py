@@ -1,7 +1,7 @@
 """The decisions: from measured times and workspaces to micro-batch sizes and algorithms."""
 
 from .configuration import Configuration, Infeasible, MicroConfiguration, Slices
-from .division import WorkspaceDivision, divide_workspace, solve_division
+from .division import Shares, WorkspaceDivision, divide_workspace, solve_division
 from .reuse import desirable_set, reuse_workspace
 from .tiles import Tile, Tiling, tile_sample
 
@@ -9,6 +9,7 @@ __all__ = [
     "Configuration",
     "Infeasible",
     "MicroConfiguration",
+    "Shares",
     "Slices",
     "Tile",
     "Tiling",

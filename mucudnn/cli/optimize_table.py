@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mucudnn.cli.terminal import WIDTH, show, stdout, table
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.optimizer import Result
-from mucudnn.plans.result import final, measured, predicted, total, total_workspace
+from mucudnn.plans.result import apart, final, has_shares, measured, predicted, total, total_workspace
 from mucudnn.plans.text import broken, micro_batches, milliseconds, ratio, short_names
 from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
@@ -36,7 +36,6 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     names = short_names([decision.kernel.label for decision in result.decisions])
     passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
     one_problem = len({decision.kernel.problem for decision in result.decisions}) == 1
-    sums = total(result)
     ran = any(decision.comparison for decision in result.decisions)
     rows = table(gap=1)  # a gap of 2 would push the longest names of algorithms beyond 100 columns
     narrow = (0, 3, 4, 6 if ran else 5, 7)
@@ -57,23 +56,21 @@ def show_result(result: Result, network: str, next_command: str) -> None:
         for name, decision in zip(names, result.decisions, strict=True):
             if decision.kernel.pass_ == pass_:
                 add_row(_make_cells(pass_ if one_problem else name, decision))
+                for share in decision.shares:
+                    add_row([f"  {share.kernel.count} apart", *_make_cells("", share)[1:]])
     rows.add_section()
-    add_row(
-        [
-            "total",
-            "",
-            milliseconds(sums.undivided_ms),
-            "",
-            milliseconds(sums.divided_ms),
-            ratio(total(result, predicted).speedup),
-            ratio(sums.speedup if ran else None),
-            format_size(total_workspace(result)),
-        ]
-    )
+    add_row(_make_total_cells("total", result))
+    if has_shares(result):
+        add_row(_make_total_cells("total apart", apart(result)))
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
     sentences = [_explain_dropped(n, d) for n, d in zip(names, result.decisions, strict=True) if d.dropped]
+    if has_shares(result):
+        sentences.append(
+            "Rows `apart` let identical kernels differ, which is faster within the same total. mucudnn.torch "
+            "follows them. `mucudnn run` cannot tell identical kernels apart, and follows the other rows."
+        )
     times = (
         "Times are of whole runs. A plan keeps the predicted ones: the sums of its micro-batches' times."
         if ran
@@ -105,6 +102,20 @@ def _make_cells(name: str, decision: Decision) -> list[str]:
         ratio(predicted(decision).speedup),
         ratio(compared.speedup if compared else None),
         format_size(decision.chosen.workspace),
+    ]
+
+
+def _make_total_cells(name: str, result: Result) -> list[str]:
+    sums, compared = total(result), any(decision.comparison for decision in result.decisions)
+    return [
+        name,
+        "",
+        milliseconds(sums.undivided_ms),
+        "",
+        milliseconds(sums.divided_ms),
+        ratio(total(result, predicted).speedup),
+        ratio(sums.speedup if compared else None),
+        format_size(total_workspace(result)),
     ]
 
 

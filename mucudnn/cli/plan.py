@@ -71,7 +71,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "diff",
         help="print the differences of two plans",
         description="Print the differences of two plans: in their headers, and in the chosen micro-batches, "
-        "algorithms, workspaces and tiles. The exit code is 1 if there are any.",
+        "algorithms, workspaces, shares and tiles. The exit code is 1 if there are any.",
         epilog=format_examples("mucudnn plan diff old.plan new.plan"),
     )
     comparing.add_argument(
@@ -118,6 +118,11 @@ def _show(arguments: argparse.Namespace) -> None:
                 milliseconds(kernel.tiles.time_ms * kernel.problem.mini_batch),
                 format_size(kernel.tiles.workspace),
                 "",
+            )
+        for count, share in kernel.shares:
+            size = format_size(share.workspace)
+            rows.add_row(
+                f"  {count} of them apart", micro_batches(share), milliseconds(share.time_ms), size, ""
             )
     show(
         *(f"{key}: {value}" for key, value in plan.header.items()),
@@ -277,8 +282,11 @@ def _format_name(kernel: PlanKernel | None) -> str:
 def _compared_fields(kernel: PlanKernel | None, *, times: bool) -> object:
     if kernel is None or times:
         return kernel
-    parts = [*kernel.chosen.parts, None, *(kernel.tiles.parts if kernel.tiles else ())]
-    return kernel.count, [part and (part.size, part.algorithm, part.workspace) for part in parts]
+    answers = [kernel.chosen, kernel.tiles, *(share for _, share in kernel.shares)]
+    parts = [
+        [(part.size, part.algorithm, part.workspace) for part in answer.parts] for answer in answers if answer
+    ]
+    return kernel.count, kernel.tiles is None, [count for count, _ in kernel.shares], parts
 
 
 def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
@@ -290,6 +298,7 @@ def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
     ]
     if kernel.tiles is not None:
         lines.append(f"in tiles of a sample {micro_batches(kernel.tiles, ' + ')}")
+    lines += [f"{count} of them apart {micro_batches(share, ' + ')}" for count, share in kernel.shares]
     if others:
         lines.append(f"of {len(kernel.desirable)} in the desirable set")
     return "\n".join(lines)

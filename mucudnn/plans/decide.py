@@ -1,6 +1,7 @@
 """The step from measurements to choices. It needs no engine and no cache."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -12,7 +13,8 @@ from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_division
+from mucudnn.solver import Configuration, Infeasible, Shares, WorkspaceDivision, desirable_set, solve_division
+from mucudnn.solver.configuration import faster
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Decision:
     `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending. Where
     the solver's choice is not to divide, `divided` equals `undivided`. `undivided` is None where no algorithm
     can run the whole mini-batch within the workspace.
+
+    `shares` has a decision for each share of the kernel's identical kernels, whose number is its kernel's
+    count. All kernels' shares are one division of a total, which is faster than that of the decisions
+    themselves. It is empty if both divisions do the same with the kernel.
     """
 
     kernel: Kernel
@@ -47,6 +53,7 @@ class Decision:
     undivided: Configuration | None
     divided: Configuration
     comparison: Comparison | None = None
+    shares: tuple["Decision", ...] = ()
 
     @property
     def dropped(self) -> bool:
@@ -58,6 +65,24 @@ class Decision:
     def chosen(self) -> Configuration:
         """The configuration to run."""
         return self.undivided if self.dropped and self.undivided is not None else self.divided
+
+    @property
+    def apart(self) -> tuple["Decision", ...]:
+        """The decisions of the shares; the decision itself if identical kernels do not differ."""
+        return self.shares or (self,)
+
+    @property
+    def time_ms(self) -> float:
+        """Milliseconds of the configuration to run: measured whole if it was compared, else predicted."""
+        if self.comparison is None:
+            return self.chosen.time_ms
+        undivided = self.comparison.undivided_ms
+        return undivided if self.dropped and undivided is not None else self.comparison.divided_ms
+
+
+def sum_times(decisions: Iterable[Decision]) -> float:
+    """Return the milliseconds of all kernels, weighted by count."""
+    return math.fsum(decision.kernel.count * decision.time_ms for decision in decisions)
 
 
 def decide(
@@ -76,22 +101,19 @@ def decide(
     for kernel, configurations in desirable.items():
         if not configurations:
             raise NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
-    chosen = (
+    chosen, shares = (
         _divide_total(desirable, limits, listener)
         if limits.mode == "wd"
-        else _choose_fastest(desirable, limits.workspace)
+        else (_choose_fastest(desirable, limits.workspace), {})
     )
-    return [
-        Decision(
-            kernel,
-            tuple(desirable[kernel]),
-            _find_best_undivided(
-                kernel, wanted[kernel], choice.workspace if limits.mode == "wd" else limits.workspace
-            ),
-            choice,
-        )
-        for kernel, choice in chosen.items()
-    ]
+
+    def make(kernel: Kernel, choice: Configuration, shares: Shares = ()) -> Decision:
+        limit = choice.workspace if limits.mode == "wd" else limits.workspace
+        undivided = _find_best_undivided(kernel, wanted[kernel], limit)
+        apart = tuple(make(replace(kernel, count=count), share) for count, share in shares)
+        return Decision(kernel, tuple(desirable[kernel]), undivided, choice, shares=apart)
+
+    return [make(kernel, choice, shares.get(kernel, ())) for kernel, choice in chosen.items()]
 
 
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
@@ -144,8 +166,12 @@ def _choose_fastest(
 
 def _divide_total(
     desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, listener: Listener | None
-) -> dict[Kernel, Configuration]:
-    """Choose by workspace division (WD): the configurations that are fastest together within the total."""
+) -> tuple[dict[Kernel, Configuration], dict[Kernel, Shares]]:
+    """Choose by workspace division (WD): the configurations that are fastest together within the total.
+
+    Returns one configuration for all identical kernels, and the shares of kernels that differ from that in a
+    faster division.
+    """
     assert limits.total is not None
     counts = {kernel: kernel.count for kernel in desirable}
     try:
@@ -162,7 +188,29 @@ def _divide_total(
             f"The solver was stopped after {division.seconds:.0f} s at a gap of {division.gap:.2%}: "
             "another division of the total saves at most that much of the time"
         )
-    return division.choice
+    return division.choice, _divide_apart(desirable, limits, division)
+
+
+def _divide_apart(
+    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, together: WorkspaceDivision[Kernel]
+) -> dict[Kernel, Shares]:
+    """Divide the total again with identical kernels apart.
+
+    Returns the shares of the kernels that differ; none if the division is no faster.
+    """
+    assert limits.total is not None
+    counts = {kernel: kernel.count for kernel in desirable}
+    is_fastest = all(together.choice[kernel] == found[-1] for kernel, found in desirable.items())
+    if is_fastest or max(counts.values()) == 1:
+        return {}
+    division = solve_division(dict(desirable), limits.total, counts=counts, apart=True, exact=limits.exact)
+    if not faster(_sum_times(division.shares), _sum_times(together.shares)):
+        return {}
+    return {kernel: found for kernel, found in division.shares.items() if found != together.shares[kernel]}
+
+
+def _sum_times(shares: Mapping[Kernel, Shares]) -> float:
+    return math.fsum(count * share.time_ms for found in shares.values() for count, share in found)
 
 
 def _find_best_undivided(

@@ -102,4 +102,8 @@ def _kernel_json(kernel: Kernel, count: int) -> dict[str, Any]:
 
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:
     tiles = planned.tiles
-    return {"chosen": _configuration_json(planned.chosen), "tiles": tiles and _configuration_json(tiles)}
+    return {
+        "chosen": _configuration_json(planned.chosen),
+        "tiles": tiles and _configuration_json(tiles),
+        "shares": [{"count": count, **_configuration_json(share)} for count, share in planned.shares],
+    }

@@ -13,7 +13,7 @@ from mucudnn.measuring.compare import compare
 from mucudnn.measuring.estimate import forecast
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import Decision, Limits, decide
+from mucudnn.plans.decide import Decision, Limits, decide, sum_times
 from mucudnn.problems.kernels import Kernel
 
 
@@ -60,15 +60,26 @@ def optimize(
     decisions = decide(bench.costs(kernels), policy, limits, bench.listener)
     if run:
         before = [_add_comparison(bench, decision) for decision in decisions]
-        missing = [decision for decision in before if decision.comparison is None]
+        each = [one for decision in before for one in (decision, *decision.shares)]
+        missing = [decision for decision in each if decision.comparison is None]
         claimed = bench.cache.claimed(missing, lambda decision: _name_claim(bench.machine, decision))
         for decision in bench.listener.track(claimed, "Running whole", total=len(missing)):
             # Another process may have made this comparison in the meantime.
             if _add_comparison(bench, decision).comparison is None:
                 _run_whole(bench, decision)
                 measurements += 1
-        decisions = [_add_comparison(bench, decision) for decision in before]
+        decisions = keep_faster_shares([_add_comparison(bench, decision) for decision in before])
     return Result(bench.machine, policy, limits, measurements, tuple(decisions))
+
+
+def keep_faster_shares(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions; without all of their shares, if these are no faster when run whole."""
+    apart = [one for decision in decisions for one in decision.apart]
+    return (
+        list(decisions)
+        if sum_times(apart) < sum_times(decisions)
+        else [replace(one, shares=()) for one in decisions]
+    )
 
 
 def replay(
@@ -117,10 +128,11 @@ def _name_claim(machine: Machine, decision: Decision) -> str:
 
 
 def _add_comparison(bench: Bench, decision: Decision) -> Decision:
-    """Return the decision with the comparison that the cache has of it, or None."""
+    """Return the decision, and its shares, with the comparisons that the cache has of them."""
     machine = _compared_on(bench, decision)
     found = bench.cache.comparison(machine, decision.kernel, decision.undivided, decision.divided)
-    return replace(decision, comparison=found)
+    shares = tuple(_add_comparison(bench, share) for share in decision.shares)
+    return replace(decision, comparison=found, shares=shares)
 
 
 def _run_whole(bench: Bench, decision: Decision) -> None:

@@ -14,7 +14,7 @@ from mucudnn.plans.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration, Shares, Tile, Tiling
 
 AnyPath = str | os.PathLike[str]
 
@@ -28,6 +28,11 @@ class PlanKernel:
     `tiles` divide each sample along its height or depth; None where tiles are not faster within the limit.
     The Python functions run the tiles instead of the choice. `mucudnn run` runs the choice, and `mucudnn
     optimize`, which plans for it, plans no tiles. `count` is the number of the kernel's occurrences.
+
+    `shares` let these identical kernels differ: they say how many of them take which configuration, the first
+    layers the first one. All kernels' shares are one answer for a total of workspace, and their choices are
+    another one. Functions and `mucudnn run` cannot tell layers apart, and run the choices. `shares` is empty
+    where both answers agree.
     """
 
     kernel: Kernel
@@ -35,6 +40,7 @@ class PlanKernel:
     chosen: Configuration
     desirable: tuple[Configuration, ...]
     tiles: Tiling | None = None
+    shares: Shares = ()
 
     @property
     def problem(self) -> Problem:
@@ -45,6 +51,11 @@ class PlanKernel:
     def pass_(self) -> str:
         """The pass of the kernel."""
         return self.kernel.pass_
+
+    @property
+    def answers(self) -> tuple[Configuration, ...]:
+        """The choice, and the configurations of the shares."""
+        return self.chosen, *(share for _, share in self.shares)
 
 
 @dataclass(frozen=True)
@@ -70,19 +81,17 @@ class Plan:
     def _repr_html_(self) -> str:
         """Return a table of the choices, which notebooks show."""
         title = ", ".join(f"{name} {value}" for name, value in self.header.items())
-        rows = [
-            (
-                k.pass_,
-                short_text(k.problem),
-                str(k.count),
-                f"tiles of a sample {micro_batches(k.tiles, ' + ')}"
-                if k.tiles
-                else micro_batches(k.chosen, " + "),
-                f"{k.tiles.time_ms * k.problem.mini_batch if k.tiles else k.chosen.time_ms:.4g}",
-                format_size((k.tiles or k.chosen).workspace),
-            )
-            for k in self.kernels
-        ]
+        rows = []
+        for k in self.kernels:
+            what = k.tiles or k.chosen
+            text, time = micro_batches(what, " + "), what.time_ms
+            if k.tiles:
+                text, time = f"tiles of a sample {text}", time * k.problem.mini_batch
+            name, size = short_text(k.problem), format_size(what.workspace)
+            rows.append((k.pass_, name, str(k.count), text, f"{time:.4g}", size))
+            for count, share in k.shares:
+                text, size = micro_batches(share, " + "), format_size(share.workspace)
+                rows.append(("", f"{count} of them apart", "", text, f"{share.time_ms:.4g}", size))
         return html_table(
             title, ("pass", "kernel", "count", "micro-batches", "predicted ms", "workspace"), rows
         )
@@ -98,6 +107,7 @@ class Plan:
                     _list_parts(k.chosen),
                     [_list_parts(option) for option in k.desirable],
                     [] if k.tiles is None else _list_parts(k.tiles),
+                    [(count, _list_parts(share)) for count, share in k.shares],
                 )
                 for k in self.kernels
             ],
@@ -116,8 +126,9 @@ class Plan:
                     _make_configuration(chosen),
                     tuple(map(_make_configuration, desirable)),
                     Tiling(tuple(Tile(*tile) for tile in tiles)) if tiles else None,
+                    tuple((number, _make_configuration(share)) for number, share in shares),
                 )
-                for problem, pass_, count, chosen, desirable, tiles in kernels
+                for problem, pass_, count, chosen, desirable, tiles, shares in kernels
                 if chosen  # a kernel in a journal may have candidates and no choice
             ),
         )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mucudnn.plans.decide import Decision
@@ -42,9 +42,7 @@ def measured(decision: Decision) -> Times | None:
     comparison = decision.comparison
     if comparison is None:
         return None
-    if decision.dropped and comparison.undivided_ms is not None:
-        return Times(comparison.undivided_ms, comparison.undivided_ms)
-    return Times(comparison.undivided_ms, comparison.divided_ms)
+    return Times(comparison.undivided_ms, decision.time_ms)
 
 
 def final(decision: Decision) -> Times:
@@ -76,9 +74,19 @@ def total_workspace(result: Result) -> int:
     return sum(decision.kernel.count * decision.chosen.workspace for decision in result.decisions)
 
 
+def apart(result: Result) -> Result:
+    """Return the result with a decision for each share; the shares of a kernel stand in its place."""
+    return replace(result, decisions=tuple(one for decision in result.decisions for one in decision.apart))
+
+
+def has_shares(result: Result) -> bool:
+    """Return whether identical kernels differ in the faster division of the total."""
+    return any(decision.shares for decision in result.decisions)
+
+
 def to_json(result: Result) -> dict[str, Any]:
     """Return the object that `optimize --json` prints."""
-    limits, machine, times = result.limits, result.machine, total(result)
+    limits, machine = result.limits, result.machine
     return {
         "schema": SCHEMA,
         "mode": limits.mode,
@@ -90,13 +98,24 @@ def to_json(result: Result) -> dict[str, Any]:
         "workspace_limit": limits.workspace,
         "total_workspace": limits.total,
         "new_measurements": result.new_measurements,
-        "kernels": [_make_kernel_json(decision) for decision in result.decisions],
+        "kernels": [
+            {**_make_kernel_json(one), "shares": [_make_kernel_json(share) for share in one.shares]}
+            for one in result.decisions
+        ],
         "total": {
-            "undivided_ms": times.undivided_ms,
-            "divided_ms": times.divided_ms,
-            "speedup": times.speedup,
-            "workspace": total_workspace(result),
+            **_make_total_json(result),
+            "apart": _make_total_json(apart(result)) if has_shares(result) else None,
         },
+    }
+
+
+def _make_total_json(result: Result) -> dict[str, Any]:
+    times = total(result)
+    return {
+        "undivided_ms": times.undivided_ms,
+        "divided_ms": times.divided_ms,
+        "speedup": times.speedup,
+        "workspace": total_workspace(result),
     }
 
 
@@ -105,26 +124,29 @@ def to_html(result: Result) -> str:
     names = short_names([decision.kernel.label for decision in result.decisions])
     rows = []
     for name, decision in zip(names, result.decisions, strict=True):
-        times = final(decision)
-        rows.append(
-            (
-                name,
-                decision.kernel.pass_,
-                str(decision.kernel.count),
-                decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
-                milliseconds(times.undivided_ms),
-                micro_batches(decision.chosen, " + "),
-                milliseconds(times.divided_ms),
-                ratio(times.speedup),
-                format_size(decision.chosen.workspace),
-            )
-        )
-    sums = total(result)
-    times_of_total = milliseconds(sums.undivided_ms), "", milliseconds(sums.divided_ms), ratio(sums.speedup)
-    rows.append(("total", "", "", "", *times_of_total, format_size(total_workspace(result))))
+        rows.append((name, decision.kernel.pass_, str(decision.kernel.count), *_make_cells(decision)))
+        rows += [
+            (f"{share.kernel.count} of them apart", "", "", *_make_cells(share)) for share in decision.shares
+        ]
+    for name, answer in (("total", result), ("total, apart", apart(result)))[: 1 + has_shares(result)]:
+        sums = total(answer)
+        times = milliseconds(sums.undivided_ms), "", milliseconds(sums.divided_ms), ratio(sums.speedup)
+        rows.append((name, "", "", "", *times, format_size(total_workspace(answer))))
     heads = ("kernel", "pass", "count", "best undivided", "ms", "micro-batches", "ms", "speedup", "workspace")
     how = "measured whole" if any(decision.comparison for decision in result.decisions) else "predicted"
     return html_table(f"{result.machine}; times {how}", heads, rows)
+
+
+def _make_cells(decision: Decision) -> tuple[str, ...]:
+    times = final(decision)
+    return (
+        decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
+        milliseconds(times.undivided_ms),
+        micro_batches(decision.chosen, " + "),
+        milliseconds(times.divided_ms),
+        ratio(times.speedup),
+        format_size(decision.chosen.workspace),
+    )
 
 
 def to_plan(result: Result) -> Plan:
@@ -140,7 +162,16 @@ def to_plan(result: Result) -> Plan:
         "workspace_limit": _format_limit(limits.workspace),
         "total_workspace": _format_limit(limits.total),
     }
-    kernels = [PlanKernel(d.kernel, d.kernel.count, d.chosen, d.desirable) for d in result.decisions]
+    kernels = [
+        PlanKernel(
+            d.kernel,
+            d.kernel.count,
+            d.chosen,
+            d.desirable,
+            shares=tuple((share.kernel.count, share.chosen) for share in d.shares),
+        )
+        for d in result.decisions
+    ]
     return Plan(header, tuple(kernels))
 
 

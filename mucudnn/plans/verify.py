@@ -13,7 +13,7 @@ from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import MicroConfiguration, Tile, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 
 _SLOWER = 1.25
 _ROUNDS = 5
@@ -51,10 +51,11 @@ def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "libra
 
 
 def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
-    """Look up the choice and the tiles of each kernel in the library; with `run`, time the choices whole.
+    """Look up the choice, the shares and the tiles of each kernel in the library.
 
-    Only choices without complaints are run, and none with STOCK, which needs PyTorch. Raises MucudnnError if
-    a kernel's tensors take more than half of the memory that is available at first.
+    With `run`, time the choices whole: only those without complaints, and none with STOCK, which needs
+    PyTorch. Raises MucudnnError if a kernel's tensors take more than half of the memory that is available at
+    first.
     """
     cap = engine.available_memory // 2
     checks = []
@@ -68,16 +69,22 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
 
 def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
     kernel = planned.kernel
-    parts = [part for part in planned.chosen.parts if part.algorithm != STOCK]  # PyTorch runs these
+    yield from _find_complaints_about_choice(kernel, planned.chosen, engine)
+    for count, share in planned.shares:
+        for complaint in _find_complaints_about_choice(kernel, share, engine):
+            yield f"share of {count}: {complaint}"
+    if planned.tiles is not None:
+        yield from _find_complaints_about_tiles(kernel, planned.tiles, engine)
+
+
+def _find_complaints_about_choice(kernel: Kernel, choice: Configuration, engine: Engine) -> Iterator[str]:
+    parts = [part for part in choice.parts if part.algorithm != STOCK]  # PyTorch runs these
     accumulator = engine.accumulator_size(kernel, max(len(parts), 1))
     if accumulator is None:
         yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
-    else:
-        for part in dict.fromkeys(parts):
-            one = kernel.at(part.micro_batch)
-            yield from _check_part(engine, one, part, accumulator, planned.chosen.workspace)
-    if planned.tiles is not None:
-        yield from _find_complaints_about_tiles(kernel, planned.tiles, engine)
+        return
+    for part in dict.fromkeys(parts):
+        yield from _check_part(engine, kernel.at(part.micro_batch), part, accumulator, choice.workspace)
 
 
 def _find_complaints_about_tiles(kernel: Kernel, tiles: Tiling, engine: Engine) -> Iterator[str]:

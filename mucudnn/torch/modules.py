@@ -15,6 +15,7 @@ from mucudnn.sizes import spell_limit
 from mucudnn.torch import functional, layers, ops
 from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.options import handle_of
+from mucudnn.torch.sharing import plans_of_layers
 
 Model = TypeVar("Model")
 TUNE = ("eager", "background", "never")
@@ -122,8 +123,9 @@ def convert(
 
     Each pass of every nn.Conv1d, 2d and 3d, at any depth, uses at most `workspace` bytes of scratch memory
     ("16MiB", "none"); the default is MUCUDNN_WORKSPACE_LIMIT. With a `plan` (a Plan of `mucudnn.torch.plan`,
-    or the path of one) it runs as the plan says. A kernel that the plan lacks, such as a smaller last
-    mini-batch, runs within `workspace`.
+    or the path of one) it runs as the plan says. Identical layers take the plan's shares, if it has some, in
+    the order of the model. A kernel that the plan lacks, such as a smaller last mini-batch, runs within
+    `workspace`.
 
     `tune` says when the kernels are measured that neither a plan nor the cache has. "eager" measures in the
     first call with a shape. "background" runs PyTorch's own convolutions until a thread has decided: the
@@ -155,12 +157,15 @@ def convert(
     a plan that cannot be read.
     """
     # A wrong limit or plan is an error here, and not in the first call of the model.
-    chosen = ConversionSettings(
-        functional.spelled(workspace), None if plan is None else str(known_plan(plan)), _check_tune(tune)
-    )
+    limit, known = functional.spelled(workspace), None if plan is None else known_plan(plan)
+    if tune not in TUNE:
+        raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
-    for module in convolutions(model):
-        _divide(module, names[module], chosen)
+    found = convolutions(model)
+    plans: list[str | None] = [None] * len(found) if known is None else [*plans_of_layers(known, found)]
+    chosen = {own: ConversionSettings(limit, own, tune) for own in set(plans)}
+    for module, own in zip(found, plans, strict=True):
+        _divide(module, names[module], chosen[own])
     return model
 
 
@@ -174,12 +179,6 @@ def _divide(module: Any, name: str, chosen: ConversionSettings) -> None:
     module.__class__ = _DIVIDED.get(type(module), type(module))
     module._mucudnn = chosen
     module._mucudnn_name = name or type(module).__name__
-
-
-def _check_tune(tune: str) -> str:
-    if tune not in TUNE:
-        raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
-    return tune
 
 
 def restore(model: Model) -> Model:

@@ -45,7 +45,8 @@ def plan(
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes: give it
-    if every pass keeps a workspace of its own. `mucudnn.write_plan` writes the plan to a file.
+    if every pass keeps a workspace of its own. Identical layers may then run different configurations, which
+    uses a small total better. `mucudnn.write_plan` writes the plan to a file.
 
     Raises UsageError (a ValueError) for a model without convolutions and for both limits at once,
     MixedDevicesError for convolutions on several devices, and NothingFitsError; the last two are
@@ -69,7 +70,7 @@ def plan(
         ]
     whole = to_plan(result)
     header = dict(whole.header)
-    if source is not None and any(runs_stock(kernel.chosen) for kernel in whole.kernels):
+    if source is not None and any(runs_stock(c) for k in whole.kernels for c in k.answers):
         header[FRAMEWORK] = source.machine.library
     planned = tuple(replace(k, tiles=tiles) for k, tiles in zip(whole.kernels, found, strict=True))
     return replace(whole, header=header, kernels=planned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import mucudnn
 from mucudnn.arrays import dispatch
 from mucudnn.plans import tiles
 from mucudnn.plans.plan import Plan
+from mucudnn.solver import Configuration, MicroConfiguration
 
 nn = torch.nn
 
@@ -40,6 +42,28 @@ def test_a_total_is_divided_among_all(network: nn.Module) -> None:
     plan = mt.plan(network, X, total_workspace="300KiB")
     assert plan.header["mode"] == "wd"
     assert sum(k.count * k.chosen.workspace for k in plan.kernels) <= 300 * 2**10
+
+
+def test_identical_layers_take_their_shares_in_order() -> None:
+    model = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3)), nn.Conv2d(4, 2, 3))
+    x = torch.randn(4, 4, 8, 8)
+    with torch.no_grad():
+        plan = mt.plan(model, x, workspace=0)
+    (same,) = [k for k in plan.kernels if k.count == 3]
+    halves = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1.0, 0),) * 2)
+    whole = Configuration((MicroConfiguration(4, "IMPLICIT_GEMM", 2.0, 0),))
+    apart = replace(same, chosen=whole, tiles=None, shares=((1, halves), (2, whole)))
+    plan = replace(plan, kernels=tuple(apart if k == same else k for k in plan.kernels))
+    with torch.no_grad():
+        expected = model(x)
+        found = mt.convert(copy.deepcopy(model), plan=plan)(x)
+    torch.testing.assert_close(found, expected)
+    ran = [
+        str(Plan.parse(layer._mucudnn._plan).find(same.kernel).chosen)
+        for layer in mt.convert(model, plan=plan)[:3]
+    ]
+    assert ran == ["2*2 IMPLICIT_GEMM", "1*4 IMPLICIT_GEMM", "1*4 IMPLICIT_GEMM"]
+    assert {p.configuration for p in dispatch._prepared.values()} >= {halves, whole}
 
 
 def test_a_converted_model_follows_its_plan(

@@ -115,7 +115,7 @@ def test_the_json_is_of_the_schema(path: Path) -> None:
     ]  # fmt: skip
     assert (result["schema"], result["mode"], result["engine"]) == (1, "wr", "host")
     first, second = result["kernels"]
-    assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured"]
+    assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured", "shares"]
     assert first["undivided"] == {"algorithm": "LEAN", "time_ms": 16.0, "workspace": 0}
     part = {"micro_batch": 2, "algorithm": "HUNGRY", "time_ms": 2.5, "workspace": 2 * MiB}
     assert first["divided"] == {"parts": [part] * 4, "time_ms": 10.0, "workspace": 2 * MiB}
@@ -125,7 +125,7 @@ def test_the_json_is_of_the_schema(path: Path) -> None:
     assert first["measured"]["speedup"] == 1.6
     assert second["count"] == 3
     assert result["total"] == {
-        "undivided_ms": 64.0, "divided_ms": 40.0, "speedup": 1.6, "workspace": 2 * MiB,
+        "undivided_ms": 64.0, "divided_ms": 40.0, "speedup": 1.6, "workspace": 2 * MiB, "apart": None,
     }  # fmt: skip
     json.dumps(result, allow_nan=False)
 

@@ -1,0 +1,150 @@
+"""Identical kernels may take different configurations of one total: decisions, plans, and layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mucudnn._native import parse_descriptor
+from mucudnn.costs.records import Comparison, Machine, Measurement
+from mucudnn.costs.table import CostTable
+from mucudnn.plans.decide import Decision, Limits, decide
+from mucudnn.plans.json_forms import plan_json
+from mucudnn.plans.optimizer import Result, keep_faster_shares
+from mucudnn.plans.plan import Plan, PlanKernel, read_plan
+from mucudnn.plans.result import apart, to_html, to_json, to_plan, total, total_workspace
+from mucudnn.plans.shares import share_of_layer
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration
+
+MiB = 2**20
+MACHINE = Machine("host", "a device", "a library 1.0", 1)
+LEAN = Configuration((MicroConfiguration(8, "LEAN", 16.0, 0),))
+HUNGRY = Configuration((MicroConfiguration(8, "HUNGRY", 8.0, 8 * MiB),))
+
+
+def kernel(count: int, channels: int = 4) -> Kernel:
+    problem = parse_descriptor(f"f32:mb8_ic{channels}ih5_oc4_kh3")[0]
+    return Kernel(problem, "forward", f"layer{channels}", count)
+
+
+def rows() -> list[Measurement]:
+    success = "CUDNN_STATUS_SUCCESS"
+    return [Measurement(8, c.parts[0].algorithm, success, c.workspace, "", c.time_ms) for c in (LEAN, HUNGRY)]
+
+
+def decide_within(total: int, *kernels: Kernel) -> Result:
+    table = CostTable(MACHINE, {kernel: rows() for kernel in kernels})
+    limits = Limits(total=total, exact=True)
+    return Result(MACHINE, "undivided", limits, 0, tuple(decide(table, "undivided", limits)))
+
+
+def numbers(decision: Decision) -> list[tuple[int, str]]:
+    return [(share.kernel.count, share.divided.parts[0].algorithm) for share in decision.shares]
+
+
+def test_of_three_identical_kernels_as_many_get_memory_as_the_total_is_enough_for() -> None:
+    result = decide_within(20 * MiB, kernel(3))
+    (decision,) = result.decisions
+    assert decision.divided == LEAN  # one configuration for all three
+    assert numbers(decision) == [(2, "HUNGRY"), (1, "LEAN")]
+    assert total(result).divided_ms == 48
+    assert total(apart(result)).divided_ms == 32
+    assert total_workspace(apart(result)) == 16 * MiB
+
+
+def test_every_share_has_the_best_undivided_algorithm_within_its_own_bytes() -> None:
+    (decision,) = decide_within(20 * MiB, kernel(3)).decisions
+    assert [share.undivided for share in decision.shares] == [HUNGRY, LEAN]
+
+
+def test_the_shares_of_all_kernels_together_stay_within_the_total() -> None:
+    result = decide_within(24 * MiB, kernel(3), kernel(1, 5))
+    three, single = result.decisions
+    assert (three.divided, single.divided) == (HUNGRY, LEAN)
+    assert (three.shares, single.shares) == ((), ())  # no other division is faster
+    result = decide_within(16 * MiB, kernel(3), kernel(1, 5))
+    three, single = result.decisions
+    assert (three.divided, single.divided) == (LEAN, HUNGRY)
+    assert total_workspace(apart(result)) == 16 * MiB
+    assert sum(share.kernel.count for share in three.apart) == 3
+
+
+@pytest.mark.parametrize("limits", [Limits(workspace=20 * MiB), Limits(total=24 * MiB), Limits(total=0)])
+def test_there_are_no_shares_where_identical_kernels_gain_nothing_by_differing(limits: Limits) -> None:
+    (decision,) = decide(CostTable(MACHINE, {kernel(3): rows()}), "undivided", limits)
+    assert decision.shares == ()
+
+
+def compared(decision: Decision, undivided_ms: float, divided_ms: float) -> Decision:
+    return replace(decision, comparison=Comparison(undivided_ms, divided_ms, 0, 0, None, None, None))
+
+
+def test_shares_that_are_slower_when_run_whole_are_dropped() -> None:
+    (decision,) = decide_within(20 * MiB, kernel(3)).decisions
+    hungry, lean = decision.shares
+    slow = replace(compared(decision, 16, 16), shares=(compared(hungry, 17, 17), compared(lean, 16, 16)))
+    fast = replace(slow, shares=(compared(hungry, 8, 8), compared(lean, 16, 16)))
+    assert keep_faster_shares([slow])[0].shares == ()
+    assert keep_faster_shares([fast]) == [fast]
+
+
+def test_a_plan_keeps_the_shares_beside_the_choice_for_all() -> None:
+    plan = to_plan(decide_within(20 * MiB, kernel(3)))
+    (planned,) = plan.kernels
+    assert planned.chosen == LEAN
+    assert planned.shares == ((2, HUNGRY), (1, LEAN))
+    assert str(plan).startswith("mucudnn plan 4\n")
+    assert Plan.parse(str(plan)) == plan
+    (found,) = plan_json(plan)["kernels"]
+    assert [(share["count"], share["workspace"]) for share in found["shares"]] == [(2, 8 * MiB), (1, 0)]
+    assert "<td>2 of them apart</td>" in plan._repr_html_()
+
+
+def test_a_plan_of_version_4_is_still_read() -> None:
+    """Read a file that stays as it is when the format goes on."""
+    forward, gradient = read_plan(Path(__file__).parent.parent / "data" / "plan-4.plan").kernels
+    assert [(count, str(share)) for count, share in forward.shares] == [(1, "1*8 HUNGRY"), (2, "1*8 LEAN")]
+    assert str(forward.chosen) == "1*8 LEAN"
+    assert gradient.shares == ()
+
+
+def test_the_json_of_a_result_has_the_shares_and_their_total() -> None:
+    found = to_json(decide_within(20 * MiB, kernel(3)))
+    (shown,) = found["kernels"]
+    assert shown["divided"]["workspace"] == 0
+    assert [share["count"] for share in shown["shares"]] == [2, 1]
+    assert [share["divided"]["time_ms"] for share in shown["shares"]] == [8, 16]
+    assert found["total"]["apart"] == {
+        "undivided_ms": 32, "divided_ms": 32, "speedup": 1, "workspace": 16 * MiB
+    }  # fmt: skip
+    without = to_json(decide_within(24 * MiB, kernel(3)))
+    assert without["kernels"][0]["shares"] == []
+    assert without["total"]["apart"] is None
+
+
+def test_a_notebook_shows_the_shares_below_their_kernel() -> None:
+    text = to_html(decide_within(20 * MiB, kernel(3)))
+    assert text.index("2 of them apart") < text.index("1 of them apart") < text.index("total, apart")
+
+
+@pytest.mark.parametrize(
+    ("layers", "found"),
+    [
+        (6, ["A", "A", "A", "B", "B", "C"]),  # a layer for each kernel
+        (3, ["A", "B", "C"]),  # each layer runs twice: it takes the smaller one of its two kernels' shares
+        (1, ["C"]),
+        (4, ["C"] * 4),  # 6 kernels are not 4 equal parts: all layers take the least workspace
+        (7, ["C"] * 7),  # some of these layers run other kernels, nobody knows which
+    ],
+)
+def test_layers_get_shares_in_order_and_never_more_than_the_total(layers: int, found: list[str]) -> None:
+    a, b, c = (
+        Configuration((MicroConfiguration(8, name, 1.0, workspace),))
+        for name, workspace in (("A", 30), ("B", 20), ("C", 10))
+    )
+    planned = PlanKernel(kernel(6), 6, c, (c, b, a), shares=((3, a), (2, b), (1, c)))
+    taken = [share_of_layer(planned, layer, layers) for layer in range(layers)]
+    assert [configuration.parts[0].algorithm for configuration in taken] == found
