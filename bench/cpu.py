@@ -9,7 +9,20 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench import cache, determinism, division, efficiency, equality, graph, hooks, shim, solver, sweep, tiles
+from bench import (
+    cache,
+    determinism,
+    division,
+    efficiency,
+    equality,
+    graph,
+    hooks,
+    shares,
+    shim,
+    solver,
+    sweep,
+    tiles,
+)
 from bench.networks import kernels
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, update
@@ -68,6 +81,7 @@ THEMES: dict[str, Callable[[Bench], list[Record]]] = {
     "efficiency": lambda bench: efficiency.run(bench.engine),
     "cache": lambda _: cache.run(),
     "division": divisions,
+    "shares": shares.run,
     "tiles": tiles.run,
     "sweep": sweeping,
     "results": results,

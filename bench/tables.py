@@ -123,6 +123,8 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("time of all forward kernels together within a limit", "", _by_case("limits", "sum", "ms")),
         ("time of WR, with equal shares of a total, relative to that of WD", "at least 1",
          _by_case("totals", "WR", "")),
+        ("time of WD with identical kernels together, relative to apart: ResNet-50, three passes, N=16",
+         "at least 1", _by_case("shares", "apart", "")),
         ("speed of implicit GEMM, the usual baseline, relative to OpenBLAS's sgemm", "about 1",
          _figure("efficiency")),
         ("speedup of all forward kernels together over PyTorch, one thread", "above 1",
