@@ -37,8 +37,7 @@ def desirable_set(
     Raises:
         ValueError: the mini-batch is less than 1, or an algorithm was given twice at one size.
     """
-    if mini_batch < 1:
-        raise ValueError(f"mini_batch is {mini_batch}, must be at least 1")
+    _check_mini_batch(mini_batch)
     knapsack = _Knapsack(mini_batch)
     kept: list[Configuration] = []
     fastest = np.inf
@@ -69,9 +68,10 @@ def reuse_workspace(
         ValueError: as for `desirable_set`.
     """
     measured = list(measured)
-    fitting = desirable_set(measured, mini_batch, limit=limit)
-    if fitting:
-        return fitting[-1]
+    _check_mini_batch(mini_batch)
+    fastest = _find_fastest(_keep_useful(measured, mini_batch, limit), mini_batch)
+    if fastest is not None:
+        return fastest
     without_limit = desirable_set(measured, mini_batch)
     if not without_limit:
         sizes = sorted({item.micro_batch for item in measured})
@@ -87,6 +87,30 @@ def reuse_workspace(
         limit=limit,
         need=need,
     )
+
+
+def _check_mini_batch(mini_batch: int) -> None:
+    if mini_batch < 1:
+        raise ValueError(f"mini_batch is {mini_batch}, must be at least 1")
+
+
+def _find_fastest(useful: list[MicroConfiguration], mini_batch: int) -> Configuration | None:
+    """Return the last configuration of the desirable set without the others; None if there is none.
+
+    Only the fastest micro-configuration of each size matters. A tie may allow less workspace: the search
+    repeats below the workspace that it found, until that costs time.
+    """
+    best: Configuration | None = None
+    while useful:
+        fastest = {item.micro_batch: item for item in useful}  # those of one size come with time descending
+        knapsack = _Knapsack(mini_batch)
+        for item in fastest.values():
+            knapsack.add(item)
+        if not knapsack.fastest < np.inf or (best is not None and faster(best.time_ms, knapsack.fastest)):
+            break
+        best = knapsack.configuration()
+        useful = [item for item in useful if item.workspace < best.workspace]
+    return best
 
 
 def _keep_useful(

@@ -33,7 +33,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import Worklist, find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
-from mucudnn.plans.decide import Limits, decide
+from mucudnn.plans.decide import choose_within
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.text import micro_batches
@@ -290,15 +290,15 @@ def _decide(
         if not may_measure and not (known and not find_missing(bench, [kernel], policy, limit).tasks):
             raise NotMeasuredError(f"{kernel} was not measured")
         try:
-            [decision] = decide(costs, policy, Limits(workspace=limit), listener)
+            chosen = choose_within(costs, kernel, policy, limit)
         except NothingFitsError:
             tiles = better_tiles(bench, kernel, policy, limit, None) if may_measure else None
             if tiles is None:
                 raise
             return tiles, None
         undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
-        tiles = better_tiles(bench, kernel, policy, limit, decision.chosen) if may_measure else None
-        return tiles or decision.chosen, undivided
+        tiles = better_tiles(bench, kernel, policy, limit, chosen) if may_measure else None
+        return tiles or chosen, undivided
 
 
 def measurements_of(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -13,7 +14,16 @@ from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, Infeasible, Shares, WorkspaceDivision, desirable_set, solve_division
+from mucudnn.solver import (
+    Configuration,
+    Infeasible,
+    MicroConfiguration,
+    Shares,
+    WorkspaceDivision,
+    desirable_set,
+    reuse_workspace,
+    solve_division,
+)
 from mucudnn.solver.configuration import faster
 
 
@@ -67,6 +77,11 @@ class Decision:
         return self.undivided if self.dropped and self.undivided is not None else self.divided
 
     @property
+    def each(self) -> tuple["Decision", ...]:
+        """The decision, and those of its shares."""
+        return self, *self.shares
+
+    @property
     def apart(self) -> tuple["Decision", ...]:
         """The decisions of the shares; the decision itself if identical kernels do not differ."""
         return self.shares or (self,)
@@ -100,7 +115,7 @@ def decide(
     desirable = {kernel: desirable_configurations(rows, kernel) for kernel, rows in wanted.items()}
     for kernel, configurations in desirable.items():
         if not configurations:
-            raise NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
+            raise _explain(kernel, configurations, None)
     chosen, shares = (
         _divide_total(desirable, limits, listener)
         if limits.mode == "wd"
@@ -116,6 +131,18 @@ def decide(
     return [make(kernel, choice, shares.get(kernel, ())) for kernel, choice in chosen.items()]
 
 
+def choose_within(costs: CostTable, kernel: Kernel, policy: str, limit: int | None) -> Configuration:
+    """Return the fastest configuration of one kernel within a limit, as `decide` chooses it.
+
+    This does not find the desirable set, which takes longer. Raises NothingFitsError, MucudnnError.
+    """
+    rows = costs.at_sizes(kernel, usable_sizes(policy, kernel))
+    fastest = fastest_configuration(rows, kernel, limit)
+    if fastest is None:
+        raise _explain(kernel, desirable_configurations(rows, kernel), limit)
+    return fastest
+
+
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
     """Return the desirable set of a kernel: its Pareto-optimal configurations, workspace ascending.
 
@@ -123,12 +150,43 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
     accumulator, whose bytes count as workspace of its parts. A kernel whose slices cannot be summed at all
     has undivided configurations alone, whatever was measured.
     """
-    mini_batch = kernel.problem.mini_batch
+    mini_batch = kernel.mini_batch
+    sets = [desirable_set(parts, mini_batch) for parts in _list_parts(measured, kernel)]
+    if len(sets) == 1:
+        return sets[0]
+    front: list[Configuration] = []
+    for configuration in sorted(chain(*sets), key=_preference):
+        if not front or configuration.time_ms < front[-1].time_ms:
+            front.append(configuration)
+    return front
+
+
+def fastest_configuration(
+    measured: Sequence[Measurement], kernel: Kernel, limit: int | None
+) -> Configuration | None:
+    """Return the fastest configuration of the desirable set within a limit, without finding the others.
+
+    It is None if nothing fits the limit.
+    """
+    found = []
+    for parts in _list_parts(measured, kernel):
+        with suppress(Infeasible):
+            found.append(reuse_workspace(parts, kernel.mini_batch, limit))
+    return min(found, key=lambda c: (c.time_ms, *_preference(c)), default=None)
+
+
+def _preference(configuration: Configuration) -> tuple[int, float, int]:
+    return configuration.workspace, configuration.time_ms, len(configuration.parts)
+
+
+def _list_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[list[MicroConfiguration]]:
+    """Return the micro-configurations that may be combined, in one list or two: in place, accumulated."""
+    mini_batch = kernel.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
     if most_slices(kernel) == 1:
         parts = [(part, 0) for part, _ in parts if part.micro_batch == mini_batch]
     if not any(accumulator for _, accumulator in parts):
-        return desirable_set([part for part, _ in parts], mini_batch)
+        return [[part for part, _ in parts]]
     most = most_slices_in_place(kernel)
     # Slices of these sizes are so few that they need no accumulator.
     in_place = [part for part, _ in parts if part.micro_batch * most >= mini_batch]
@@ -137,12 +195,7 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
         for part, accumulator in parts
         if accumulator != CANNOT_ACCUMULATE
     ]
-    both = chain(desirable_set(in_place, mini_batch), desirable_set(accumulated, mini_batch))
-    front: list[Configuration] = []
-    for configuration in sorted(both, key=lambda c: (c.workspace, c.time_ms, len(c.parts))):
-        if not front or configuration.time_ms < front[-1].time_ms:
-            front.append(configuration)
-    return front
+    return [in_place, accumulated]
 
 
 def _choose_fastest(
@@ -156,12 +209,19 @@ def _choose_fastest(
     for kernel, configurations in desirable.items():
         fitting = [c for c in configurations if limit is None or c.workspace <= limit]
         if not fitting:
-            raise NothingFitsError(
-                f"{kernel}: nothing fits {format_size(limit)} of workspace, "
-                f"the least that works is {configurations[0].workspace} bytes"
-            )
+            raise _explain(kernel, configurations, limit)
         chosen[kernel] = fitting[-1]
     return chosen
+
+
+def _explain(kernel: Kernel, desirable: Sequence[Configuration], limit: int | None) -> NothingFitsError:
+    """Return the error for a kernel none of whose configurations fits a limit."""
+    if not desirable:
+        return NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
+    return NothingFitsError(
+        f"{kernel}: nothing fits {format_size(limit)} of workspace, "
+        f"the least that works is {desirable[0].workspace} bytes"
+    )
 
 
 def _divide_total(

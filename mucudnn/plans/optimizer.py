@@ -9,11 +9,10 @@ from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.compare import compare
 from mucudnn.measuring.estimate import forecast
 from mucudnn.measuring.measure import find_missing, measure
-from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
+from mucudnn.plans.whole_runs import WholeRuns
 from mucudnn.problems.kernels import Kernel
 
 
@@ -54,21 +53,19 @@ def optimize(
     """Make the missing measurements and choose a configuration for each kernel.
 
     With `run`, each chosen division is also run whole in turns with the best undivided algorithm; a division
-    that is slower is dropped. Raises MucudnnError, NothingFitsError.
+    that is slower is dropped. If the division takes much longer than predicted, the next best ones are run
+    whole too, and the fastest one is chosen. Raises MucudnnError, NothingFitsError.
     """
     measurements = benchmark(bench, kernels, policy, comparing=run)
-    decisions = decide(bench.costs(kernels), policy, limits, bench.listener)
+    costs = bench.costs(kernels)
+    decisions = decide(costs, policy, limits, bench.listener)
     if run:
-        before = [_add_comparison(bench, decision) for decision in decisions]
-        each = [one for decision in before for one in (decision, *decision.shares)]
-        missing = [decision for decision in each if decision.comparison is None]
-        claimed = bench.cache.claimed(missing, lambda decision: _name_claim(bench.machine, decision))
+        runs = WholeRuns(bench, costs, policy, limits)
+        missing = [one for decision in decisions for one in decision.each if runs.is_missing(one)]
+        claimed = bench.cache.claimed(missing, runs.name_claim)
         for decision in bench.listener.track(claimed, "Running whole", total=len(missing)):
-            # Another process may have made this comparison in the meantime.
-            if _add_comparison(bench, decision).comparison is None:
-                _run_whole(bench, decision)
-                measurements += 1
-        decisions = keep_faster_shares([_add_comparison(bench, decision) for decision in before])
+            measurements += runs.run_missing(decision)
+        decisions = keep_faster_shares([runs.look_up(decision) for decision in decisions])
     return Result(bench.machine, policy, limits, measurements, tuple(decisions))
 
 
@@ -120,30 +117,3 @@ def _find_only_machine(cache: Cache, threads: int | None) -> Machine:
             f"{cache.path} has measurements of several machines: give --threads or another file ({names})"
         )
     return machines[0]
-
-
-def _name_claim(machine: Machine, decision: Decision) -> str:
-    kernel, undivided = decision.kernel, decision.undivided or ""
-    return f"compare {machine.identity} {kernel.problem} {kernel.pass_} {undivided}, {decision.divided}"
-
-
-def _add_comparison(bench: Bench, decision: Decision) -> Decision:
-    """Return the decision, and its shares, with the comparisons that the cache has of them."""
-    machine = _compared_on(bench, decision)
-    found = bench.cache.comparison(machine, decision.kernel, decision.undivided, decision.divided)
-    shares = tuple(_add_comparison(bench, share) for share in decision.shares)
-    return replace(decision, comparison=found, shares=shares)
-
-
-def _run_whole(bench: Bench, decision: Decision) -> None:
-    configurations = decision.undivided, decision.divided
-    compared = compare(bench, decision.kernel, *configurations)
-    machine = _compared_on(bench, decision)
-    bench.cache.add_comparison(machine, decision.kernel, *configurations, compared)
-
-
-def _compared_on(bench: Bench, decision: Decision) -> Machine:
-    """Return the machine of a comparison: that of the source, if a configuration has STOCK."""
-    if bench.source is not None and (runs_stock(decision.undivided) or runs_stock(decision.divided)):
-        return bench.source.machine
-    return bench.machine

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.decide import desirable_configurations
+from mucudnn.plans.decide import fastest_configuration
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes, usable_sizes
@@ -136,15 +136,10 @@ def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
 def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> SweepPoint:
     size = kernel.mini_batch
     whole = {row.algorithm: row for row in rows if row.micro_batch == size}
-    undivided = _find_fastest(list(whole.values()), kernel, limit)
+    undivided = fastest_configuration(list(whole.values()), kernel, limit)
     return SweepPoint(
         size,
         undivided,
-        _find_fastest([row for row in rows if row.micro_batch <= size], kernel, limit),
+        fastest_configuration([row for row in rows if row.micro_batch <= size], kernel, limit),
         (whole[undivided.parts[0].algorithm].spread_ms or 0.0) if undivided else 0.0,
     )
-
-
-def _find_fastest(rows: Sequence[Measurement], kernel: Kernel, limit: int | None) -> Configuration | None:
-    fitting = [c for c in desirable_configurations(rows, kernel) if limit is None or c.workspace <= limit]
-    return fitting[-1] if fitting else None

@@ -12,7 +12,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import spread
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import Limits, decide
+from mucudnn.plans.decide import choose_within
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
@@ -88,11 +88,9 @@ def _tiles_beside_stock(
     comparison then with the predicted time of `rival`.
     """
     try:
-        [decision] = decide(bench.costs([kernel]), policy, Limits(workspace=limit), bench.listener)
+        own = choose_within(bench.costs([kernel]), kernel, policy, limit)
     except NothingFitsError:
         own = None
-    else:
-        own = decision.chosen
     tiles = better_tiles(bench, kernel, policy, limit, own)
     if tiles is None:
         return None

@@ -265,7 +265,7 @@ def test_close_predictions_are_settled_by_running_both(
     monkeypatch.setattr(layers, "_predicted_ms", lambda ready: 90.0)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
     monkeypatch.setattr(
-        dispatch, "decide", _without_stock(dispatch.decide)
+        dispatch, "choose_within", _without_stock(dispatch.choose_within)
     )  # so that the engine's configuration stays the choice of each pass
 
     def race(*_: object) -> layers.Comparison:

@@ -4,7 +4,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, NothingFitsError
-from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.plans.decide import Decision, Limits, choose_within, decide, desirable_configurations
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
@@ -119,6 +119,29 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_has_to_be_measured() -> No
     gradient = kernel(16, pass_="backward_filter", dtype="f16")
     (decision,) = decide(table({gradient: rows(16)}), "all", Limits())
     assert decision.divided == decision.undivided
+
+
+@pytest.mark.parametrize("accumulator", [0, 10 * MiB, CANNOT_ACCUMULATE])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("limit", [0, 2 * MiB, 5 * MiB, 11 * MiB, None])
+def test_one_kernel_within_one_limit_gets_the_same_without_its_desirable_set(
+    limit: int | None, dtype: str, accumulator: int
+) -> None:
+    gradient = kernel(16, pass_="backward_filter", dtype=dtype)
+    costs = table({gradient: rows(1, 2, 4, 8, 16, accumulator=accumulator)})
+    (decision,) = decide(costs, "power_of_two", Limits(workspace=limit))
+    assert choose_within(costs, gradient, "power_of_two", limit) == decision.chosen
+
+
+@pytest.mark.parametrize("sizes", [SIZES, ()])
+def test_one_kernel_that_fits_no_limit_gets_the_same_error(sizes: tuple[int, ...]) -> None:
+    failed = [Measurement(size, "FAILS", "CUDNN_STATUS_NOT_SUPPORTED", 0) for size in SIZES]
+    costs = table({kernel(): failed + [hungry_row(size) for size in sizes]})
+    with pytest.raises(NothingFitsError) as expected:
+        decide(costs, "power_of_two", Limits(workspace=1))
+    with pytest.raises(NothingFitsError) as found:
+        choose_within(costs, kernel(), "power_of_two", 1)
+    assert str(found.value) == str(expected.value)
 
 
 def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices_than_four() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fake_engine import ALLOC_FAILED, FakeAlgorithm, FakeEngine, FakeMemory
+from fake_engine import ALLOC_FAILED, FAST_AND_HUNGRY, FakeAlgorithm, FakeEngine, FakeMemory
 
 from mucudnn._native import Engine, EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -25,6 +25,9 @@ KERNELS = [
     Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward", "first"),
     Kernel(parse_descriptor("mb8_ic4ih6_oc4_kh3")[0], "backward_filter", "second", 3),
 ]
+
+
+HUNGRY = {"HUNGRY": FAST_AND_HUNGRY}
 
 
 class Recorder(Listener):
@@ -159,6 +162,37 @@ def test_a_division_that_does_not_hold_up_falls_back_to_undivided(path: Path) ->
     assert to_json(result)["total"]["workspace"] == 0
     assert all(len(entry.chosen.parts) == 1 for entry in to_plan(result).kernels)
     assert run(path, engine).new_measurements == 0
+
+
+class SlowQuarters(FakeEngine):
+    """An engine on which four parts take 44 % longer than the sum of their times, when run whole."""
+
+    def compare(self, divisions: Any, *arguments: Any, **options: Any) -> list[list[float]]:
+        times = super().compare(divisions, *arguments, **options)
+        return [
+            [ms * (1.44 if len(division.parts) == 4 else 1) for ms in runs]
+            for division, runs in zip(divisions, times, strict=True)
+        ]
+
+
+def test_where_the_best_prediction_does_not_hold_up_the_next_best_is_run_whole_too(path: Path) -> None:
+    engine = SlowQuarters()
+    result = run(path, engine)
+    # Predicted: 4×2 in 10 ms, 8×1 in 12 ms, undivided in 16 ms.
+    assert [str(decision.chosen) for decision in result.decisions] == ["8*1 HUNGRY"] * 2
+    assert [decision.time_ms for decision in result.decisions] == [12.0] * 2
+    assert engine.calls["compare"] == 4
+    again = run(path, engine)
+    assert again.new_measurements == 0
+    assert again.decisions == result.decisions
+
+
+def test_a_rival_that_promises_no_less_than_the_best_run_is_not_run(path: Path) -> None:
+    engine = SlowQuarters({"LEAN": FakeAlgorithm(lambda n: 1.55 * n, in_f64=True), **HUNGRY})
+    result = run(path, engine)
+    # Predicted: 4×2 in 10 ms, 8×1 in 12 ms, undivided in 12.4 ms.
+    assert all(decision.dropped for decision in result.decisions)
+    assert engine.calls["compare"] == 2
 
 
 def test_where_nothing_undivided_fits_there_is_nothing_to_compare_with(path: Path) -> None:

@@ -115,7 +115,7 @@ def test_tiles_are_the_rescue_where_no_division_fits(monkeypatch: pytest.MonkeyP
     def nothing(*_: object) -> None:
         raise NothingFitsError("nothing fits")
 
-    monkeypatch.setattr(dispatch, "decide", nothing)
+    monkeypatch.setattr(dispatch, "choose_within", nothing)
     x, w = np.ones((1, 16, 48, 48), np.float32), np.ones((16, 16, 3, 3), np.float32)
     y = mucudnn.convolution_forward(x, w, padding=1, workspace=512 * 1024)
     np.testing.assert_allclose(y[0, :, 1:-1, 1:-1], 144, rtol=1e-5)

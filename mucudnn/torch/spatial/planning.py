@@ -15,7 +15,7 @@ from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.decide import Limits, decide
+from mucudnn.plans.decide import choose_within
 from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.spatial_plan import SpatialCandidate, SpatialLayer, SpatialPlan
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -291,8 +291,8 @@ class _Measured:
                 bench = Bench(engine, cache, listener)
                 try:
                     benchmark(bench, [kernel], policy, comparing=False, limit=self.limit)
-                    [decision] = decide(bench.costs([kernel]), policy, Limits(workspace=self.limit), listener)
-                    self._known[kernel] = decision.chosen.time_ms
+                    chosen = choose_within(bench.costs([kernel]), kernel, policy, self.limit)
+                    self._known[kernel] = chosen.time_ms
                 except MucudnnError:  # too large for this machine, or nothing fits the limit
                     self._known[kernel] = inf
         return self._known[kernel]

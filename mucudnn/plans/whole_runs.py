@@ -1,0 +1,110 @@
+"""Whole runs: they choose between the divisions of a kernel that promise the least time.
+
+The sum of the micro-batches' times predicts a division's time, and can be wrong. So the division with the
+best prediction is run whole, in turns with the best undivided algorithm. If both take longer than another
+division promises, that one is run whole too. The fastest run decides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from mucudnn.costs.records import Comparison, Machine
+from mucudnn.costs.table import CostTable
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.compare import compare
+from mucudnn.measuring.source import runs_stock
+from mucudnn.plans.decide import Decision, Limits, fastest_configuration
+from mucudnn.problems.policies import usable_sizes
+from mucudnn.solver import Configuration
+
+MOST_RIVALS = 2
+GAIN = 0.95  # a rival is run whole if it promises at most this part of the time found so far
+
+
+@dataclass(frozen=True)
+class WholeRuns:
+    """The whole runs for decisions that were made from `costs`; the bench's cache keeps them."""
+
+    bench: Bench
+    costs: CostTable
+    policy: str
+    limits: Limits
+
+    def name_claim(self, decision: Decision) -> str:
+        """Return the name by which a process claims the runs of a decision."""
+        kernel, undivided = decision.kernel, decision.undivided or ""
+        machine = self.bench.machine.identity
+        return f"compare {machine} {kernel.problem} {kernel.pass_} {undivided}, {decision.divided}"
+
+    def look_up(self, decision: Decision) -> Decision:
+        """Return the decision for the division that was fastest when run whole, with its comparison.
+
+        The comparison is None if no division was run. The shares are looked up as well.
+        """
+        shares = tuple(self.look_up(share) for share in decision.shares)
+        found, _ = self._find(decision)
+        best = min(found, key=lambda divided: _relative_time(found[divided]), default=decision.divided)
+        return replace(decision, divided=best, comparison=found.get(best), shares=shares)
+
+    def is_missing(self, decision: Decision) -> bool:
+        """Return whether some division has to be run."""
+        return self._find(decision)[1] is not None
+
+    def run_missing(self, decision: Decision) -> int:
+        """Run the divisions whole that another process has not run in the meantime. Return their number."""
+        count = 0
+        while (divided := self._find(decision)[1]) is not None:
+            compared = compare(self.bench, decision.kernel, decision.undivided, divided)
+            machine = self._machine_of(decision.undivided, divided)
+            self.bench.cache.add_comparison(machine, decision.kernel, decision.undivided, divided, compared)
+            count += 1
+        return count
+
+    def _find(self, decision: Decision) -> tuple[dict[Configuration, Comparison], Configuration | None]:
+        """Return the known comparisons, and the division that has to be run next, if any."""
+        found: dict[Configuration, Comparison] = {}
+        most_ms = inf  # a division that promises more is not worth a run
+        for divided in self._candidates(decision):
+            if divided.time_ms > most_ms:
+                break
+            machine = self._machine_of(decision.undivided, divided)
+            compared = self.bench.cache.comparison(machine, decision.kernel, decision.undivided, divided)
+            if compared is None:
+                return found, divided
+            found[divided] = compared
+            most_ms = min(most_ms, GAIN * compared.divided_ms, GAIN * (compared.undivided_ms or inf))
+            if divided.time_ms > most_ms:  # a rival that comes later promises a longer time still
+                break
+        return found, None
+
+    def _candidates(self, decision: Decision) -> Iterator[Configuration]:
+        """Yield the chosen division, and then rivals without the micro-configurations of those before."""
+        yield decision.divided
+        kernel, last = decision.kernel, decision.divided
+        rows = self.costs.at_sizes(kernel, usable_sizes(self.policy, kernel))
+        limit = self.limits.workspace if self.limits.mode == "wr" else decision.divided.workspace
+        for _ in range(MOST_RIVALS):
+            used = set(last.slices)
+            rows = [row for row in rows if (row.micro_batch, row.algorithm) not in used]
+            rival = fastest_configuration(rows, kernel, limit)
+            if rival is None:
+                return
+            if len(rival.parts) > 1:
+                yield rival
+            last = rival
+
+    def _machine_of(self, undivided: Configuration | None, divided: Configuration) -> Machine:
+        """Return the machine of a comparison: that of the source, if a configuration has STOCK."""
+        source = self.bench.source
+        if source is not None and (runs_stock(undivided) or runs_stock(divided)):
+            return source.machine
+        return self.bench.machine
+
+
+def _relative_time(compared: Comparison) -> float:
+    """Return the time of a division relative to the undivided run beside it, or in ms without one.
+
+    The undivided runs allow for a machine whose speed has changed between two comparisons.
+    """
+    return compared.divided_ms / (compared.undivided_ms or 1)
