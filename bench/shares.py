@@ -13,7 +13,7 @@ from mucudnn.sizes import format_size
 MIB = 2**20
 BATCH = 16
 POLICY = "power_of_two"
-TOTALS = (16 * MIB, 64 * MIB, 256 * MIB)
+TOTALS = (8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 
 
 def run(bench: Bench) -> list[Record]:

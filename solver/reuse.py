@@ -9,13 +9,14 @@ T(n) = min(T(n), t + T(n - b)). This costs O(N log N) per item, much less than a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from .configuration import TIE, Configuration, Infeasible, MicroConfiguration, faster, pareto_front
+
+LARGE = 2**16  # the mini-batch times the number of items from which on arrays are faster
 
 
 def desirable_set(
@@ -38,10 +39,11 @@ def desirable_set(
         ValueError: the mini-batch is less than 1, or an algorithm was given twice at one size.
     """
     _check_mini_batch(mini_batch)
-    knapsack = _Knapsack(mini_batch)
+    useful = _keep_useful(measured, mini_batch, limit)
+    knapsack = _make_knapsack(mini_batch, len(useful))
     kept: list[Configuration] = []
-    fastest = np.inf
-    for _, items in groupby(_keep_useful(measured, mini_batch, limit), key=lambda item: item.workspace):
+    fastest = math.inf
+    for _, items in groupby(useful, key=lambda item: item.workspace):
         for item in items:
             knapsack.add(item)
         if faster(knapsack.fastest, fastest):
@@ -103,10 +105,10 @@ def _find_fastest(useful: list[MicroConfiguration], mini_batch: int) -> Configur
     best: Configuration | None = None
     while useful:
         fastest = {item.micro_batch: item for item in useful}  # those of one size come with time descending
-        knapsack = _Knapsack(mini_batch)
+        knapsack = _make_knapsack(mini_batch, len(fastest))
         for item in fastest.values():
             knapsack.add(item)
-        if not knapsack.fastest < np.inf or (best is not None and faster(best.time_ms, knapsack.fastest)):
+        if knapsack.fastest == math.inf or (best is not None and faster(best.time_ms, knapsack.fastest)):
             break
         best = knapsack.configuration()
         useful = [item for item in useful if item.workspace < best.workspace]
@@ -137,18 +139,21 @@ def _keep_useful(
     return useful
 
 
+def _make_knapsack(mini_batch: int, items: int) -> _Knapsack:
+    """Return a knapsack for so many items. Only a large one needs numpy, which takes long to import."""
+    return (_LargeKnapsack if mini_batch * items > LARGE else _Knapsack)(mini_batch)
+
+
 class _Knapsack:
     """The fastest way to make every size 0..N of the micro-configurations added so far.
 
-    The arrays are indexed by size. `_time` holds the least time, and `_parts` the fewest parts that take that
-    time. `_single` holds the time of the size as one part, which is the micro-configuration in `_item`.
+    The lists are indexed by size. `_time` holds the least time, and `_parts` the fewest parts that take that
+    time. `_item` holds the fastest micro-configuration of a size.
     """
 
     def __init__(self, mini_batch: int) -> None:
-        self._time = np.full(mini_batch + 1, np.inf)
-        self._time[0] = 0.0
-        self._parts = np.zeros(mini_batch + 1, dtype=np.int64)
-        self._single = np.full(mini_batch + 1, np.inf)
+        self._time: Any = [0.0] + [math.inf] * mini_batch
+        self._parts: Any = [0] * (mini_batch + 1)
         self._item: dict[int, MicroConfiguration] = {}
 
     @property
@@ -158,22 +163,20 @@ class _Knapsack:
 
     def add(self, item: MicroConfiguration) -> None:
         """Add a micro-configuration, which must be faster than those of its size so far."""
-        size = item.micro_batch
-        if item.time_ms > self._time[size] * (1 + TIE):
+        if item.time_ms > self._time[item.micro_batch] * (1 + TIE):
             return  # a division of this size is faster, and needs no more workspace
-        self._single[size] = item.time_ms
-        self._item[size] = item
-        copies = 1  # doubles in each step: after k steps, divisions with up to 2^k - 1 copies are known
-        while copies * size < len(self._time):
-            shift = copies * size
-            time, parts = self._time[shift:], self._parts[shift:]
-            new_time = self._time[:-shift] + copies * item.time_ms
-            new_parts = self._parts[:-shift] + copies
-            better = new_time < time * (1 - TIE)
-            better |= (new_time <= time * (1 + TIE)) & (new_parts < parts)
-            np.copyto(parts, new_parts, where=better)
-            np.minimum(time, new_time, out=time)
-            copies *= 2
+        self._item[item.micro_batch] = item
+        self._spread(item.micro_batch, item.time_ms)
+
+    def _spread(self, size: int, time_ms: float) -> None:
+        """Let any number of parts of this size and time take part in every larger size."""
+        time, parts = self._time, self._parts
+        for whole in range(size, len(time)):
+            new_time, new_parts = time[whole - size] + time_ms, parts[whole - size] + 1
+            if new_time <= time[whole] * (1 + TIE):
+                if new_time < time[whole] * (1 - TIE) or new_parts < parts[whole]:
+                    parts[whole] = new_parts
+                time[whole] = min(new_time, time[whole])
 
     def configuration(self) -> Configuration:
         """Return the fastest configuration of the whole mini-batch: fewest parts, then larger parts first."""
@@ -193,10 +196,45 @@ class _Knapsack:
         return Configuration(tuple(chosen))
 
     def _choose_part(self, left: int) -> int:
-        sizes = np.arange(left, 0, -1)
-        sizes = sizes[self._is_optimal(sizes, left)]
-        return int(sizes[self._parts[left - sizes].argmin()])  # argmin takes the first: the largest size
+        able = [size for size in self._item if size <= left and self._is_optimal(size, left)]
+        return min(able, key=lambda size: (self._parts[left - size], -size))
 
-    def _is_optimal(self, sizes: Any, left: int) -> Any:
-        """Return whether a fastest way to make `left` can have a part of this size, for one or many sizes."""
-        return self._single[sizes] + self._time[left - sizes] <= self._time[left] * (1 + TIE)
+    def _is_optimal(self, size: int, left: int) -> bool:
+        """Return whether a fastest way to make `left` can have a part of this size."""
+        time_ms = self._item[size].time_ms + self._time[left - size]
+        return bool(time_ms <= self._time[left] * (1 + TIE))
+
+
+class _LargeKnapsack(_Knapsack):
+    """The same with arrays, which are faster for many sizes."""
+
+    def __init__(self, mini_batch: int) -> None:
+        import numpy as np
+
+        super().__init__(mini_batch)
+        self._time, self._parts = np.array(self._time), np.array(self._parts, dtype=np.int64)
+        self._single = np.full(mini_batch + 1, np.inf)  # the time of each size as one part
+
+    def _spread(self, size: int, time_ms: float) -> None:
+        import numpy as np
+
+        self._single[size] = time_ms
+        copies = 1  # doubles in each step: after k steps, divisions with up to 2^k - 1 copies are known
+        while copies * size < len(self._time):
+            shift = copies * size
+            time, parts = self._time[shift:], self._parts[shift:]
+            new_time = self._time[:-shift] + copies * time_ms
+            new_parts = self._parts[:-shift] + copies
+            better = new_time < time * (1 - TIE)
+            better |= (new_time <= time * (1 + TIE)) & (new_parts < parts)
+            np.copyto(parts, new_parts, where=better)
+            np.minimum(time, new_time, out=time)
+            copies *= 2
+
+    def _choose_part(self, left: int) -> int:
+        import numpy as np
+
+        sizes = np.arange(left, 0, -1)
+        times = self._single[sizes] + self._time[left - sizes]
+        sizes = sizes[times <= self._time[left] * (1 + TIE)]
+        return int(sizes[self._parts[left - sizes].argmin()])  # argmin takes the first: the largest size
