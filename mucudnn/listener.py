@@ -28,6 +28,9 @@ class ProgressBar(Listener):
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
         """Yield the items, with a progress bar that disappears at the end."""
+        if total == 0 or not items:
+            yield from items
+            return
         # rich takes a tenth of a second to import, which calls that measure nothing need not wait for. A fork
         # waits meanwhile: its child would wait for ever for the import of another thread.
         with no_fork:
@@ -36,7 +39,7 @@ class ProgressBar(Listener):
 
             console = Console(stderr=True)
             can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
-        if total == 0 or not items or not can_show:
+        if not can_show:
             yield from items
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -9,19 +9,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-import numpy as np
-
-from . import exact as dynamic_programming
-from . import ilp
-from .choice import Options, Solver
+from .choice import Answer, Options, Solver
 from .configuration import TIE, Configuration, Infeasible, pareto_front
-from .relaxation import worthwhile
 
 GAP = 1e-4  # the default for the relative gap at which a solver stops
 TIME_LIMIT = 30.0  # seconds, by default
 MOST_COPIES = 64  # groups of identical kernels that may differ; more make the search long for little gain
-
-SOLVERS: dict[str, Solver] = {"highs": ilp.solve, "exact": dynamic_programming.solve}
 
 K = TypeVar("K", bound=Hashable)
 
@@ -50,6 +43,22 @@ class WorkspaceDivision(Generic[K]):
     reached: bool
     solver: str
     seconds: float
+
+
+# Workspace division needs numpy, which takes long to import and which workspace reuse does not need.
+def _solve_by_highs(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
+    from . import ilp
+
+    return ilp.solve(options, capacity, gap, time_limit)
+
+
+def _solve_exactly(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
+    from . import exact
+
+    return exact.solve(options, capacity, gap, time_limit)
+
+
+SOLVERS: dict[str, Solver] = {"highs": _solve_by_highs, "exact": _solve_exactly}
 
 
 def divide_workspace(
@@ -97,6 +106,8 @@ def solve_division(
             configuration.
         ValueError: a count is less than 1 or is given for no kernel, or there is no such solver.
     """
+    from .relaxation import worthwhile
+
     start = time.monotonic()
     orders = {"auto": ("exact", "highs"), "highs": ("highs", "exact"), "exact": ("exact",)}
     if solver not in orders:
@@ -211,6 +222,8 @@ def _keep_affordable(front: list[Configuration], spare: int) -> list[Configurati
 
 
 def _make_options(front: Sequence[Configuration], weight: int) -> Options:
+    import numpy as np
+
     least = front[0].workspace
     return Options(
         np.array([weight * (c.workspace - least) for c in front], dtype=np.int64),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
-from mucudnn import __version__
+import mucudnn
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement, TileComparison
 from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
@@ -133,7 +133,7 @@ class Table:
             "pass": kernel.pass_,
             **{column.name: own[column.name] for column in self.own},
             "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
-            "version": __version__,
+            "version": mucudnn.__version__,
         }
 
 

@@ -9,21 +9,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from mucudnn.costs.exchange import parse_rows
 from mucudnn.costs.records import Machine
 from mucudnn.costs.schema import Row
 
-SHIPPED: Traversable = resources.files("mucudnn.costs") / "data"
+SHIPPED = Path(__file__).parent / "data"
 _SUFFIX = ".jsonl"
 
 
 class SystemDatabase:
     """A folder of such files, read when they are asked for."""
 
-    def __init__(self, folder: Traversable | None = None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or SHIPPED
         self._of = lru_cache(maxsize=None)(self._read)
 

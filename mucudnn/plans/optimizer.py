@@ -9,7 +9,6 @@ from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.estimate import forecast
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
 from mucudnn.plans.whole_runs import WholeRuns
@@ -43,6 +42,8 @@ def benchmark(
     """
     missing = find_missing(bench, kernels, policy, limit)
     if missing.tasks:
+        from mucudnn.measuring.estimate import forecast  # it imports numpy
+
         bench.listener.message(forecast(bench, missing, kernels if comparing else ()))
     return measure(bench, missing)
 

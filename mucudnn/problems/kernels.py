@@ -4,7 +4,6 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 
 from mucudnn._native import Problem, parse_descriptor
@@ -14,6 +13,7 @@ from mucudnn.problems.descriptor import short_text
 
 PASSES = ("forward", "backward_data", "backward_filter")
 DEFAULT_BATCH = 64
+_NETWORKS = Path(__file__).parent / "networks"
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class Flags:
 
 def bundled_networks() -> list[str]:
     """Return the names of the networks that come with the package, sorted."""
-    folder = resources.files("mucudnn.problems") / "networks"
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".txt"))
+    return sorted(path.stem for path in _NETWORKS.glob("*.txt"))
 
 
 def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
@@ -84,8 +83,7 @@ def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
 
 def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
     if source in bundled_networks():
-        text = (resources.files("mucudnn.problems") / "networks" / f"{source}.txt").read_text("utf-8")
-        return _read_lines_of(text, source, flags)
+        return _read_lines_of((_NETWORKS / f"{source}.txt").read_text("utf-8"), source, flags)
     if _is_file(source):
         try:
             text = read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)
