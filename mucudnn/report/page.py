@@ -6,7 +6,7 @@ from importlib import resources
 import jinja2
 
 from mucudnn import __version__
-from mucudnn.plans.result import final, total
+from mucudnn.plans.result import apart, final, has_shares, total
 from mucudnn.plans.text import micro_batches, milliseconds, ratio, shortened
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
@@ -33,6 +33,7 @@ def render(report: Report, written: date) -> str:
             machine=report.result.machine,
             limits=report.result.limits,
             sums=total(report.result),
+            apart=total(apart(report.result)) if has_shares(report.result) else None,
             ran=any(k.measured for k in report.kernels),
             final=final,
             problems=_describe_problems(report),

@@ -68,6 +68,14 @@ def test_the_page_says_what_was_measured_and_when() -> None:
     assert "Their workspace is not limited" in render(report(limits=Limits()), TODAY)
 
 
+def test_identical_kernels_that_differ_are_listed_with_their_kernel() -> None:
+    page = render(report(limits=Limits(total=2 * MiB)), TODAY)
+    assert "1 apart: 8×1 HUNGRY in 12.00 ms with 1 MiB" in page
+    assert "2 apart: 1×8 LEAN in 16.00 ms with 0 B" in page
+    assert "take 56.00 ms within the same total" in page
+    assert " apart" not in render(report(), TODAY)
+
+
 def test_long_names_are_cut_in_the_middle_and_whole_in_their_title(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
