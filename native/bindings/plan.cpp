@@ -56,8 +56,7 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
     std::vector<Parts> desirable;
     for (const Configuration& configuration : planned.desirable) desirable.push_back(to_parts(configuration));
     Shares shares;
-    for (const Share& share : planned.shares)
-      shares.emplace_back(share.count, to_parts(share.configuration));
+    for (const Share& share : planned.shares) shares.emplace_back(share.count, to_parts(share.configuration));
     kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
                          to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles),
                          std::move(shares));

@@ -258,8 +258,7 @@ class Reader {
   void finish_kernel() const {
     if (plan_.kernels.empty()) return;
     const PlanKernel& planned = plan_.kernels.back();
-    const bool needs_choice =
-        planned.candidates.empty() || !planned.tiles.empty() || !planned.shares.empty();
+    const bool needs_choice = planned.candidates.empty() || !planned.tiles.empty() || !planned.shares.empty();
     if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
     check_shares(planned);
   }

@@ -83,7 +83,7 @@ struct PlanKernel {
   Configuration chosen;
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
-  Configuration tiles{};  // parts of one sample, if tiles are faster than `chosen`
+  Configuration tiles{};        // parts of one sample, if tiles are faster than `chosen`
   std::vector<Share> shares{};  // their counts add to `count`, if identical kernels differ
 };
 

@@ -20,13 +20,12 @@ class Knapsack {
 
   double fastest() const { return best_.back().time_ms; }
 
-  // Adds a part, and returns whether it is faster than the one of its size so far. The part must outlive this
-  // object.
-  bool add(const MicroConfiguration& part) {
+  // Adds a part, unless it is slower than what computes its size so far. The part must outlive this object.
+  void add(const MicroConfiguration& part) {
     const auto size = static_cast<std::size_t>(part.micro_batch);
     Best& single = best_[size];
-    if (single.part != nullptr && single.part->time_ms <= part.time_ms) return false;
-    if (part.time_ms > single.time_ms * (1 + kTie)) return false;  // a division of this size is faster
+    if (single.part != nullptr && single.part->time_ms <= part.time_ms) return;
+    if (part.time_ms > single.time_ms * (1 + kTie)) return;  // a division of this size is faster
     single.part = &part;
     for (std::size_t n = size; n < best_.size(); ++n) {
       const Best& rest = best_[n - size];
@@ -36,7 +35,6 @@ class Knapsack {
       if (time_ms < best.time_ms * (1 - kTie) || ties) best.parts = rest.parts + 1;
       best.time_ms = std::min(best.time_ms, time_ms);
     }
-    return true;
   }
 
   // Returns the fastest configuration: the one with the fewest parts, then the one with larger parts first.

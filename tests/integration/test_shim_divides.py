@@ -19,12 +19,12 @@ KINDS = ("odd mini-batch", "groups", "stride", "3-D", "3-D, channels last", "fp6
 
 
 def write_single_sample_plan(
-    engine: Engine, case: Case, folder: Path, *, tiles: bool = False
+    engine: Engine, case: Case, folder: Path, *, other_answers: bool = False
 ) -> dict[str, str]:
     """Write a plan that divides the case into single samples, and return the environment that uses it.
 
-    The samples use the two GEMM algorithms in turns. With `tiles` the plan also has tiles, by an algorithm
-    that no library has.
+    The samples use the two GEMM algorithms in turns. With `other_answers` the plan also has tiles and a
+    share, by an algorithm that no library has.
     """
     names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
     if case.problem.data_type == "f64":
@@ -32,8 +32,10 @@ def write_single_sample_plan(
     parts = [(1, names[sample % 2], 1.0, 0) for sample in range(case.problem.mini_batch)]
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     plan = folder / "single.plan"
-    cut = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)] if tiles else []
-    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], cut, [])]))
+    tiles = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)]
+    share = (1, [(case.problem.mini_batch, "NO_SUCH", 0.5, 0)])
+    others = (tiles, [share]) if other_answers else ([], [])
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], *others)]))
     return {
         "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",
@@ -66,7 +68,7 @@ def test_a_client_of_each_habit_is_divided(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_where_a_plan_has_tiles_beside_its_choice_the_choice_is_followed(
+def test_where_a_plan_has_tiles_and_shares_beside_its_choice_the_choice_is_followed(
     pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_)
@@ -74,7 +76,7 @@ def test_where_a_plan_has_tiles_beside_its_choice_the_choice_is_followed(
         "caffe",
         case,
         tmp_path,
-        {**host_engine, **write_single_sample_plan(engine, case, tmp_path, tiles=True)},
+        {**host_engine, **write_single_sample_plan(engine, case, tmp_path, other_answers=True)},
     )
     check_output(case, ran.output)
     assert all_divided(ran) == [1]
