@@ -1,10 +1,15 @@
 """Files that users name: read whole, up to a limit."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.sizes import format_size
+
+AnyPath = str | os.PathLike[str]
+T = TypeVar("T")
 
 MOST_BYTES = 256 * 2**20  # native/core/locked_file.cpp has the same limit for the drop-in
 MOST_BYTES_OF_LINES = 16 * 2**20  # lines become Python objects, which are 30 times as large
@@ -22,3 +27,36 @@ def read_text(path: Path, encoding: str = "utf-8", *, most: int = MOST_BYTES) ->
     if is_larger or len(content) > most:
         raise MucudnnError(f"{path} is too large: it may have {format_size(most)} at most")
     return content.decode(encoding)
+
+
+def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: int = MOST_BYTES) -> T:
+    """Return what `parse` makes of the text of a file of this kind, such as `plan`.
+
+    `parse` raises ValueError with the wrong line, or NewerFileError. Raises MucudnnError with the file and
+    line that cannot be read, NewerFileError with the file, and ArgumentTypeError if `path` is no path.
+    """
+    path = path_of(path, kind)
+    try:
+        text = read_text(path, most=most)
+        if text.startswith("\ufeff"):
+            raise MucudnnError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
+        return parse(text)
+    except OSError as error:
+        raise MucudnnError(f"the {kind} {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        ended = error.reason == "unexpected end of data"
+        raise MucudnnError(
+            f"{path} is cut short" if ended else f"{path} is not a {kind}: it is not text"
+        ) from None
+    except NewerFileError as error:
+        raise NewerFileError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise MucudnnError(f"{path}: {error}") from None
+
+
+def path_of(path: AnyPath, kind: str) -> Path:
+    """Return a text, or a path object of any library, as a Path. Raises ArgumentTypeError."""
+    try:
+        return Path(path)
+    except Exception:  # another library's __fspath__ may raise any error
+        raise ArgumentTypeError(f"path is {shown(path)}, not the path of a {kind}") from None

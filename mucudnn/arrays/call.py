@@ -9,8 +9,9 @@ from typing import NamedTuple, TypeVar
 from mucudnn import settings
 from mucudnn._native import Problem
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
+from mucudnn.input import AnyPath, path_of
 from mucudnn.listener import ProgressBar
-from mucudnn.plans.plan import AnyPath, Plan, path_of, read_plan
+from mucudnn.plans.plan import Plan, read_plan
 from mucudnn.problems.shapes import (
     Shape,
     Sizes,
@@ -94,7 +95,7 @@ def known_plan(plan: PlanOrPath) -> Plan:
         return plan
     if not isinstance(plan, str | os.PathLike):
         raise ArgumentTypeError(f"plan is {type(plan).__name__}: give a Plan, or the path of one")
-    return _read_plan(path_of(plan))
+    return _read_plan(path_of(plan, "plan"))
 
 
 _read_plan = cache(read_plan)

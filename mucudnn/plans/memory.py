@@ -7,24 +7,22 @@ positions among the packs, because these are the events that a program can obser
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.errors import UsageError
+from mucudnn.input import AnyPath, path_of, read_document
 from mucudnn.measuring.modelled_device import ModelledDevice, find_device
 from mucudnn.output import write_lines
 from mucudnn.plans.memory_costs import model_costs
 from mucudnn.plans.memory_parts import LEAST_BYTES, PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory_text import format_memory_plan, parse_memory_plan
-from mucudnn.plans.plan import Plan, PlanKernel, path_of
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.training_step import time_of_step
 from mucudnn.problems.network import Network
 from mucudnn.solver.copies import CopySteps, Link
 from mucudnn.solver.timeline import Timeline, simulate
 from mucudnn.solver.training import Run
-
-AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class MemoryPlan:
 
     def write(self, path: AnyPath) -> None:
         """Write the text form to a file, whole or not at all. Raises MucudnnError."""
-        write_lines(path_of(path), [str(self)], "the memory plan")
+        write_lines(path_of(path, "memory plan"), [str(self)], "the memory plan")
 
     @classmethod
     def read(cls, path: AnyPath) -> MemoryPlan:
@@ -180,14 +178,4 @@ class MemoryPlan:
         Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
         version, and ArgumentTypeError if `path` is no path.
         """
-        path = path_of(path)
-        try:
-            return cls.parse(path.read_text("utf-8"))
-        except OSError as error:
-            raise MucudnnError(f"the memory plan {path} cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise MucudnnError(f"{path} is not a memory plan: it is not text") from None
-        except NewerFileError as error:
-            raise NewerFileError(f"{path}: {error}") from None
-        except ValueError as error:
-            raise MucudnnError(f"{path}: {error}") from None
+        return read_document(path, "memory plan", cls.parse)

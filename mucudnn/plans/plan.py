@@ -1,13 +1,11 @@
 """Plans: the choice for each kernel, and the text form, which the C++ code reads and writes too."""
 
 import hashlib
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
-from mucudnn.input import read_text
+from mucudnn.errors import ArgumentTypeError, NewerFileError, shown
+from mucudnn.input import AnyPath, path_of, read_document
 from mucudnn.output import write_lines
 from mucudnn.plans.table import html_table
 from mucudnn.plans.text import micro_batches
@@ -15,8 +13,6 @@ from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, MicroConfiguration, Shares, Tile, Tiling
-
-AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,7 @@ def write_plan(plan: Plan, path: AnyPath) -> None:
     """
     if not isinstance(plan, Plan):
         raise ArgumentTypeError(f"plan is {shown(plan)}, not a Plan")
-    write_lines(path_of(path), [str(plan)], "the plan")
+    write_lines(path_of(path, "plan"), [str(plan)], "the plan")
 
 
 def read_plan(path: AnyPath) -> Plan:
@@ -151,31 +147,14 @@ def read_plan(path: AnyPath) -> Plan:
     Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
     version, and ArgumentTypeError if `path` is no path.
     """
-    path = path_of(path)
+    return read_document(path, "plan", _parse)
+
+
+def _parse(text: str) -> Plan:
     try:
-        text = read_text(path)
-        if text.startswith("\ufeff"):
-            raise MucudnnError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
         return Plan.parse(text)
-    except OSError as error:
-        raise MucudnnError(f"the plan {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        ended = error.reason == "unexpected end of data"
-        raise MucudnnError(
-            f"{path} is cut short" if ended else f"{path} is not a plan: it is not text"
-        ) from None
     except NewerVersionError as error:
-        raise NewerFileError(f"{path}: {error}") from None
-    except ValueError as error:
-        raise MucudnnError(f"{path}: {error}") from None
-
-
-def path_of(path: AnyPath) -> Path:
-    """Return a text, or a path object of any library, as a Path. Raises ArgumentTypeError."""
-    try:
-        return Path(path)
-    except Exception:  # another library's __fspath__ may raise any error
-        raise ArgumentTypeError(f"path is {shown(path)}, not the path of a plan") from None
+        raise NewerFileError(str(error)) from None
 
 
 def _list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, float, int]]:

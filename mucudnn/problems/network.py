@@ -1,20 +1,16 @@
 """Networks: the steps of a training step or of an inference in order, and what planners ask about them."""
 
-import os
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from pathlib import Path
 
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, UsageError, shown
-from mucudnn.input import MOST_BYTES_OF_LINES, read_text
+from mucudnn.errors import UsageError, shown
+from mucudnn.input import MOST_BYTES_OF_LINES, AnyPath, path_of, read_document
 from mucudnn.output import write_lines
 from mucudnn.problems.backward import add_backward
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.lifetimes import Checker, Lifetime
 from mucudnn.problems.network_text import format_network, parse_network
 from mucudnn.problems.steps import KINDS, PRESENT, Step, Tensor
-
-AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -195,7 +191,7 @@ class Network:
 
     def write(self, path: AnyPath) -> None:
         """Write the text form to a file, whole or not at all. Raises MucudnnError."""
-        write_lines(_path_of(path), [str(self)], "the network")
+        write_lines(path_of(path, "network"), [str(self)], "the network")
 
     @classmethod
     def read(cls, path: AnyPath) -> "Network":
@@ -204,21 +200,4 @@ class Network:
         Raises MucudnnError with the file and line that cannot be read, NewerFileError for the network of a
         newer version, and ArgumentTypeError if `path` is no path.
         """
-        path = _path_of(path)
-        try:
-            return cls.parse(read_text(path, most=MOST_BYTES_OF_LINES))
-        except OSError as error:
-            raise MucudnnError(f"the network {path} cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise MucudnnError(f"{path} is not a network: it is not text") from None
-        except NewerFileError as error:
-            raise NewerFileError(f"{path}: {error}") from None
-        except ValueError as error:
-            raise MucudnnError(f"{path}: {error}") from None
-
-
-def _path_of(path: AnyPath) -> Path:
-    try:
-        return Path(path)
-    except Exception:  # another library's __fspath__ may raise any error
-        raise ArgumentTypeError(f"path is {shown(path)}, not the path of a network") from None
+        return read_document(path, "network", cls.parse, most=MOST_BYTES_OF_LINES)

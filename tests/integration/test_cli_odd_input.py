@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device, read_properties
+from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.plan import Plan, read_plan, write_plan
 from mucudnn.problems.kernels import Flags, read_kernels
+from mucudnn.problems.network import Network
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -100,6 +103,20 @@ def test_a_byte_order_mark_is_no_part_of_a_file_and_named_in_a_plan(tmp_path: Pa
     assert read_kernels(str(network), Flags(), ("forward",)) == read_kernels(GOOD, Flags(), ("forward",))
     device.write_text(json.dumps(DEVICE), "utf-8-sig")
     assert described_device(read_properties(str(device))).startswith("a, compute capability 9.0")
+
+
+@pytest.mark.parametrize("read", [Network.read, MemoryPlan.read], ids=["network", "memory plan"])
+def test_networks_and_memory_plans_are_read_as_plans_are(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    for content, message in (
+        (b"\xef\xbb\xbfmucudnn", "begins with a byte-order mark: save it as UTF-8 without one"),
+        ("ä".encode()[:1], "is cut short"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(MucudnnError, match=message):
+            read(file)
 
 
 def test_a_plan_cut_inside_a_character_is_cut_short(tmp_path: Path) -> None:
