@@ -33,7 +33,8 @@ class WorkspaceDivision(Generic[K]):
             workspace descending. The numbers add to the kernel's count.
         gap: no division takes less than (1 - gap) of this one's time; 0 within 1e-12.
         reached: True if the gap is within the one asked for; False if the solvers ran out of time.
-        solver: the solver that found it, "highs" or "exact"; "none" if every kernel's fastest fits.
+        solver: the solver that found it, "highs" or "exact"; "none" if the fastest configurations that each
+            kernel can afford alone fit together.
         seconds: the time that the solvers took.
     """
 

@@ -4,7 +4,8 @@ The desirable set holds the Pareto-optimal configurations, time against workspac
 is the maximum over its parts. So every Pareto-optimal configuration has the workspace of some measured
 micro-configuration, and is the fastest of those whose parts need no more than that. The search goes through
 the micro-configurations with workspace ascending. Each one is a new item of an unbounded knapsack,
-T(n) = min(T(n), t + T(n - b)). This costs O(N log N) per item, much less than a new dynamic program.
+T(n) = min(T(n), t + T(n - b)). This costs O(N) per item, much less than a new dynamic program. Workspace
+reuse within one limit needs only the fastest item of each size.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ best prediction is run whole, in turns with the best undivided algorithm. If bot
 division promises, that one is run whole too. The fastest run decides.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -41,10 +41,25 @@ class WholeRuns:
 
         The comparison is None if no division was run. The shares are looked up as well.
         """
-        shares = tuple(self.look_up(share) for share in decision.shares)
+        shares = self._look_up_shares(decision.shares)
         found, _ = self._find(decision)
         best = min(found, key=lambda divided: _relative_time(found[divided]), default=decision.divided)
         return replace(decision, divided=best, comparison=found.get(best), shares=shares)
+
+    def _look_up_shares(self, shares: Sequence[Decision]) -> tuple[Decision, ...]:
+        """Return the shares with their comparisons; those that end with one configuration become one share.
+
+        A share takes the configuration of another one if that fits its bytes and was faster.
+        """
+        compared = [self.look_up(share) for share in shares]
+        merged: dict[Configuration, Decision] = {}
+        for share in shares:
+            fitting = (one for one in compared if one.chosen.workspace <= share.divided.workspace)
+            best = min(fitting, key=lambda one: one.time_ms)
+            same = merged.get(best.chosen)
+            count = share.kernel.count + (same.kernel.count if same else 0)
+            merged[best.chosen] = replace(best, kernel=replace(share.kernel, count=count))
+        return tuple(merged.values())
 
     def is_missing(self, decision: Decision) -> bool:
         """Return whether some division has to be run."""

@@ -42,6 +42,8 @@ def test_a_total_is_divided_among_all(network: nn.Module) -> None:
     plan = mt.plan(network, X, total_workspace="300KiB")
     assert plan.header["mode"] == "wd"
     assert sum(k.count * k.chosen.workspace for k in plan.kernels) <= 300 * 2**10
+    apart = [share for k in plan.kernels for share in k.shares or ((k.count, k.chosen),)]
+    assert sum(count * configuration.workspace for count, configuration in apart) <= 300 * 2**10
 
 
 def test_identical_layers_take_their_shares_in_order() -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from fake_engine import FakeEngine
 
-from mucudnn._native import parse_descriptor
+from mucudnn._native import Engine, parse_descriptor
+from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison, Machine, Measurement
 from mucudnn.costs.table import CostTable
+from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.json_forms import plan_json
-from mucudnn.plans.optimizer import Result, keep_faster_shares
+from mucudnn.plans.optimizer import Result, keep_faster_shares, optimize
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
 from mucudnn.plans.result import apart, to_html, to_json, to_plan, total, total_workspace
 from mucudnn.plans.shares import share_of_layer
@@ -89,6 +94,29 @@ def test_shares_that_are_slower_when_run_whole_are_dropped() -> None:
     fast = replace(slow, shares=(compared(hungry, 8, 8), compared(lean, 16, 16)))
     assert keep_faster_shares([slow])[0].shares == ()
     assert keep_faster_shares([fast]) == [fast]
+
+
+class FastInTwos(FakeEngine):
+    """An engine on which four parts take half of the sum of their times, when run whole."""
+
+    def compare(self, divisions: Any, *arguments: Any, **options: Any) -> list[list[float]]:
+        times = super().compare(divisions, *arguments, **options)
+        return [
+            [ms * (0.5 if len(division.parts) == 4 else 1) for ms in runs]
+            for division, runs in zip(divisions, times, strict=True)
+        ]
+
+
+def test_a_share_takes_another_ones_configuration_that_fits_its_bytes_and_ran_faster(tmp_path: Path) -> None:
+    limits = Limits(total=10 * MiB, exact=True)
+    with Cache.open(tmp_path / "cache.sqlite") as cache:
+        bench = Bench(cast(Engine, FastInTwos()), cache, Listener())
+        predicted = optimize(bench, [kernel(3)], "power_of_two", limits, run=False)
+        result = optimize(bench, [kernel(3)], "power_of_two", limits)
+    (before,), (after,) = predicted.decisions, result.decisions
+    # Predicted: 2×4 in 9 ms with 4 MiB, 4×2 in 10 ms with 2 MiB. Run whole, 4×2 takes 5 ms.
+    assert [(s.kernel.count, str(s.divided)) for s in before.shares] == [(2, "2*4 HUNGRY"), (1, "4*2 HUNGRY")]
+    assert [(s.kernel.count, str(s.divided)) for s in after.each] == [(3, "4*2 HUNGRY")]
 
 
 def test_a_plan_keeps_the_shares_beside_the_choice_for_all() -> None:
