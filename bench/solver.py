@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from bench.record import Record, show
-from mucudnn.solver import Configuration, MicroConfiguration, desirable_set, solve_division
+from mucudnn.solver import Configuration, MicroConfiguration, desirable_set, reuse_workspace, solve_division
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ NETWORKS = {"159 kernels, 562 configurations": [4] * 85 + [3] * 74, "150 kernels
 def run() -> list[Record]:
     """Return the median time of every decision in ms."""
     records = [_desirable_set(policy, sizes) for policy, sizes in POLICIES.items()]
+    records.append(_reuse_workspace())
     for network, sizes in NETWORKS.items():
         rng = np.random.default_rng(SEED)
         kernels = {kernel: pareto_optimal(rng, size) for kernel, size in enumerate(sizes)}
@@ -38,6 +39,14 @@ def _desirable_set(policy: str, sizes: Iterable[int]) -> Record:
     seconds, found = _median(lambda: desirable_set(measured, MINI_BATCH))
     details = {"thresholds": len({m.workspace for m in measured}), "found": len(found)}
     return Record("solver", f"desirable_set, N={MINI_BATCH}, {policy}", "time", seconds * 1e3, "ms", details)
+
+
+def _reuse_workspace() -> Record:
+    """Time the choice within one limit alone, which half of the measurements fit."""
+    measured = measurements(np.random.default_rng(SEED), [2**k for k in range(7)], algorithms=8)
+    limit = sorted(m.workspace for m in measured)[len(measured) // 2]
+    seconds, found = _median(lambda: reuse_workspace(measured, 64, limit))
+    return Record("solver", "reuse_workspace, N=64", "time", seconds * 1e3, "ms", {"parts": len(found.parts)})
 
 
 def _divide(network: str, kernels: dict[int, list[Configuration]], exact: bool) -> Record:
