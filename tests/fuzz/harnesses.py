@@ -108,7 +108,7 @@ def check_plan(data: bytes) -> None:
     assert str(again) == written
     assert again.digest == plan.digest
     # A kernel that a journal lists without a choice is left out, and the options are sorted.
-    assert {k.kernel: k.chosen for k in again.kernels} == {k.kernel: k.chosen for k in plan.kernels}
+    assert {k.kernel: k.answers for k in again.kernels} == {k.kernel: k.answers for k in plan.kernels}
     assert again.header == plan.header
     plan._repr_html_()
 
