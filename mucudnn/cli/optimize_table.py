@@ -65,7 +65,8 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
-    sentences = [_explain_dropped(n, d) for n, d in zip(names, result.decisions, strict=True) if d.dropped]
+    explained = [_explain(name, one) for name, one in zip(names, result.decisions, strict=True)]
+    sentences = [sentence for sentence in explained if sentence]
     if has_shares(result):
         sentences.append(
             "Rows `apart` let identical kernels differ, which is faster within the same total. mucudnn.torch "
@@ -119,11 +120,20 @@ def _make_total_cells(name: str, result: Result) -> list[str]:
     ]
 
 
-def _explain_dropped(name: str, decision: Decision) -> str:
-    """Return the sentence that tells why a kernel stays undivided."""
-    expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
-    found = decision.comparison.speedup if decision.comparison else None
-    return (
-        f"{name} {decision.kernel.pass_} stays undivided: {micro_batches(decision.divided, ' + ')} was "
-        f"predicted at {ratio(expected)}, but run whole it reached {ratio(found)}."
-    )
+def _explain(name: str, decision: Decision) -> str:
+    """Return the sentence that tells why a kernel does not run as predicted best; an empty one if it does."""
+    divided = micro_batches(decision.divided, " + ")
+    if decision.dropped:
+        expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
+        found = decision.comparison.speedup if decision.comparison else None
+        return (
+            f"{name} {decision.kernel.pass_} stays undivided: {divided} was predicted at {ratio(expected)}, "
+            f"but run whole it reached {ratio(found)}."
+        )
+    if decision.outrun is not None:
+        outrun, expected_ms = micro_batches(decision.outrun, " + "), milliseconds(decision.outrun.time_ms)
+        return (
+            f"{name} {decision.kernel.pass_} runs in {divided}: {outrun} was predicted at {expected_ms} ms, "
+            "but run whole it was slower."
+        )
+    return ""

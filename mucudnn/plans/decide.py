@@ -51,7 +51,8 @@ class Decision:
 
     `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending. Where
     the solver's choice is not to divide, `divided` equals `undivided`. `undivided` is None where no algorithm
-    can run the whole mini-batch within the workspace.
+    can run the whole mini-batch within the workspace. `outrun` is the division with the best prediction, if
+    another one was faster when run whole.
 
     `shares` has a decision for each share of the kernel's identical kernels, whose number is its kernel's
     count. All kernels' shares are one division of a total, which is faster than that of the decisions
@@ -64,6 +65,7 @@ class Decision:
     divided: Configuration
     comparison: Comparison | None = None
     shares: tuple["Decision", ...] = ()
+    outrun: Configuration | None = None
 
     @property
     def dropped(self) -> bool:

@@ -44,7 +44,8 @@ class WholeRuns:
         shares = self._look_up_shares(decision.shares)
         found, _ = self._find(decision)
         best = min(found, key=lambda divided: _relative_time(found[divided]), default=decision.divided)
-        return replace(decision, divided=best, comparison=found.get(best), shares=shares)
+        outrun = None if best == decision.divided else decision.divided
+        return replace(decision, divided=best, comparison=found.get(best), shares=shares, outrun=outrun)
 
     def _look_up_shares(self, shares: Sequence[Decision]) -> tuple[Decision, ...]:
         """Return the shares with their comparisons; those that end with one configuration become one share.

@@ -7,6 +7,7 @@ import pytest
 from fake_engine import ALLOC_FAILED, FAST_AND_HUNGRY, FakeAlgorithm, FakeEngine, FakeMemory
 
 from mucudnn._native import Engine, EngineError, parse_descriptor
+from mucudnn.cli.optimize_table import show_result
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.errors import MucudnnError, UsageError
@@ -175,12 +176,20 @@ class SlowQuarters(FakeEngine):
         ]
 
 
-def test_where_the_best_prediction_does_not_hold_up_the_next_best_is_run_whole_too(path: Path) -> None:
+def test_where_the_best_prediction_does_not_hold_up_the_next_best_is_run_whole_too(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = SlowQuarters()
     result = run(path, engine)
     # Predicted: 4×2 in 10 ms, 8×1 in 12 ms, undivided in 16 ms.
     assert [str(decision.chosen) for decision in result.decisions] == ["8*1 HUNGRY"] * 2
     assert [decision.time_ms for decision in result.decisions] == [12.0] * 2
+    assert [str(decision.outrun) for decision in result.decisions] == ["4*2 HUNGRY"] * 2
+    show_result(result, "network", "mucudnn plan show")
+    assert (
+        "first forward runs in 8×1 HUNGRY: 4×2 HUNGRY was predicted at 10.00 ms, but run whole it was slower."
+        in capsys.readouterr().out
+    )
     assert engine.calls["compare"] == 4
     again = run(path, engine)
     assert again.new_measurements == 0
