@@ -23,7 +23,8 @@ class Terminal(ProgressBar):
 
     def message(self, text: str) -> None:
         """Print one line on stderr."""
-        print(printable(text), file=sys.stderr, flush=True)
+        # One write: an interrupt between text and newline would join the line of another process to this one.
+        print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

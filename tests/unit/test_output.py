@@ -1,8 +1,11 @@
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mucudnn.cli.terminal import Terminal
 from mucudnn.errors import MucudnnError
 from mucudnn.output import write_lines
 
@@ -69,3 +72,15 @@ def test_a_device_stays_a_device() -> None:
     with pytest.raises(MucudnnError, match=r"^/dev/full cannot be written: No space left on device$"):
         write_lines(Path("/dev/full"), ["one\n"])
     assert Path("/dev/full").is_char_device()
+
+
+def test_a_message_reaches_the_terminal_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Written(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Written())
+    Terminal().message("a line")
+    assert [text for text in written if text] == ["a line\n"]
