@@ -71,9 +71,19 @@ def fetch(
 
 
 def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Span], owners: Owners) -> Tensor:
-    """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row."""
+    """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row.
+
+    `g` is overwritten. The result is a view of it if the window has all rows of the part, so that only the
+    rows of other ranks are added.
+    """
     if is_local(parts, windows):
         return g
+    own, window = parts[owners.rank], windows[owners.rank]
+    if own.size and own.meet(window) == own:
+        torch.ops.mucudnn.window_add_.default(
+            g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
+        )
+        return g.narrow(axis, own.lo - window.lo, own.size)
     result: Tensor = torch.ops.mucudnn.window_adjoint.default(
         g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
     )
@@ -235,7 +245,7 @@ def _window(
         return result
     description = _describe("window", x, axis, owners[-1].hi, parts, windows)
     agree(group, description, x.device)
-    arrived = [(peer, rows, _filled(x, axis, rows.size, 0)) for peer, rows in _others(got, index)]
+    arrived = [(peer, rows, _resized(x, axis, rows.size)) for peer, rows in _others(got, index)]
     leaving = [
         (peer, x.narrow(axis, rows.lo - owners[index].lo, rows.size).contiguous())
         for peer, rows in _others(sent, index)
@@ -254,30 +264,50 @@ def _window(
 def _window_adjoint(
     g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
 ) -> Tensor:
+    owned, window = paired(parts)[index], paired(windows)[index]
+    shape = list(g.shape)
+    shape[axis] = owned.size
+    result = g.new_zeros(shape)
+    kept = owned.meet(window)
+    if kept.size:
+        rows = g.narrow(axis, kept.lo - window.lo, kept.size)
+        result.narrow(axis, kept.lo - owned.lo, kept.size).copy_(rows)
+    _add_others(result, owned.lo, g, axis, parts, windows, index, group)
+    return result
+
+
+def _window_add(
+    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
+) -> None:
+    _add_others(g, windows[2 * index], g, axis, parts, windows, index, group)
+
+
+def _add_others(
+    result: Tensor,
+    first: int,
+    g: Tensor,
+    axis: int,
+    parts: Sequence[int],
+    windows: Sequence[int],
+    index: int,
+    group: str,
+) -> None:
+    """Add the other ranks' values for this rank's rows to a tensor that begins at the row `first`."""
     owners, wanted = paired(parts), paired(windows)
     _check_part(g, axis, wanted[index].size, "the gradient of a window")
+    if not group:
+        return
     sent, got = transfers(owners, wanted, index)
-    shape = list(g.shape)
-    shape[axis] = owners[index].size
-    result = g.new_zeros(shape)
-    values: dict[int, Tensor] = {}
-    if got[index].size:
-        values[index] = g.narrow(axis, got[index].lo - wanted[index].lo, got[index].size)
-    if group:
-        description = _describe("gradient", g, axis, owners[-1].hi, parts, windows)
-        agree(group, description, g.device)
-        messages = []
-        for peer, rows in _others(sent, index):
-            values[peer] = _filled(g, axis, rows.size, 0)
-            messages.append(("receive", values[peer], peer))
-        for peer, rows in _others(got, index):
-            leaving = g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous()
-            messages.append(("send", leaving, peer))
-        _move(messages, group, description)
-    for peer in sorted(values):  # one order of addition, whatever arrives first
-        rows = sent[peer]
-        result.narrow(axis, rows.lo - owners[index].lo, rows.size).add_(values[peer])
-    return result
+    description = _describe("gradient", g, axis, owners[-1].hi, parts, windows)
+    agree(group, description, g.device)
+    arrived = [(rows, peer, _resized(g, axis, rows.size)) for peer, rows in _others(sent, index)]
+    messages = [("receive", values, peer) for _, peer, values in arrived]
+    for peer, rows in _others(got, index):
+        leaving = g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous()
+        messages.append(("send", leaving, peer))
+    _move(messages, group, description)
+    for rows, _, values in arrived:  # one order of addition, whatever arrives first
+        result.narrow(axis, rows.lo - first, rows.size).add_(values)
 
 
 def _others(spans: Sequence[Span], index: int) -> list[tuple[int, Span]]:
@@ -318,6 +348,12 @@ def _fake_adjoint(
     return _resized(g, axis, parts[2 * index + 1] - parts[2 * index])
 
 
+def _fake_add(
+    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
+) -> None:
+    return None
+
+
 def _save_window(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.given = inputs[1:5], inputs[6]
 
@@ -347,24 +383,30 @@ def _sum_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 _library = torch.library.Library("mucudnn", "FRAGMENT")
 
 
-def _operator(name: str, schema: str, run: Any, fake: Any, save: Any, gradient: Any) -> None:
-    _library.define(f"{name}({schema}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+def _operator(name: str, schema: str, run: Any, fake: Any, save: Any = None, gradient: Any = None) -> None:
+    _library.define(f"{name}{schema}", tags=torch.Tag.pt2_compliant_tag)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"mucudnn::{name}", fake, lib=_library)
-    torch.library.register_autograd(f"mucudnn::{name}", gradient, setup_context=save, lib=_library)
+    if gradient is not None:
+        torch.library.register_autograd(f"mucudnn::{name}", gradient, setup_context=save, lib=_library)
 
 
 _operator(
     "window",
-    "Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group",
+    "(Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group) -> Tensor",
     _window, _fake_window, _save_window, _window_gradient,
 )  # fmt: skip
 _operator(
     "window_adjoint",
-    "Tensor g, int axis, int[] parts, int[] windows, int index, str group",
+    "(Tensor g, int axis, int[] parts, int[] windows, int index, str group) -> Tensor",
     _window_adjoint, _fake_adjoint, _save_adjoint, _adjoint_gradient,
 )  # fmt: skip
 _operator(
-    "spatial_sum", "Tensor x, str groups",
+    "window_add_",
+    "(Tensor(a!) g, int axis, int[] parts, int[] windows, int index, str group) -> ()",
+    _window_add, _fake_add,
+)  # fmt: skip
+_operator(
+    "spatial_sum", "(Tensor x, str groups) -> Tensor",
     _sum, lambda x, groups: torch.empty_like(x), _save_sum, _sum_gradient,
 )  # fmt: skip
