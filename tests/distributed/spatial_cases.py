@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import os
 import time
 import warnings
@@ -396,6 +397,96 @@ def losses() -> float:
         value.backward()
         found = max(found, largest(value, expected), largest(two.grad, one.grad))
     return found
+
+
+class Skipping(nn.Module):
+    """A network whose inner layers may be gathered while a skip connection stays divided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
+        self.inner = nn.Sequential(nn.Conv3d(4, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
+        self.scale = nn.Parameter(torch.rand(4, 1, 1, 1))
+        self.last = nn.Conv3d(8, 2, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        first = self.first(x)
+        return self.last(torch.cat([self.inner(first) * self.scale, first], 1))
+
+
+def partly_gathered(names: tuple[str, ...]) -> float:
+    """Return the error of gradients if the inner layers are gathered over dimensions of a 2 × 2 mesh."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=2, height=2)
+    torch.manual_seed(3)
+    model, x = Skipping().double(), torch.randn(2, 2, 6, 7, 4, dtype=torch.float64)
+    expected = copy.deepcopy(model)
+    y64 = expected(x)
+    y64.square().mean().backward()
+    model.inner.register_forward_pre_hook(lambda module, args: (args[0].gather(*names),))
+    y = model(spatial.divide(x, mesh, {2: "depth", 3: "height"}))
+    y.square().mean().backward()
+    mean_of_gradients(model)
+    return max(compare(model, expected), largest(y.gather(), y64))
+
+
+def dropped_after_gather() -> bool:
+    """Return whether ranks with copies of a part drop the same elements."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=2, height=2)
+    torch.manual_seed(dist.get_rank())
+    ones = spatial.divide(torch.ones(2, 4, 6, 6), mesh, {2: "depth", 3: "height"}).gather("depth")
+    y = nn.functional.dropout(ones, 0.5)
+    each: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(each, y.gather().tolist())
+    return all(one == each[0] for one in each)
+
+
+def followed() -> tuple[float, int, int, int]:
+    """Return the error of a model that follows a plan, and bytes of the rank.
+
+    They are those of the plan, those of a memory plan without offloading, and those that PyTorch allocates.
+    """
+    from examples.cosmoflow import CosmoFlow
+
+    torch.manual_seed(1)
+    model, shape = CosmoFlow(32, width=8), (1, 1, 32, 32, 32)
+    link = spatial.Link(1e-5, 1e9)
+    plan = spatial.plan(model, shape, world=dist.get_world_size(), link=link, time_ms=volume)
+    mesh = spatial.init_mesh("cpu", timeout=60, **plan.mesh)
+    expected, x = copy.deepcopy(model), torch.randn(shape)
+    handle = spatial.follow(model, plan)
+    divided = spatial.divide(x, mesh, plan.axes)
+    kept = mucudnn.torch.plan_memory(model, divided, memory="1GiB", workspace=0, policy="none", device="h200")
+    model(divided).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    held = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers(), divided.local))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as run:
+        model(divided).sum().backward()
+    peak = held + peak_of(run.profiler.kineto_results.events())
+    mean_of_gradients(model)
+    expected(x).sum().backward()
+    handle.remove()
+    pairs = zip(model.parameters(), expected.parameters(), strict=True)
+    return max(largest(p.grad, q.grad) for p, q in pairs), plan.memory, kept.peak, peak
+
+
+def peak_of(events: list[Any]) -> int:
+    """Return the most bytes that PyTorch allocated, without the scratch memory within convolutions."""
+    spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if "aten::conv" in e.name()]
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    changes += [(end, 0) for _, end in spans]
+    level = peak = 0
+    for at, size in sorted(changes):
+        level += size
+        if not any(begin <= at < end for begin, end in spans):
+            peak = max(peak, level)
+    return peak
+
+
+def volume(kernel: Any) -> float:
+    """Return a time in proportion to the multiplications of a kernel."""
+    problem = kernel.problem
+    return problem.in_channels * problem.out_channels * math.prod(problem.output) / 1e7
 
 
 def many(names: list[str]) -> dict[str, Any]:

@@ -98,6 +98,25 @@ def test_the_same_numerics_give_the_same_bits_on_one_to_three_ranks() -> None:
             assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("names", [("depth",), ("height",), ("depth", "height")])
+def test_layers_gathered_over_some_dimensions_get_the_undivided_gradients(names: tuple[str, ...]) -> None:
+    for error in worlds.run(4, spatial_cases.partly_gathered, names):
+        assert error <= 1e-12
+
+
+def test_ranks_with_copies_of_a_part_drop_the_same_elements() -> None:
+    assert worlds.run(4, spatial_cases.dropped_after_gather) == [True] * 4
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_planned_rank_holds_the_planned_bytes(world: int) -> None:
+    found = worlds.run(world, spatial_cases.followed)
+    for error, planned, planned_by_memory, allocated in found:
+        assert planned == pytest.approx(allocated, rel=0.02)
+        assert planned_by_memory == pytest.approx(allocated, rel=0.1)
+        assert error <= 1e-4
+
+
 def test_a_dtensor_has_the_same_parts() -> None:
     assert worlds.run(4, spatial_cases.as_dtensor) == [0.0] * 4
 
