@@ -6,6 +6,7 @@ import copy
 import importlib
 import math
 import os
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable
@@ -468,6 +469,87 @@ def followed() -> tuple[float, int, int, int]:
     handle.remove()
     pairs = zip(model.parameters(), expected.parameters(), strict=True)
     return max(largest(p.grad, q.grad) for p, q in pairs), plan.memory, kept.peak, peak
+
+
+def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """Return networks with inputs, in fp32."""
+    from examples.cosmoflow import CosmoFlow
+    from examples.image_vae import Decoder
+    from examples.unet3d import UNet3d
+    from examples.unet3d_divided import normalized
+
+    torch.manual_seed(1)
+    return {
+        "CosmoFlow": (CosmoFlow(16, width=4), torch.randn(2, 1, 16, 16, 16)),
+        "3-D U-Net": (normalized(UNet3d(width=4)), torch.randn(1, 1, 16, 8, 8)),
+        "decoder": (Decoder(4), torch.randn(1, 4, 11, 6)),
+        "batch norms": (Network(whole=False), torch.randn(4, 2, 8, 6, 6)),
+        "skip": (Skipping(), torch.randn(2, 2, 9, 5, 4)),
+    }
+
+
+def in_fp32() -> dict[str, list[tuple[float, float]]]:
+    """Return the error and the bound of results and of all gradients, of each network.
+
+    With y the divided, u the undivided and y64 the fp64 result, the bound of ‖y − y64‖ is
+    2‖u − y64‖ + 2ε‖y64‖.
+    """
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, (model, x) in models().items():
+        undivided, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+        results = [
+            whole_of(model(spatial.divide(x, mesh, {2: "depth"}))), undivided(x), exact(x.double())
+        ]  # fmt: skip
+        for y in results:
+            y.square().mean().backward()
+        mean_of_gradients(model)
+        vectors = [[y.detach().double().flatten() for y in results]]
+        vectors.append([
+            torch.cat([p.grad.double().flatten() for p in one.parameters()])
+            for one in (model, undivided, exact)
+        ])  # fmt: skip
+        eps = torch.finfo(torch.float32).eps
+        found[name] = [
+            (float((y - y64).norm()), float(2 * (u - y64).norm() + 2 * eps * y64.norm()))
+            for y, u, y64 in vectors
+        ]
+    return found
+
+
+def whole_of(y: Any) -> torch.Tensor:
+    return y if isinstance(y, torch.Tensor) else y.gather()
+
+
+def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
+    """Return the shapes that this rank's convolutions get, layer by layer, and the rows of the cache."""
+    from mucudnn.torch.spatial import convolution
+
+    os.environ["MUCUDNN_CACHE"] = cache
+    mesh = spatial.init_mesh("cpu", timeout=60, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 5, stride=2, padding=2), nn.ReLU(),
+        nn.Conv2d(4, 4, 3, dilation=2), nn.Conv2d(4, 2, 1),
+    )  # fmt: skip
+    mucudnn.torch.convert(model, workspace="1MiB")
+    shapes: list[list[tuple[int, ...]]] = []
+    run = convolution._run
+
+    def noted(window: torch.Tensor, *others: Any) -> torch.Tensor:
+        shapes[-1].append(tuple(window.shape))
+        return run(window, *others)
+
+    convolution._run = noted
+    for module in model:
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(lambda module, args: shapes.append([]))
+    model(spatial.divide(torch.randn(2, 2, 27, 9), mesh, {2: "depth"})).sum().backward()
+    dist.barrier()
+    with sqlite3.connect(cache) as connection:
+        tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
+        rows = [connection.execute(f"select count(*) from {name}").fetchone()[0] for (name,) in tables]
+    return shapes, sum(rows)
 
 
 def peak_of(events: list[Any]) -> int:
