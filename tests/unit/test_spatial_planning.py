@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import needs_torch  # noqa: F401
@@ -139,6 +140,19 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
         read_spatial_plan(tmp_path / "broken")
 
 
+def test_a_plan_of_version_1_is_read_with_its_one_place_to_gather(tmp_path: Path) -> None:
+    layer = {"name": "a", "place": "whole", "time_ms": 1.0, "exchange_ms": 0.0, "halo_bytes": 0}
+    candidate = {"mesh": {"depth": 2}, "gather_before": "a", "time_ms": 1.0, "memory": 3, "fits": True}
+    old = {
+        "kind": "mucudnn spatial plan", "version": 1, "mesh": {"depth": 2}, "axes": {"2": "depth"},
+        "gather_before": "a", "time_ms": 1.0, "memory": 3, "memory_limit": None, "layers": [layer],
+        "candidates": [candidate], "notes": [],
+    }  # fmt: skip
+    (tmp_path / "old").write_text(json.dumps(old))
+    found = read_spatial_plan(tmp_path / "old")
+    assert found.stages == found.candidates[0].stages == (SpatialStage("a", ()),)
+
+
 def test_what_cannot_be_planned_is_refused() -> None:
     with pytest.raises(UsageError, match="no convolution"):
         spatial.plan(nn.ReLU(), (1, 1, 8, 8), world=2, time_ms=multiplications)
@@ -151,3 +165,7 @@ def test_a_plan_is_measured_once(one_cache: None) -> None:
     first = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
     again = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
     assert first == again  # equal times: they come from the cache
+    given = spatial.plan(model, (1, 2, 16, 8), world=2, time_ms=lambda kernel: 0.0, training=False)
+    without_workspace = {str(one.mesh): one.memory for one in given.candidates}
+    for one in first.candidates:
+        assert 0 <= one.memory - without_workspace[str(one.mesh)] <= 2**20

@@ -15,17 +15,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.torch.spatial.agreement import DEFAULT_TIMEOUT, DivergedError, agree, set_timeout
 from mucudnn.torch.spatial.divided import Divided, Division, handles, local_shape
-from mucudnn.torch.spatial.exchange import (
-    ALONE,
-    DEFAULT_TIMEOUT,
-    DivergedError,
-    Owners,
-    add_up,
-    agree,
-    fetch,
-    set_timeout,
-)
+from mucudnn.torch.spatial.exchange import ALONE, Owners, add_up, fetch
 from mucudnn.torch.spatial.windows import Span, parts, product
 
 _STATISTICS = ("spatial", "all")
