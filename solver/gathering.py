@@ -1,4 +1,4 @@
-"""Where along a chain of layers a divided tensor is gathered: onto fewer ranks, and at last whole.
+"""The layers of a chain before which a divided tensor is gathered: onto fewer ranks, and at last whole.
 
 A layer runs in a *stage*, which says over how many ranks its input is divided. Time and memory of the layers
 add up, and gathering between two layers takes time. Dynamic programming keeps, for each stage, the ways that

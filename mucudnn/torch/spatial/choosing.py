@@ -65,7 +65,7 @@ class Followed:
 
 
 def gather_at(model: nn.Module, kept: Mapping[str, tuple[str, ...]]) -> Followed:
-    """Before each named layer, gather its input over all dimensions of the mesh but those that are kept."""
+    """Gather the input of each named layer over all dimensions of the mesh but those that are kept."""
 
     def hook(divided: tuple[str, ...]) -> Any:
         def gathered(x: Any) -> Any:

@@ -72,7 +72,7 @@ class _Norm(torch.autograd.Function):
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         normalized = (norm.view(x).to(mean.dtype) - mean).mul_(scale)
         g3, n3 = _by_channel(g, x.shape).to(mean.dtype), _by_channel(normalized, x.shape)
-        sums = torch.stack([g3.sum(2), (g3 * n3).sum(2)])  # of each channel of each sample
+        sums = torch.stack([g3.sum(2), (g3 * n3).sum(2)])  # a sum for each channel of each sample
         dbias, dweight = sums.sum(1)
         dweight = dweight.to(weight.dtype) if need_weight else None
         dbias = dbias if need_bias else None

@@ -195,7 +195,7 @@ class _Counter(TorchDispatchMode):
             others = [span.size for rank, span in enumerate(received) if rank != index and span.size]
             now.messages += len(others)
             now.received += sum(others) * x.element_size() * (x.numel() // max(x.size(axis), 1))
-        if name == "mucudnn::spatial_sum":  # as a ring adds up
+        if name == "mucudnn::spatial_sum":  # a ring sends each sum twice
             ranks = [int(group.split()[1]) for group in args[1].split(",")]
             now.messages += sum(2 * (count - 1) for count in ranks)
             now.received += len(ranks) * 2 * args[0].numel() * args[0].element_size()
