@@ -281,7 +281,7 @@ def simulated(world: int, weak: bool) -> tuple[float, str]:
     def time_ms(kernel: Any) -> float:
         problem = kernel.problem
         work = problem.mini_batch * problem.out_channels * problem.in_channels
-        return 1e3 * work * math.prod(problem.output) * math.prod(problem.kernel) / MULTIPLICATIONS
+        return float(1e3 * work * math.prod(problem.output) * math.prod(problem.kernel) / MULTIPLICATIONS)
 
     with torch.device("meta"):
         model = CosmoFlow(128)
@@ -375,16 +375,14 @@ def measure_bytes() -> list[Record]:
     for weak in (False, True):
         alone, _ = simulated(1, weak)
         for world in (2, 4, 8, 16):
-            found, mesh = simulated(world, weak)
+            took, mesh = simulated(world, weak)
             details = {
                 "latency_s": LINK[0], "bandwidth_bytes_s": LINK[1], "multiplications_s": MULTIPLICATIONS,
-                "memory_bytes_s": RATE, "simulated": True, "mesh": mesh, "one_rank_ms": alone, "ms": found,
+                "memory_bytes_s": RATE, "simulated": True, "mesh": mesh, "one_rank_ms": alone, "ms": took,
             }  # fmt: skip
             case = f"CosmoFlow 128³, {'weak' if weak else 'strong'} scaling, {world} ranks"
-            faster = alone / found * (world if weak else 1)
-            records.append(
-                Record("spatial", case, "samples a second / one rank, simulated", faster, "", details)
-            )
+            ratio = alone / took * (world if weak else 1)
+            records.append(Record("spatial", case, "throughput / one rank, simulated", ratio, "", details))
     return records
 
 
