@@ -50,13 +50,14 @@ class _Norm(torch.autograd.Function):
         """Return this rank's part of the result, and the means and variances."""
         wide = norm.view(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
         mean = norm.sum(wide) / norm.values
-        variance = norm.sum((wide - mean).square_()) / norm.values
+        distance = wide - mean
+        variance = norm.sum(distance.square()) / norm.values
         scale = (variance + norm.eps).rsqrt()
         ctx.norm = norm
         ctx.save_for_backward(x, weight, mean, scale)
-        y = _by_channel((wide - mean).mul_(scale), x.shape)
-        if weight is not None:
-            y.mul_(weight.to(y.dtype)[:, None])
+        y = _by_channel(distance, x.shape)
+        factor = scale.repeat_interleave(x.size(1) // scale.size(1), 1)  # one for each channel
+        y.mul_(factor if weight is None else factor * weight.to(y.dtype)[:, None])
         if bias is not None:
             y.add_(bias.to(y.dtype)[:, None])
         ctx.mark_non_differentiable(mean, variance)
