@@ -8,6 +8,7 @@ model. `--shard-tensor FOLDER` names a folder with PhysicsNeMo's packages.
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import pickle
@@ -28,6 +29,7 @@ from bench.record import RESULTS, Record, describe_machine, read, show, write
 
 SYSTEMS = ("mucudnn", "DTensor", "ShardTensor")
 LINK = (10e-6, 10e9)  # seconds a message and bytes a second: assumed, not measured
+MULTIPLICATIONS, RATE = 5e12, 1e12  # multiplications and bytes of memory a second: assumed, not measured
 PAPER = {128: 0.82, 256: 6.59, 512: 52.7}  # GiB a sample, Oyama et al., 2020
 
 
@@ -163,8 +165,16 @@ def memory() -> tuple[int, int]:
     return whole.total, part.total
 
 
-def work(engine: str, size: int) -> float:
-    """Return the seconds of processor time that this rank takes for a training step of a 3-D U-Net."""
+PARTS = ("convolutions", "exchange", "other operators", "Python and autograd", "gloo's threads")
+
+
+def work(engine: str, shape: tuple[int, ...]) -> dict[str, float]:
+    """Return the seconds of processor time that this rank takes for a training step of a 3-D U-Net.
+
+    They are measured after two steps that do not count, as the least of three. A world of one rank runs the
+    undivided network on a plain tensor. PARTS divide the time of a further step, in which each operator is
+    timed.
+    """
     import torch
     import torch.distributed as dist
 
@@ -173,33 +183,73 @@ def work(engine: str, size: int) -> float:
     from mucudnn.torch import spatial
 
     torch.manual_seed(1)
-    mesh = spatial.init_mesh("cpu", timeout=300, depth=dist.get_world_size())
-    model, x = UNet3d(width=8), torch.randn(1, 1, size, size, size)
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=world)
+    model, x = UNet3d(width=8), torch.randn(1, 1, *shape)
     if engine == "mucudnn":
         mucudnn.torch.convert(model, workspace="16MiB")
-    given = spatial.divide(x, mesh, {2: "depth"})
+    given = x if world == 1 else spatial.divide(x, mesh, {2: "depth"})
 
-    def step() -> None:
+    def step() -> tuple[float, float]:
+        dist.barrier()
+        all_threads, own = time.process_time(), time.thread_time()
         model(given).square().mean().backward()
+        return time.process_time() - all_threads, time.thread_time() - own
 
-    step()
-    dist.barrier()
-    before = time.process_time()
     for _ in range(2):
         step()
-    return (time.process_time() - before) / 2
+    steps = [step() for _ in range(3)]
+    found = {"all": min(one for one, _ in steps), "own thread": min(own for _, own in steps)}
+    operators = operator_times()
+    with operators:
+        everything, own = step()
+    found |= operators.seconds
+    found["Python and autograd"] = own - sum(operators.seconds.values())
+    found["gloo's threads"] = everything - own
+    return found
 
 
-def cosmoflow_bytes(size: int) -> int:
-    """Return the bytes that autograd saves for one sample of CosmoFlow without norms, on the meta device."""
+def operator_times() -> Any:
+    """Return a mode that adds up the processor time of operators: of this thread, and without Python's."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Times(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds = dict.fromkeys(PARTS[:3], 0.0)
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function._schema.name
+            exchanges = name.startswith(("mucudnn::window", "mucudnn::spatial_sum"))
+            part = PARTS[0] if "convolution" in name else PARTS[1] if exchanges else PARTS[2]
+            before = time.thread_time()
+            try:
+                return function(*args, **(kwargs or {}))
+            finally:
+                self.seconds[part] += time.thread_time() - before
+
+    return Times()
+
+
+def cosmoflow_bytes(size: int) -> dict[str, int]:
+    """Return the bytes of one sample of CosmoFlow without norms, on the meta device, by two definitions.
+
+    "saved" are the tensors that autograd saves, for a volume with one channel. "values and gradients" are the
+    volume, here with four channels as in the paper's data set, and the result of each convolution, activation
+    and pooling, each twice: as a value, and as a gradient. This is how a framework counts that keeps both for
+    every layer, such as the paper's. The paper's own definition was not at hand.
+    """
     import torch
     from torch import nn
 
     from examples.cosmoflow import CosmoFlow
 
-    model = CosmoFlow(size).to("meta")
-    kept = [part for part in model.features if not isinstance(part, nn.BatchNorm3d)]
-    model.features = nn.Sequential(*kept)
+    def without_norms(channels: int) -> nn.Module:
+        model = CosmoFlow(size, channels=channels).to("meta")
+        kept = [part for part in model.features if not isinstance(part, nn.BatchNorm3d)]
+        model.features = nn.Sequential(*kept)
+        return model
+
     seen: dict[int, Any] = {}
 
     def pack(tensor: Any) -> Any:
@@ -209,24 +259,37 @@ def cosmoflow_bytes(size: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(torch.empty(1, 1, size, size, size, device="meta"))
-    return sum(storage.nbytes() for storage in seen.values())
+        without_norms(1)(torch.empty(1, 1, size, size, size, device="meta"))
+    model, x = without_norms(4), torch.empty(1, 4, size, size, size, device="meta")
+    values = [x]
+    for part in model.features:
+        part.register_forward_hook(lambda module, args, y: values.append(y))
+    model(x)
+    return {
+        "saved": sum(storage.nbytes() for storage in seen.values()),
+        "values and gradients": 2 * sum(one.numel() * one.element_size() for one in values),
+    }
 
 
-def simulated(world: int, weak: bool) -> float:
-    """Return the seconds of the halos of a CosmoFlow step by the α-β model: all convolutions, both ways."""
+def simulated(world: int, weak: bool) -> tuple[float, str]:
+    """Return the milliseconds of a CosmoFlow step on assumed devices by the planner's model; and the mesh."""
     import torch
 
     from examples.cosmoflow import CosmoFlow
     from mucudnn.torch import spatial
 
+    def time_ms(kernel: Any) -> float:
+        problem = kernel.problem
+        work = problem.mini_batch * problem.out_channels * problem.in_channels
+        return float(1e3 * work * math.prod(problem.output) * math.prod(problem.kernel) / MULTIPLICATIONS)
+
     with torch.device("meta"):
         model = CosmoFlow(128)
-    shape = (1, 1, 128 * (world if weak else 1), 128, 128)
     model.dense = torch.nn.Identity()
-    plan = spatial.plan(model, shape, world=world, link=spatial.Link(*LINK), time_ms=lambda kernel: 0.0)
-    depth = next((one for one in plan.candidates if list(one.mesh) == ["depth"]), plan.candidates[0])
-    return depth.time_ms / 1e3
+    shape = (1, 1, 128 * (world if weak else 1), 128, 128)
+    link = spatial.Link(*LINK)
+    plan = spatial.plan(model, shape, world=world, link=link, time_ms=time_ms, rate=RATE)
+    return plan.time_ms, " × ".join(f"{name}={size}" for name, size in plan.mesh.items())
 
 
 def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float = 900) -> list[Any]:
@@ -294,7 +357,7 @@ def values(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 def measure_bytes() -> list[Record]:
-    """Return the bytes that ranks save, the bytes of CosmoFlow, and the simulated halos."""
+    """Return the bytes that ranks save, the bytes of CosmoFlow, and simulated scaling."""
     records = []
     for world in (2, 4):
         found = values(world, memory)
@@ -305,28 +368,46 @@ def measure_bytes() -> list[Record]:
             Record("spatial", f"3-D U-Net, {world} ranks", name, worst * world / whole, "", details)
         )
     for size, paper in PAPER.items():
-        details = {"paper_gib": paper, "counted": "tensors that autograd saves, without norms; our CosmoFlow"}
-        value = cosmoflow_bytes(size) / 2**30
-        records.append(
-            Record("spatial", f"CosmoFlow {size}³", "saved bytes of a sample", value, "GiB", details)
-        )
+        for definition, value in cosmoflow_bytes(size).items():
+            details = {"paper_gib": paper, "counted": definition, "network": "our CosmoFlow, without norms"}
+            metric = f"bytes of a sample: {definition}"
+            records.append(Record("spatial", f"CosmoFlow {size}³", metric, value / 2**30, "GiB", details))
     for weak in (False, True):
+        alone, _ = simulated(1, weak)
         for world in (2, 4, 8, 16):
-            details = {"latency_s": LINK[0], "bandwidth_bytes_s": LINK[1], "simulated": True}
+            took, mesh = simulated(world, weak)
+            details = {
+                "latency_s": LINK[0], "bandwidth_bytes_s": LINK[1], "multiplications_s": MULTIPLICATIONS,
+                "memory_bytes_s": RATE, "simulated": True, "mesh": mesh, "one_rank_ms": alone, "ms": took,
+            }  # fmt: skip
             case = f"CosmoFlow 128³, {'weak' if weak else 'strong'} scaling, {world} ranks"
-            time_ms = simulated(world, weak) * 1e3
-            records.append(Record("spatial", case, "halos and gradients, simulated", time_ms, "ms", details))
+            ratio = alone / took * (world if weak else 1)
+            records.append(Record("spatial", case, "throughput / one rank, simulated", ratio, "", details))
     return records
 
 
 def measure_work() -> list[Record]:
-    """Return the processor time of training steps, added over the ranks, relative to one rank."""
+    """Return the processor time of training steps, added over the ranks, relative to one rank.
+
+    In strong scaling all ranks share one volume. In weak scaling the volume grows with the ranks, and the
+    time of one rank is multiplied by their number.
+    """
     records = []
-    for size, engine in ((32, "PyTorch"), (32, "mucudnn"), (64, "PyTorch"), (64, "mucudnn")):
-        times = {world: sum(values(world, work, engine, size)) for world in (1, 2, 4)}
-        for world in (2, 4):
-            case = f"3-D U-Net of {size}³, {world} ranks, {engine}"
-            ratio, details = times[world] / times[1], {"seconds": times}
+    for kind, side, engine in (
+        ("strong", 64, "mucudnn"), ("strong", 64, "PyTorch"), ("strong", 96, "mucudnn"),
+        ("weak", 32, "mucudnn"),
+    ):  # fmt: skip
+        alone = 0.0
+        for world in (1, 4) if engine == "PyTorch" else (1, 2, 4):
+            shape = (side * (world if kind == "weak" else 1), side, side)
+            ranks = values(world, work, engine, shape)
+            added = {name: sum(rank[name] for rank in ranks) for name in ranks[0]}
+            alone = alone or added["all"]
+            share = world if kind == "weak" else 1
+            volume = " × ".join(map(str, shape))
+            case = f"3-D U-Net of {volume}, {world} ranks, {engine}, {kind} scaling"
+            ratio = added["all"] / (alone * share)
+            details = {"seconds": added, "of_one_rank": alone * share}
             records.append(Record("spatial", case, "processor time / undivided", ratio, "", details))
     return records
 

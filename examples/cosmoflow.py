@@ -21,10 +21,9 @@ SIZE, SAMPLES, STEPS = 16, 8, 20
 class CosmoFlow(nn.Module):
     """A network after Mathuriya et al., 2018: convolutions down to 2³ voxels, then dense layers."""
 
-    def __init__(self, size: int = 128, width: int = 16, outputs: int = 4) -> None:
+    def __init__(self, size: int = 128, width: int = 16, outputs: int = 4, channels: int = 1) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        channels = 1
         while size > 2:
             layers += [nn.Conv3d(channels, width, 3, padding=1), nn.BatchNorm3d(width), nn.LeakyReLU(0.01)]
             layers.append(nn.MaxPool3d(2))
@@ -33,7 +32,7 @@ class CosmoFlow(nn.Module):
         self.dense = nn.Sequential(nn.Linear(8 * channels, 64), nn.LeakyReLU(0.01), nn.Linear(64, outputs))
 
     def forward(self, x: Any) -> Any:
-        """Map volumes (N, 1, size, size, size) to the parameters of the universe (N, outputs)."""
+        """Map volumes (N, channels, size, size, size) to the parameters of the universe (N, outputs)."""
         return self.dense(self.features(x).flatten(1))
 
 

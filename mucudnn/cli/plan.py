@@ -13,7 +13,7 @@ from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
-from mucudnn.plans.spatial_plan import SpatialPlan, is_spatial, read_spatial_plan
+from mucudnn.plans.spatial_plan import SpatialPlan, SpatialStage, is_spatial, read_spatial_plan
 from mucudnn.plans.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.verify import KernelCheck, foreign, verify
 from mucudnn.problems.descriptor import short_text
@@ -138,29 +138,42 @@ def _show_spatial(plan: SpatialPlan) -> None:
     layers, meshes = table(), table()
     layers.add_column("convolution", overflow="fold")
     layers.add_column("place", no_wrap=True)
-    for name in ("ms", "exchange ms", "halo"):
+    for name in ("ranks", "ms", "exchange ms", "received", "others ms"):
         layers.add_column(name, justify="right", no_wrap=True)
     for layer in plan.layers:
-        times = milliseconds(layer.time_ms), milliseconds(layer.exchange_ms)
-        layers.add_row(layer.name, layer.place, *times, format_size(layer.halo_bytes))
+        layers.add_row(
+            layer.name,
+            layer.place,
+            str(layer.ranks or "–"),
+            milliseconds(layer.time_ms),
+            milliseconds(layer.exchange_ms),
+            format_size(layer.halo_bytes),
+            milliseconds(layer.others_ms),
+        )
     meshes.add_column("mesh", overflow="fold")
     meshes.add_column("gather before", overflow="fold")
     for name in ("step ms", "memory of a rank", "fits"):
         meshes.add_column(name, justify="right", no_wrap=True)
     for one in plan.candidates:
         cells = milliseconds(one.time_ms), format_size(one.memory), "yes" if one.fits else "no"
-        meshes.add_row(_format_mesh(one.mesh), one.gather_before or "–", *cells)
+        meshes.add_row(_format_mesh(one.mesh), _format_stages(one.stages) or "–", *cells)
     axes = ", ".join(f"axis {axis} over {name}" for axis, name in plan.axes.items()) or "no axis"
     show(
         f"mesh: {_format_mesh(plan.mesh)}",
         f"divided: {axes}",
-        f"gather before: {plan.gather_before or 'never'}",
+        f"gather before: {_format_stages(plan.stages) or 'never'}",
         f"memory limit of a rank: {format_size(plan.memory_limit)}",
         *plan.notes,
         "",
         layers,
         "",
         meshes,
+    )
+
+
+def _format_stages(stages: Sequence[SpatialStage]) -> str:
+    return ", ".join(
+        f"{one.before} (then over {' × '.join(one.divided)})" if one.divided else one.before for one in stages
     )
 
 

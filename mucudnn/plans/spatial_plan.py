@@ -3,40 +3,57 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.output import write_lines
 
-_KIND, _VERSION = "mucudnn spatial plan", 1
+_KIND, _VERSION = "mucudnn spatial plan", 2
+
+
+@dataclass(frozen=True)
+class SpatialStage:
+    """A place to gather: the layer before it, and the dimensions of the mesh that still divide the tensor."""
+
+    before: str
+    divided: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SpatialLayer:
-    """One convolution: its place, `divided` or `whole`, and its costs for a rank in one step."""
+    """One convolution: its place, `divided` or `whole`, and its costs for a rank in one step.
+
+    `exchange_ms`, `halo_bytes` and `others_ms`, the time of other operators, hold up to the next convolution.
+    `ranks` is the number of ranks that share a sample.
+    """
 
     name: str
     place: str
     time_ms: float
     exchange_ms: float
     halo_bytes: int
+    others_ms: float = 0.0
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
 class SpatialCandidate:
-    """A mesh with the best place to gather: milliseconds of a step and bytes on a rank."""
+    """A mesh with the best places to gather: milliseconds of a step and bytes on a rank."""
 
     mesh: dict[str, int]
     gather_before: str | None
     time_ms: float
     memory: int
     fits: bool
+    stages: tuple[SpatialStage, ...] = ()
 
 
 @dataclass(frozen=True)
 class SpatialPlan:
-    """The chosen mesh, the axes that it divides, and the layer before which the tensor is gathered.
+    """The chosen mesh, the axes that it divides, and the layers before which the tensor is gathered.
 
-    `gather_before` is None if the tensor stays divided to the end. Times are measured for the convolutions
+    `stages` are these layers in their order. `gather_before` is the one before which the tensor becomes
+    whole, None if it stays divided to the end. Times are measured for the convolutions
     and modelled for the link; `notes` say so with their constants.
     """
 
@@ -49,6 +66,7 @@ class SpatialPlan:
     layers: tuple[SpatialLayer, ...]
     candidates: tuple[SpatialCandidate, ...]
     notes: tuple[str, ...]
+    stages: tuple[SpatialStage, ...] = ()
 
     def write(self, path: str | Path) -> None:
         """Write the plan to a file, which `mucudnn plan show` prints. Raises MucudnnError."""
@@ -81,10 +99,23 @@ def read_spatial_plan(path: str | Path) -> SpatialPlan:
             int(found["memory"]),
             found["memory_limit"],
             tuple(SpatialLayer(**layer) for layer in found["layers"]),
-            tuple(SpatialCandidate(**candidate) for candidate in found["candidates"]),
+            tuple(_read_candidate(candidate) for candidate in found["candidates"]),
             tuple(map(str, found["notes"])),
+            _read_stages(found),
         )
     except OSError as error:
         raise MucudnnError(f"the spatial plan {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MucudnnError(f"{path} is no spatial plan that can be read: {error}") from None
+
+
+def _read_candidate(found: dict[str, Any]) -> SpatialCandidate:
+    return SpatialCandidate(**{**found, "stages": _read_stages(found)})
+
+
+def _read_stages(found: dict[str, Any]) -> tuple[SpatialStage, ...]:
+    """Return the places to gather. A plan of version 1 has at most one."""
+    if "stages" not in found:
+        before = found["gather_before"]
+        return () if before is None else (SpatialStage(before, ()),)
+    return tuple(SpatialStage(stage["before"], tuple(stage["divided"])) for stage in found["stages"])

@@ -79,7 +79,7 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
         # Autocast does not know the device meta. It casts fake tensors on the CPU as it does on a GPU.
         with nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True):
             device = "meta" if lower is None else "cpu"
-            twin = _copy_without_memory(model, device)
+            twin = copy_without_memory(model, device)
             inputs = tree_map(lambda value: _without_memory(value, device), example_input)
             run = _Run(recorder, twin, inputs, lower)
             run.run()
@@ -111,7 +111,8 @@ def _without_memory(value: Any, device: str) -> Any:
     return empty.requires_grad_(value.requires_grad)
 
 
-def _copy_without_memory(model: nn.Module, device: str) -> nn.Module:
+def copy_without_memory(model: nn.Module, device: str = "meta") -> nn.Module:
+    """Return a copy of a model whose parameters and buffers are of these shapes, on a device without data."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         empty = _without_memory(parameter.detach(), device)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import os
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable
@@ -396,6 +398,177 @@ def losses() -> float:
         value.backward()
         found = max(found, largest(value, expected), largest(two.grad, one.grad))
     return found
+
+
+class Skipping(nn.Module):
+    """A network whose inner layers may be gathered while a skip connection stays divided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
+        self.inner = nn.Sequential(nn.Conv3d(4, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
+        self.scale = nn.Parameter(torch.rand(4, 1, 1, 1))
+        self.last = nn.Conv3d(8, 2, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        first = self.first(x)
+        return self.last(torch.cat([self.inner(first) * self.scale, first], 1))
+
+
+def partly_gathered(names: tuple[str, ...]) -> float:
+    """Return the error of gradients if the inner layers are gathered over dimensions of a 2 × 2 mesh."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=2, height=2)
+    torch.manual_seed(3)
+    model, x = Skipping().double(), torch.randn(2, 2, 6, 7, 4, dtype=torch.float64)
+    expected = copy.deepcopy(model)
+    y64 = expected(x)
+    y64.square().mean().backward()
+    model.inner.register_forward_pre_hook(lambda module, args: (args[0].gather(*names),))
+    y = model(spatial.divide(x, mesh, {2: "depth", 3: "height"}))
+    y.square().mean().backward()
+    mean_of_gradients(model)
+    return max(compare(model, expected), largest(y.gather(), y64))
+
+
+def dropped_after_gather() -> bool:
+    """Return whether ranks with copies of a part drop the same elements."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=2, height=2)
+    torch.manual_seed(dist.get_rank())
+    ones = spatial.divide(torch.ones(2, 4, 6, 6), mesh, {2: "depth", 3: "height"}).gather("depth")
+    y = nn.functional.dropout(ones, 0.5)
+    each: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(each, y.gather().tolist())
+    return all(one == each[0] for one in each)
+
+
+def followed() -> tuple[float, int, int, int]:
+    """Return the error of a model that follows a plan, and bytes of the rank.
+
+    They are those of the plan, those of a memory plan without offloading, and those that PyTorch allocates.
+    """
+    from examples.cosmoflow import CosmoFlow
+
+    torch.manual_seed(1)
+    model, shape = CosmoFlow(32, width=8), (1, 1, 32, 32, 32)
+    link = spatial.Link(1e-5, 1e9)
+    plan = spatial.plan(model, shape, world=dist.get_world_size(), link=link, time_ms=volume)
+    mesh = spatial.init_mesh("cpu", timeout=60, **plan.mesh)
+    expected, x = copy.deepcopy(model), torch.randn(shape)
+    handle = spatial.follow(model, plan)
+    divided = spatial.divide(x, mesh, plan.axes)
+    kept = mucudnn.torch.plan_memory(model, divided, memory="1GiB", workspace=0, policy="none", device="h200")
+    model(divided).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    held = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers(), divided.local))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as run:
+        model(divided).sum().backward()
+    peak = held + peak_of(run.profiler.kineto_results.events())
+    mean_of_gradients(model)
+    expected(x).sum().backward()
+    handle.remove()
+    pairs = zip(model.parameters(), expected.parameters(), strict=True)
+    return max(largest(p.grad, q.grad) for p, q in pairs), plan.memory, kept.peak, peak
+
+
+def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """Return networks with inputs, in fp32."""
+    from examples.cosmoflow import CosmoFlow
+    from examples.image_vae import Decoder
+    from examples.unet3d import UNet3d
+    from examples.unet3d_divided import normalized
+
+    torch.manual_seed(1)
+    return {
+        "CosmoFlow": (CosmoFlow(16, width=4), torch.randn(2, 1, 16, 16, 16)),
+        "3-D U-Net": (normalized(UNet3d(width=4)), torch.randn(1, 1, 16, 8, 8)),
+        "decoder": (Decoder(4), torch.randn(1, 4, 11, 6)),
+        "batch norms": (Network(whole=False), torch.randn(4, 2, 8, 6, 6)),
+        "skip": (Skipping(), torch.randn(2, 2, 9, 5, 4)),
+    }
+
+
+def in_fp32() -> dict[str, list[tuple[float, float]]]:
+    """Return the error and the bound of results and of all gradients, of each network.
+
+    With y the divided, u the undivided and y64 the fp64 result, the bound of ‖y − y64‖ is
+    2‖u − y64‖ + 2ε‖y64‖.
+    """
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, (model, x) in models().items():
+        undivided, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+        results = [
+            whole_of(model(spatial.divide(x, mesh, {2: "depth"}))), undivided(x), exact(x.double())
+        ]  # fmt: skip
+        for y in results:
+            y.square().mean().backward()
+        mean_of_gradients(model)
+        vectors = [[y.detach().double().flatten() for y in results]]
+        vectors.append([
+            torch.cat([p.grad.double().flatten() for p in one.parameters()])
+            for one in (model, undivided, exact)
+        ])  # fmt: skip
+        eps = torch.finfo(torch.float32).eps
+        found[name] = [
+            (float((y - y64).norm()), float(2 * (u - y64).norm() + 2 * eps * y64.norm()))
+            for y, u, y64 in vectors
+        ]
+    return found
+
+
+def whole_of(y: Any) -> torch.Tensor:
+    return y if isinstance(y, torch.Tensor) else y.gather()
+
+
+def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
+    """Return the shapes that this rank's convolutions get, layer by layer, and the rows of the cache."""
+    from mucudnn.torch.spatial import convolution
+
+    os.environ["MUCUDNN_CACHE"] = cache
+    mesh = spatial.init_mesh("cpu", timeout=60, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 5, stride=2, padding=2), nn.ReLU(),
+        nn.Conv2d(4, 4, 3, dilation=2), nn.Conv2d(4, 2, 1),
+    )  # fmt: skip
+    mucudnn.torch.convert(model, workspace="1MiB")
+    shapes: list[list[tuple[int, ...]]] = []
+    run = convolution._run
+
+    def noted(window: torch.Tensor, *others: Any) -> torch.Tensor:
+        shapes[-1].append(tuple(window.shape))
+        return run(window, *others)
+
+    convolution._run = noted
+    for module in model:
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(lambda module, args: shapes.append([]))
+    model(spatial.divide(torch.randn(2, 2, 27, 9), mesh, {2: "depth"})).sum().backward()
+    dist.barrier()
+    with sqlite3.connect(cache) as connection:
+        tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
+        rows = [connection.execute(f"select count(*) from {name}").fetchone()[0] for (name,) in tables]
+    return shapes, sum(rows)
+
+
+def peak_of(events: list[Any]) -> int:
+    """Return the most bytes that PyTorch allocated, without the scratch memory within convolutions."""
+    spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if "aten::conv" in e.name()]
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    changes += [(end, 0) for _, end in spans]
+    level = peak = 0
+    for at, size in sorted(changes):
+        level += size
+        if not any(begin <= at < end for begin, end in spans):
+            peak = max(peak, level)
+    return peak
+
+
+def volume(kernel: Any) -> float:
+    """Return a time in proportion to the multiplications of a kernel."""
+    problem = kernel.problem
+    return problem.in_channels * problem.out_channels * math.prod(problem.output) / 1e7
 
 
 def many(names: list[str]) -> dict[str, Any]:

@@ -98,6 +98,44 @@ def test_the_same_numerics_give_the_same_bits_on_one_to_three_ranks() -> None:
             assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("world", [2, *([3, 4] if "TEST_CASES" in os.environ else [])])
+def test_networks_in_fp32_meet_the_criterion_for_results_and_gradients(world: int) -> None:
+    for found in worlds.run(world, spatial_cases.in_fp32):
+        for name, pairs in found.items():
+            for error, bound in pairs:
+                assert error <= bound, name
+
+
+def test_a_layer_has_at_most_two_local_problems_and_a_second_run_measures_nothing(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache.sqlite")
+    ranks = worlds.run(4, spatial_cases.local_problems, cache, timeout=120)
+    layers = zip(*(shapes for shapes, _ in ranks), strict=True)
+    different = [{shape for shapes in layer for shape in shapes} for layer in layers]
+    assert [len(shapes) for shapes in different] == [2, 2, 2, 2]
+    again = worlds.run(4, spatial_cases.local_problems, cache, timeout=120)
+    assert max(rows for _, rows in ranks) > 0
+    assert {rows for _, rows in again} == {max(rows for _, rows in ranks)}
+
+
+@pytest.mark.parametrize("names", [("depth",), ("height",), ("depth", "height")])
+def test_layers_gathered_over_some_dimensions_get_the_undivided_gradients(names: tuple[str, ...]) -> None:
+    for error in worlds.run(4, spatial_cases.partly_gathered, names):
+        assert error <= 1e-12
+
+
+def test_ranks_with_copies_of_a_part_drop_the_same_elements() -> None:
+    assert worlds.run(4, spatial_cases.dropped_after_gather) == [True] * 4
+
+
+@pytest.mark.parametrize("world", [4, *([2] if "TEST_CASES" in os.environ else [])])
+def test_a_planned_rank_holds_the_planned_bytes(world: int) -> None:
+    found = worlds.run(world, spatial_cases.followed)
+    for error, planned, planned_by_memory, allocated in found:
+        assert planned == pytest.approx(allocated, rel=0.02)
+        assert planned_by_memory == pytest.approx(allocated, rel=0.1)
+        assert error <= 1e-4
+
+
 def test_a_dtensor_has_the_same_parts() -> None:
     assert worlds.run(4, spatial_cases.as_dtensor) == [0.0] * 4
 

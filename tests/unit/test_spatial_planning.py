@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import needs_torch  # noqa: F401
@@ -10,7 +11,7 @@ from needs_torch import torch
 
 from mucudnn.cli import main
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
-from mucudnn.plans.spatial_plan import read_spatial_plan
+from mucudnn.plans.spatial_plan import SpatialStage, read_spatial_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
 
@@ -45,9 +46,60 @@ def test_a_fast_link_divides_one_sample_and_many_samples_go_to_data_parallelism(
 def test_a_slow_link_gathers_before_the_small_layer() -> None:
     link = spatial.Link(1e-5, 1e11)  # a message takes longer than any of the last convolutions
     model = nn.Sequential(*network(), nn.Conv3d(8, 8, 3, padding=1), nn.Conv3d(8, 8, 3, padding=1))
-    found = spatial.plan(model, (1, 1, 32, 32, 32), world=2, link=link, time_ms=multiplications)
+    found = spatial.plan(model, (1, 1, 32, 32, 32), world=2, link=link, time_ms=multiplications, rate=1e15)
     assert found.gather_before == "4"
     assert [layer.place for layer in found.layers] == ["divided", "divided", *["whole"] * 3]
+
+
+def test_a_tensor_is_gathered_over_the_dimension_whose_exchange_does_not_pay() -> None:
+    tall = [nn.Conv2d(4, 4, (3, 1), padding=(1, 0)) for _ in range(6)]  # exchange rows of axis 2 alone
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), *tall)
+
+    def time_ms(kernel: Kernel) -> float:
+        problem = kernel.problem
+        return (30.0 if problem.kernel[1] == 3 else 0.3) * problem.output[0] * problem.output[1] / 64**2 / 3
+
+    link = spatial.Link(1e-4, 1e12)
+    found = spatial.plan(model, (1, 4, 64, 64), world=4, link=link, time_ms=time_ms, rate=1e15)
+    assert found.mesh == {"height": 4}
+    both = next(one for one in found.candidates if len(one.mesh) == 2)
+    assert both.stages == (SpatialStage("1", ("height",)),)
+    assert both.gather_before is None
+
+
+def test_other_operators_cost_their_bytes() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU())
+    link = spatial.Link(0.0, 1e15)
+    times = [
+        spatial.plan(
+            model, (1, 1, 8, 8), world=1, link=link, time_ms=lambda _: 0.0, rate=rate, training=False
+        )
+        for rate in (1e6, 2e6)
+    ]
+    moved = 2 * 4 * 8 * 8 * 4  # ReLU reads and writes four channels
+    assert times[0].time_ms == pytest.approx(1e3 * moved / 1e6)
+    assert times[1].time_ms == pytest.approx(times[0].time_ms / 2)
+
+
+def test_an_operator_that_refuses_divided_tensors_comes_after_a_gather() -> None:
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.two(self.one(x)).sort(2)[0]
+
+    found = spatial.plan(Sorted(), (1, 1, 16, 16), world=2, link=FAST, time_ms=multiplications)
+    assert found.gather_before == "two"
+    with pytest.raises(TypeError, match="gather"):
+        spatial.plan(
+            nn.Sequential(nn.LPPool2d(2, 2), nn.Conv2d(1, 1, 1)),
+            (1, 1, 8, 8),
+            world=2,
+            link=FAST,
+            time_ms=multiplications,
+        )
 
 
 def test_memory_decides_where_the_time_would_choose_otherwise() -> None:
@@ -88,6 +140,19 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
         read_spatial_plan(tmp_path / "broken")
 
 
+def test_a_plan_of_version_1_is_read_with_its_one_place_to_gather(tmp_path: Path) -> None:
+    layer = {"name": "a", "place": "whole", "time_ms": 1.0, "exchange_ms": 0.0, "halo_bytes": 0}
+    candidate = {"mesh": {"depth": 2}, "gather_before": "a", "time_ms": 1.0, "memory": 3, "fits": True}
+    old = {
+        "kind": "mucudnn spatial plan", "version": 1, "mesh": {"depth": 2}, "axes": {"2": "depth"},
+        "gather_before": "a", "time_ms": 1.0, "memory": 3, "memory_limit": None, "layers": [layer],
+        "candidates": [candidate], "notes": [],
+    }  # fmt: skip
+    (tmp_path / "old").write_text(json.dumps(old))
+    found = read_spatial_plan(tmp_path / "old")
+    assert found.stages == found.candidates[0].stages == (SpatialStage("a", ()),)
+
+
 def test_what_cannot_be_planned_is_refused() -> None:
     with pytest.raises(UsageError, match="no convolution"):
         spatial.plan(nn.ReLU(), (1, 1, 8, 8), world=2, time_ms=multiplications)
@@ -100,3 +165,7 @@ def test_a_plan_is_measured_once(one_cache: None) -> None:
     first = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
     again = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
     assert first == again  # equal times: they come from the cache
+    given = spatial.plan(model, (1, 2, 16, 8), world=2, time_ms=lambda kernel: 0.0, training=False)
+    without_workspace = {str(one.mesh): one.memory for one in given.candidates}
+    for one in first.candidates:
+        assert 0 <= one.memory - without_workspace[str(one.mesh)] <= 2**20

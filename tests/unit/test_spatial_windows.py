@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import needs_torch  # noqa: F401
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
@@ -107,3 +108,10 @@ def test_factorisations_are_all_products(count: int, axes: int) -> None:
     found = w.factorisations(count, axes)
     assert len(set(found)) == len(found)
     assert all(w.product(one) == count for one in found)
+
+
+@pytest.mark.parametrize(("size", "count"), [(8, 2), (12, 3), (16, 4)])
+def test_a_transposed_convolution_without_overlap_moves_no_row(size: int, count: int) -> None:
+    owners = w.parts(size, count)
+    windows = w.windows_of(w.parts(2 * size, count), w.transposed(2, 0, 2))
+    assert w.is_local(owners, windows)

@@ -16,11 +16,12 @@ from mucudnn.torch.spatial import (  # noqa: F401 (their import fills the table 
     pooling,
     resampling,
 )
+from mucudnn.torch.spatial.agreement import DivergedError
 from mucudnn.torch.spatial.border import divide, from_local, init_mesh
+from mucudnn.torch.spatial.choosing import Link
 from mucudnn.torch.spatial.data import HyperslabDataset
 from mucudnn.torch.spatial.divided import Divided
-from mucudnn.torch.spatial.exchange import DivergedError
-from mucudnn.torch.spatial.planning import Link, follow, plan
+from mucudnn.torch.spatial.planning import follow, plan
 
 __all__ = [
     "DivergedError",

@@ -15,17 +15,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.torch.spatial.agreement import DEFAULT_TIMEOUT, DivergedError, agree, set_timeout
 from mucudnn.torch.spatial.divided import Divided, Division, handles, local_shape
-from mucudnn.torch.spatial.exchange import (
-    ALONE,
-    DEFAULT_TIMEOUT,
-    DivergedError,
-    Owners,
-    add_up,
-    agree,
-    fetch,
-    set_timeout,
-)
+from mucudnn.torch.spatial.exchange import ALONE, Owners, add_up, fetch
 from mucudnn.torch.spatial.windows import Span, parts, product
 
 _STATISTICS = ("spatial", "all")
@@ -122,13 +114,23 @@ def from_local(
     return Divided(_scaled(local, 1 / division.ranks), shape, division)
 
 
-def gather(x: Divided) -> Tensor:
-    """Return the whole tensor on every rank that shares it. Autograd follows."""
-    local = x.local
-    for axis, owners in x.division.axes:
-        everything = (Span(0, x.shape[axis]),) * owners.ranks
-        local = fetch(local, axis, x.parts(axis), everything, owners)
-    return local
+def gather(x: Divided, names: Sequence[str] = ()) -> Any:
+    """Return the whole tensor on every rank that shares it. Autograd follows.
+
+    With names of dimensions of the mesh, only the axes that they divide are gathered: the result is divided
+    over the other dimensions, and the ranks along these have copies. Raises UsageError for a name that does
+    not divide the tensor.
+    """
+    unknown = [name for name in names if name not in x.division.names]
+    if unknown:
+        divided = ", ".join(map(repr, x.division.names))
+        raise UsageError(f"the dimension {unknown[0]!r} does not divide the tensor: {divided} do")
+    local, left = x.local, [name for name in x.division.names if names and name not in names]
+    for (axis, owners), name in zip(x.division.axes, x.division.names, strict=True):
+        if name not in left:
+            everything = (Span(0, x.shape[axis]),) * owners.ranks
+            local = fetch(local, axis, x.parts(axis), everything, owners)
+    return Divided(local, x.shape, x.division.keeping(left)) if left else local
 
 
 def spread(whole: Tensor, like: Divided) -> Tensor:
@@ -306,6 +308,12 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 def redivide(whole: Tensor, division: Division) -> Divided:
     """Return a whole tensor, such as a gathered and changed one, divided again."""
     return _cut(whole, division)
+
+
+def divide_further(x: Divided, division: Division) -> Divided:
+    """Return a tensor that was gathered over some dimensions of the mesh, divided over these again."""
+    left = division.keeping([name for name in division.names if name not in x.division.names])
+    return Divided(_Cut.apply(x.local, left), x.shape, division)
 
 
 def _axes(x: Divided, given: Any) -> list[int]:

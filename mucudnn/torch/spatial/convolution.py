@@ -219,7 +219,7 @@ def _uncropped(g: Tensor, window: Tensor, w: Tensor, local: Local) -> Tensor:
         full = (window.size(one.axis) - 1) * local.stride[i] + reach(w.size(one.axis), local.dilation[i])
         behind = 2 * (g.dim() - 1 - one.axis)
         around[behind : behind + 2] = one.lead, full - one.lead - g.size(one.axis)
-    return F.pad(g, around)
+    return F.pad(g, around) if any(around) else g
 
 
 def convolve(

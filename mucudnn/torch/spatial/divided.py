@@ -46,7 +46,8 @@ class Division(NamedTuple):
     `axes` gives the owners of each divided axis. `others` are the groups of the mesh that hold other samples.
     `statistics` is "spatial" or "all": the ranks over which batch norms take their statistics. `numerics` is
     "caller" or "same": with "same", a convolution has the same bits on any number of ranks. `mesh` and
-    `names`, the mesh's dimensions by axis, are for `to_dtensor`.
+    `names`, the mesh's dimensions by axis, are for `to_dtensor`. `copies` are the groups whose ranks all have
+    the same part, because the tensor was gathered over them.
     """
 
     axes: tuple[tuple[int, Owners], ...]
@@ -55,6 +56,7 @@ class Division(NamedTuple):
     numerics: str
     mesh: Any
     names: tuple[str, ...]
+    copies: tuple[str, ...] = ()
 
     def owners(self, axis: int) -> Owners:
         """Return the owners of an axis; an undivided axis has one."""
@@ -72,6 +74,16 @@ class Division(NamedTuple):
         for _, owners in self.axes:
             count *= owners.ranks
         return count
+
+    def keeping(self, names: Sequence[str]) -> "Division":
+        """Return the division over these dimensions of the mesh alone; the others have copies."""
+        pairs = list(zip(self.axes, self.names, strict=True))
+        return self._replace(
+            axes=tuple(axis for axis, name in pairs if name in names),
+            names=tuple(name for _, name in pairs if name in names),
+            copies=self.copies
+            + tuple(owners.group for (_, owners), name in pairs if owners.group and name not in names),
+        )
 
     def on_axes(self, new: Sequence[int]) -> "Division":
         """Return the division with its axes, in order, replaced by others."""
@@ -174,11 +186,11 @@ class Divided:
         axes = ", ".join(f"axis {axis} over {owners.ranks} ranks" for axis, owners in self.division.axes)
         return f"Divided(shape {tuple(self.shape)}, {axes}, here {tuple(self.local.shape)})"
 
-    def gather(self) -> Tensor:
+    def gather(self, *names: str) -> Any:
         """Return the whole tensor on every rank that shares it; autograd follows. See `border.gather`."""
         from mucudnn.torch.spatial import border
 
-        return border.gather(self)
+        return border.gather(self, names)
 
     def to_dtensor(self) -> Any:
         """Return a DTensor with the same parts, sharded over the spatial dimensions of the mesh."""

@@ -3,7 +3,9 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
@@ -13,17 +15,26 @@ from mucudnn.torch.spatial.exchange import add_up
 
 def _seed(x: Divided) -> int:
     """Return a seed that PyTorch's generator gives and on which all ranks that share a sample agree."""
+    if x.device.type == "meta":  # a run that asks for shapes alone
+        return 0
     mine = torch.randint(2**40, (1,))
-    is_first = all(owners.rank == 0 for _, owners in x.division.axes)
-    shared = add_up((mine * int(is_first)).to(x.device), x.division.groups)
+    division = x.division
+    is_first = all(owners.rank == 0 for _, owners in division.axes) and not any(
+        map(_rank_in, division.copies)
+    )
+    shared = add_up((mine * int(is_first)).to(x.device), division.groups + division.copies)
     return int(shared)
 
 
-def _generator(x: Divided, seed: int) -> torch.Generator:
-    return torch.Generator(x.device).manual_seed(seed)
+def _rank_in(group: str) -> int:
+    return int(dist.get_rank(_resolve_process_group(group)))
 
 
-def _mask(shape: tuple[int, ...], p: float, x: Tensor, generator: torch.Generator) -> Tensor:
+def _generator(x: Divided, seed: int) -> torch.Generator | None:
+    return None if x.device.type == "meta" else torch.Generator(x.device).manual_seed(seed)
+
+
+def _mask(shape: tuple[int, ...], p: float, x: Tensor, generator: torch.Generator | None) -> Tensor:
     kept = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=generator)
     return kept / (1 - p) if p < 1 else kept
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch.utils import _pytree as pytree
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.spatial.border import gather, redivide, spread, total
-from mucudnn.torch.spatial.divided import Divided, axis_of, handles, refuse, spelled
+from mucudnn.torch.spatial.border import divide_further, gather, redivide, spread, total
+from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, refuse, spelled
 from mucudnn.torch.spatial.exchange import add_up, fetch
 from mucudnn.torch.spatial.windows import Span, product, scaled_parts
 
@@ -55,19 +55,35 @@ def _elementwise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _widest(function: Any, tensors: Sequence[Divided]) -> Divided:
-    """Return a tensor whose divided axes are the longest. Raises ArgumentTypeError for unequal divisions."""
+    """Return a tensor with the most divided axes, and of these one whose divided axes are the longest.
+
+    The others may have been gathered over some dimensions of the mesh. Raises ArgumentTypeError for tensors
+    that are divided in different ways.
+    """
     like = tensors[0]
     for x in tensors:
+        if len(x.division.axes) > len(like.division.axes):
+            like = x
+    for x in tensors:
+        if x.division != like.division:
+            continue
         if any(x.shape[axis] > like.shape[axis] for axis in like.divided_axes if axis < x.dim()):
             like = x
-    if any(x.division != like.division or x.dim() != like.dim() for x in tensors):
+    if any(x.dim() != like.dim() or not _is_gathered(x.division, like.division) for x in tensors):
         raise refuse(function, "with tensors that are divided in different ways is not in the table")
     return like
+
+
+def _is_gathered(division: Division, original: Division) -> bool:
+    """Return whether a division is the original, or what gathering over some dimensions leaves of it."""
+    return division == original or division == original.keeping(division.names)
 
 
 def _beside(leaf: Any, like: Divided) -> Any:
     """Return the part of an operand that meets this rank's part of `like`."""
     if isinstance(leaf, Divided):
+        if leaf.division != like.division and all(leaf.shape[a] == like.shape[a] for a in like.divided_axes):
+            leaf = divide_further(leaf, like.division)
         if all(leaf.shape[axis] == like.shape[axis] for axis in like.divided_axes):
             return leaf.local
         leaf = gather(leaf)  # an axis of length one, of which the first rank has the only row

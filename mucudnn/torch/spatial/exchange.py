@@ -5,9 +5,8 @@ differentiates them to any order. They name a process group by text. Before rows
 compare a digest of what they are about to do. Ranks that disagree all raise the same error.
 """
 
-import hashlib
 from collections.abc import Sequence
-from datetime import timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.errors import MucudnnError
+from mucudnn.torch.spatial.agreement import agree, talks_on_cpu, wait
 from mucudnn.torch.spatial.windows import (
     Pieces,
     Span,
@@ -25,14 +25,6 @@ from mucudnn.torch.spatial.windows import (
     pieces,
     transfers,
 )
-
-DEFAULT_TIMEOUT = 300.0
-_timeouts: dict[str, float] = {}  # group name -> seconds
-_agreed: set[tuple[str, str]] = set()  # (group name, description); for groups in which a check is costly
-
-
-class DivergedError(UsageError, RuntimeError):
-    """The ranks of a group do not agree about what to do, or one of them does not take part."""
 
 
 class Owners(NamedTuple):
@@ -47,11 +39,6 @@ class Owners(NamedTuple):
 
 
 ALONE = Owners("", 0, 1)
-
-
-def set_timeout(group: str, seconds: float) -> None:
-    """Set how long the ranks of a group wait for each other."""
-    _timeouts[group] = seconds
 
 
 def fetch(
@@ -71,9 +58,19 @@ def fetch(
 
 
 def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Span], owners: Owners) -> Tensor:
-    """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row."""
+    """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row.
+
+    `g` is overwritten. The result is a view of it if the window has all rows of the part, so that only the
+    rows of other ranks are added.
+    """
     if is_local(parts, windows):
         return g
+    own, window = parts[owners.rank], windows[owners.rank]
+    if own.size and own.meet(window) == own:
+        torch.ops.mucudnn.window_add_.default(
+            g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
+        )
+        return g.narrow(axis, own.lo - window.lo, own.size)
     result: Tensor = torch.ops.mucudnn.window_adjoint.default(
         g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
     )
@@ -133,49 +130,6 @@ def _filled(x: Tensor, axis: int, rows: int, fill: float) -> Tensor:
     return x.new_full(shape, fill)
 
 
-def agree(group_name: str, description: str, device: torch.device) -> None:
-    """Raise DivergedError on every rank of a group unless all gave the same description."""
-    group = _resolve_process_group(group_name)
-    on_cpu = _talks_on_cpu(group, device)
-    if not on_cpu:  # reading the answer would make the device wait at every call: once has to be enough
-        if (group_name, description) in _agreed:
-            return
-        _agreed.add((group_name, description))
-    digest = int.from_bytes(hashlib.blake2b(description.encode(), digest_size=7).digest(), "big")
-    where = torch.device("cpu") if on_cpu else device
-    mine = torch.tensor([digest], dtype=torch.int64, device=where)
-    found = [torch.empty_like(mine) for _ in range(group.size())]
-    _wait(group, group_name, description, where, lambda: dist.all_gather(found, mine, group, async_op=True))
-    if len({int(one) for one in found}) == 1:
-        return
-    texts: list[Any] = [None] * group.size()
-    dist.all_gather_object(texts, description, group)
-    said = "; ".join(f"rank {rank} of the group: {text}" for rank, text in enumerate(texts))
-    raise DivergedError(f"the ranks do not agree about what comes next: {said}")
-
-
-def _wait(group: Any, name: str, description: str, device: torch.device, start: Any) -> None:
-    """Start a piece of communication and wait for it. Raises DivergedError if it fails or takes too long."""
-    seconds = _timeouts.get(name, DEFAULT_TIMEOUT)
-    try:
-        works = start()
-        for work in works if isinstance(works, list) else [works]:
-            if _talks_on_cpu(group, device):
-                work.wait(timedelta(seconds=seconds))
-            else:
-                work.wait()
-    except RuntimeError as error:
-        cause = str(error).splitlines()[0]
-        raise DivergedError(
-            f"another rank did not take part within {seconds:g} s, or has ended ({cause}), in: {description}"
-        ) from None
-
-
-def _talks_on_cpu(group: Any, device: torch.device) -> bool:
-    """Return whether a process group exchanges this device's tensors on the CPU: then a wait can time out."""
-    return device.type == "cpu" or "nccl" not in dist.get_backend(group)
-
-
 def _move(messages: list[tuple[str, Tensor, int]], name: str, description: str) -> None:
     """Send and receive contiguous tensors: ("send" or "receive", tensor, rank in the group)."""
     if not messages:
@@ -185,14 +139,14 @@ def _move(messages: list[tuple[str, Tensor, int]], name: str, description: str) 
     staged = [
         (
             way,
-            tensor.cpu() if tensor.is_cuda and _talks_on_cpu(group, tensor.device) else tensor,
+            tensor.cpu() if tensor.is_cuda and talks_on_cpu(group, tensor.device) else tensor,
             tensor,
             peer,
         )
         for way, tensor, peer in messages
     ]
     order = [dist.P2POp(calls[way], sent, group=group, group_peer=peer) for way, sent, _, peer in staged]
-    _wait(group, name, description, staged[0][1].device, lambda: dist.batch_isend_irecv(order))
+    wait(group, name, description, staged[0][1].device, lambda: dist.batch_isend_irecv(order))
     for way, sent, tensor, _ in staged:
         if way == "receive" and sent is not tensor:
             tensor.copy_(sent)
@@ -209,6 +163,15 @@ def _describe(
     )
 
 
+@lru_cache(4096)
+def _transfers(
+    parts: tuple[int, ...], windows: tuple[int, ...], index: int
+) -> tuple[tuple[Span, ...], tuple[Span, ...], list[Span], list[Span]]:
+    """Return parts and windows as spans, and the rows that this rank sends to each and receives from each."""
+    owners, wanted = paired(parts), paired(windows)
+    return owners, wanted, *transfers(owners, wanted, index)
+
+
 def _check_part(x: Tensor, axis: int, expected: int, what: str) -> None:
     if x.size(axis) != expected:
         raise MucudnnError(f"{what} has {x.size(axis)} rows on axis {axis} and should have {expected}")
@@ -217,9 +180,8 @@ def _check_part(x: Tensor, axis: int, expected: int, what: str) -> None:
 def _window(
     x: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, fill: float, group: str
 ) -> Tensor:
-    owners, wanted = paired(parts), paired(windows)
+    owners, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
     _check_part(x, axis, owners[index].size, "the part of a divided tensor")
-    sent, got = transfers(owners, wanted, index)
     shape = list(x.shape)
     shape[axis] = wanted[index].size
     result = x.new_empty(shape)
@@ -235,7 +197,7 @@ def _window(
         return result
     description = _describe("window", x, axis, owners[-1].hi, parts, windows)
     agree(group, description, x.device)
-    arrived = [(peer, rows, _filled(x, axis, rows.size, 0)) for peer, rows in _others(got, index)]
+    arrived = [(peer, rows, _resized(x, axis, rows.size)) for peer, rows in _others(got, index)]
     leaving = [
         (peer, x.narrow(axis, rows.lo - owners[index].lo, rows.size).contiguous())
         for peer, rows in _others(sent, index)
@@ -254,30 +216,49 @@ def _window(
 def _window_adjoint(
     g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
 ) -> Tensor:
-    owners, wanted = paired(parts), paired(windows)
-    _check_part(g, axis, wanted[index].size, "the gradient of a window")
-    sent, got = transfers(owners, wanted, index)
+    owned, window = paired(parts)[index], paired(windows)[index]
     shape = list(g.shape)
-    shape[axis] = owners[index].size
+    shape[axis] = owned.size
     result = g.new_zeros(shape)
-    values: dict[int, Tensor] = {}
-    if got[index].size:
-        values[index] = g.narrow(axis, got[index].lo - wanted[index].lo, got[index].size)
-    if group:
-        description = _describe("gradient", g, axis, owners[-1].hi, parts, windows)
-        agree(group, description, g.device)
-        messages = []
-        for peer, rows in _others(sent, index):
-            values[peer] = _filled(g, axis, rows.size, 0)
-            messages.append(("receive", values[peer], peer))
-        for peer, rows in _others(got, index):
-            leaving = g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous()
-            messages.append(("send", leaving, peer))
-        _move(messages, group, description)
-    for peer in sorted(values):  # one order of addition, whatever arrives first
-        rows = sent[peer]
-        result.narrow(axis, rows.lo - owners[index].lo, rows.size).add_(values[peer])
+    kept = owned.meet(window)
+    if kept.size:
+        rows = g.narrow(axis, kept.lo - window.lo, kept.size)
+        result.narrow(axis, kept.lo - owned.lo, kept.size).copy_(rows)
+    _add_others(result, owned.lo, g, axis, parts, windows, index, group)
     return result
+
+
+def _window_add(
+    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
+) -> None:
+    _add_others(g, windows[2 * index], g, axis, parts, windows, index, group)
+
+
+def _add_others(
+    result: Tensor,
+    first: int,
+    g: Tensor,
+    axis: int,
+    parts: Sequence[int],
+    windows: Sequence[int],
+    index: int,
+    group: str,
+) -> None:
+    """Add the other ranks' values for this rank's rows to a tensor that begins at the row `first`."""
+    owners, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
+    _check_part(g, axis, wanted[index].size, "the gradient of a window")
+    if not group:
+        return
+    description = _describe("gradient", g, axis, owners[-1].hi, parts, windows)
+    agree(group, description, g.device)
+    arrived = [(rows, peer, _resized(g, axis, rows.size)) for peer, rows in _others(sent, index)]
+    messages = [("receive", values, peer) for _, peer, values in arrived]
+    for peer, rows in _others(got, index):
+        leaving = g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous()
+        messages.append(("send", leaving, peer))
+    _move(messages, group, description)
+    for rows, _, values in arrived:  # one order of addition, whatever arrives first
+        result.narrow(axis, rows.lo - first, rows.size).add_(values)
 
 
 def _others(spans: Sequence[Span], index: int) -> list[tuple[int, Span]]:
@@ -290,8 +271,8 @@ def _sum(x: Tensor, groups: str) -> Tensor:
         group = _resolve_process_group(name)
         description = f"sum of {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')}"
         agree(name, description, x.device)
-        moved = result.cpu() if x.is_cuda and _talks_on_cpu(group, x.device) else result
-        _wait(
+        moved = result.cpu() if x.is_cuda and talks_on_cpu(group, x.device) else result
+        wait(
             group, name, description, moved.device,
             lambda moved=moved, group=group: dist.all_reduce(moved, group=group, async_op=True),
         )  # fmt: skip
@@ -316,6 +297,12 @@ def _fake_adjoint(
     g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
 ) -> Tensor:
     return _resized(g, axis, parts[2 * index + 1] - parts[2 * index])
+
+
+def _fake_add(
+    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
+) -> None:
+    return None
 
 
 def _save_window(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -347,24 +334,30 @@ def _sum_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 _library = torch.library.Library("mucudnn", "FRAGMENT")
 
 
-def _operator(name: str, schema: str, run: Any, fake: Any, save: Any, gradient: Any) -> None:
-    _library.define(f"{name}({schema}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+def _operator(name: str, schema: str, run: Any, fake: Any, save: Any = None, gradient: Any = None) -> None:
+    _library.define(f"{name}{schema}", tags=torch.Tag.pt2_compliant_tag)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"mucudnn::{name}", fake, lib=_library)
-    torch.library.register_autograd(f"mucudnn::{name}", gradient, setup_context=save, lib=_library)
+    if gradient is not None:
+        torch.library.register_autograd(f"mucudnn::{name}", gradient, setup_context=save, lib=_library)
 
 
 _operator(
     "window",
-    "Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group",
+    "(Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group) -> Tensor",
     _window, _fake_window, _save_window, _window_gradient,
 )  # fmt: skip
 _operator(
     "window_adjoint",
-    "Tensor g, int axis, int[] parts, int[] windows, int index, str group",
+    "(Tensor g, int axis, int[] parts, int[] windows, int index, str group) -> Tensor",
     _window_adjoint, _fake_adjoint, _save_adjoint, _adjoint_gradient,
 )  # fmt: skip
 _operator(
-    "spatial_sum", "Tensor x, str groups",
+    "window_add_",
+    "(Tensor(a!) g, int axis, int[] parts, int[] windows, int index, str group) -> ()",
+    _window_add, _fake_add,
+)  # fmt: skip
+_operator(
+    "spatial_sum", "(Tensor x, str groups) -> Tensor",
     _sum, lambda x, groups: torch.empty_like(x), _save_sum, _sum_gradient,
 )  # fmt: skip

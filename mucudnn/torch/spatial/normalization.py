@@ -50,15 +50,16 @@ class _Norm(torch.autograd.Function):
         """Return this rank's part of the result, and the means and variances."""
         wide = norm.view(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
         mean = norm.sum(wide) / norm.values
-        variance = norm.sum((wide - mean).square_()) / norm.values
+        distance = wide - mean
+        variance = norm.sum(distance.square()) / norm.values
         scale = (variance + norm.eps).rsqrt()
         ctx.norm = norm
         ctx.save_for_backward(x, weight, mean, scale)
-        y = _by_channel((wide - mean).mul_(scale), x.shape)
-        if weight is not None:
-            y = y * weight.to(y.dtype)[:, None]
+        y = _by_channel(distance, x.shape)
+        factor = scale.repeat_interleave(x.size(1) // scale.size(1), 1)  # one for each channel
+        y.mul_(factor if weight is None else factor * weight.to(y.dtype)[:, None])
         if bias is not None:
-            y = y + bias.to(y.dtype)[:, None]
+            y.add_(bias.to(y.dtype)[:, None])
         ctx.mark_non_differentiable(mean, variance)
         # No view: a module that works in place, such as nn.ReLU(inplace=True), may follow.
         return torch.ops.aten._unsafe_view(y.to(x.dtype), x.shape), mean, variance
@@ -71,17 +72,20 @@ class _Norm(torch.autograd.Function):
         x, weight, mean, scale = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         normalized = (norm.view(x).to(mean.dtype) - mean).mul_(scale)
-        g3 = _by_channel(g, x.shape).to(mean.dtype)
-        dweight = (g3 * normalized.reshape(g3.shape)).sum([0, 2]).to(weight.dtype) if need_weight else None
-        dbias = g3.sum([0, 2]) if need_bias else None
+        g3, n3 = _by_channel(g, x.shape).to(mean.dtype), _by_channel(normalized, x.shape)
+        sums = torch.stack([g3.sum(2), (g3 * n3).sum(2)])  # a sum for each channel of each sample
+        dbias, dweight = sums.sum(1)
+        dweight = dweight.to(weight.dtype) if need_weight else None
+        dbias = dbias if need_bias else None
         if not need_x:
             return None, dweight, dbias, None
-        weighed = norm.view(g3 if weight is None else g3 * weight.to(g3.dtype)[:, None])
-        both = torch.stack([
-            weighed.sum(norm.reduced, keepdim=True), (weighed * normalized).sum(norm.reduced, keepdim=True)
-        ])  # fmt: skip
+        factor = torch.ones_like(sums[0, 0]) if weight is None else weight.to(mean.dtype)
+        weighed = (sums * factor).reshape(2, x.size(0), mean.size(1), -1)
+        both = weighed.sum([axis + 1 for axis in norm.reduced], keepdim=True)
         one, two = add_up(both, norm.ranks) / norm.values
-        dx = normalized.mul_(two).add_(one).neg_().add_(weighed).mul_(scale)
+        normalized.mul_(two).add_(one).neg_()
+        n3.addcmul_(g3, factor[:, None])
+        dx = normalized.mul_(scale)
         return dx.reshape(x.shape).to(x.dtype), dweight, dbias, None
 
 

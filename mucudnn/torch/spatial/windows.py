@@ -93,8 +93,9 @@ def transposed(stride: int, padding: int, reach: int) -> Window:
     """
 
     def window(o: Span) -> Span:
+        first = min(-((reach - 1 - padding - o.lo) // stride), (o.lo + padding) // stride)
         last = max((o.hi - 1 + padding) // stride, -((reach - o.hi - padding) // stride))
-        return Span((o.lo + padding - reach + 1) // stride, last + 1)
+        return Span(first, last + 1)
 
     return window
 

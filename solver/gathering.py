@@ -1,0 +1,65 @@
+"""The layers of a chain before which a divided tensor is gathered: onto fewer ranks, and at last whole.
+
+A layer runs in a *stage*, which says over how many ranks its input is divided. Time and memory of the layers
+add up, and gathering between two layers takes time. Dynamic programming keeps, for each stage, the ways that
+no other way beats in both figures, so that the result is exact for every memory limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """A stage for each layer, with the milliseconds and the bytes of all layers together."""
+
+    stages: tuple[int, ...]
+    time_ms: float
+    memory: int
+
+
+def gatherings(
+    time_ms: Sequence[Sequence[float]],
+    memory: Sequence[Sequence[int]],
+    moves: Sequence[Sequence[Sequence[float]]],
+) -> list[Gathering]:
+    """Return all Pareto-optimal ways to gather, the fastest first.
+
+    Args:
+        time_ms: for each layer, its milliseconds in each stage; infinite where it cannot run.
+        memory: for each layer, the bytes that it needs in each stage.
+        moves: for each layer, the milliseconds from stage to stage before it; infinite where there is no way.
+            The first layer's row 0 says how the chain may begin.
+
+    Each way has less memory than all faster ones. The list is empty if no way is finite.
+    """
+    stages = range(len(time_ms[0])) if time_ms else range(0)
+    fronts: list[list[Gathering]] = [[] for _ in stages]
+    for layer, (times, sizes, way) in enumerate(zip(time_ms, memory, moves, strict=True)):
+        sources = fronts if layer else [[Gathering((), 0.0, 0)]] + [[] for _ in stages[1:]]
+        fronts = [
+            _front([
+                Gathering((*one.stages, to), one.time_ms + way[at][to] + times[to], one.memory + sizes[to])
+                for at in stages
+                if math.isfinite(way[at][to] + times[to])
+                for one in sources[at]
+            ])
+            for to in stages
+        ]  # fmt: skip
+    return _front([one for front in fronts for one in front])
+
+
+def _front(ways: Sequence[Gathering]) -> list[Gathering]:
+    """Return the ways that no other beats in time and memory; of equals the one with the fewest changes."""
+    found: list[Gathering] = []
+    for one in sorted(ways, key=lambda one: (one.time_ms, one.memory, _changes(one), one.stages)):
+        if not found or one.memory < found[-1].memory:
+            found.append(one)
+    return found
+
+
+def _changes(way: Gathering) -> int:
+    return sum(one != other for one, other in zip(way.stages, way.stages[1:], strict=False))
