@@ -133,9 +133,14 @@ def parse_descriptor(
 _Part = tuple[int, str, float, int]
 # A share of identical kernels is (how many, their configuration).
 _Share = tuple[int, list[_Part]]
+# A share of identical kernels is (how many, their configuration); a group is (channels, its configuration).
+_Share = tuple[int, list[_Part]]
+_Group = tuple[int, list[_Part]]
 # A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [],
-# shares or []).
-_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share]]
+# shares or [], groups or []).
+_PlanKernel = tuple[
+    Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share], list[_Group]
+]
 
 class NewerVersionError(ValueError):
     """A plan was written by a newer version of mucudnn."""

@@ -35,7 +35,7 @@ def write_single_sample_plan(
     tiles = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)]
     share = (1, [(case.problem.mini_batch, "NO_SUCH", 0.5, 0)])
     others = (tiles, [share]) if other_answers else ([], [])
-    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], *others)]))
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], *others, [])]))
     return {
         "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",

@@ -102,7 +102,7 @@ def write_plan(
     rows = []
     for (text, pass_), configurations in kernels.items():
         options = [[(size, name, float(size), 0) for size, name in parts] for parts in configurations]
-        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options, [], []))
+        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options, [], [], []))
     path.write_text(format_plan({**identity(engine), **header}, rows))
     return path
 
