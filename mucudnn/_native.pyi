@@ -131,8 +131,6 @@ def parse_descriptor(
 
 # A part is (micro_batch, algorithm, time_ms, workspace); a configuration is a list of parts.
 _Part = tuple[int, str, float, int]
-# A share of identical kernels is (how many, their configuration).
-_Share = tuple[int, list[_Part]]
 # A share of identical kernels is (how many, their configuration); a group is (channels, its configuration).
 _Share = tuple[int, list[_Part]]
 _Group = tuple[int, list[_Part]]

@@ -118,7 +118,9 @@ def plan_for(device: str, path: Path) -> Path:
     library = f"cuDNN {version // 10000}.{version // 100 % 100}.{version % 100}"
     header = {"engine": "cudnn", "device": f"{device}, compute capability 0.0", "library": library}
     parts = [(2, "IMPLICIT_GEMM", 1.0, 0)] * 3
-    path.write_text(format_plan(header, [(parse_descriptor(SMALL)[0], "forward", 1, parts, [parts], [], [], [])]))
+    path.write_text(
+        format_plan(header, [(parse_descriptor(SMALL)[0], "forward", 1, parts, [parts], [], [], [])])
+    )
     return path
 
 
