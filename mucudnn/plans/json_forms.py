@@ -6,7 +6,7 @@ from typing import Any
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import KernelCheck
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, Tiling
 
 SCHEMA = 1
 
@@ -30,6 +30,18 @@ def _configuration_json(configuration: Configuration | Tiling) -> dict[str, Any]
         ],
         "time_ms": configuration.time_ms,
         "workspace": configuration.workspace,
+    }
+
+
+def groups_json(groups: ChannelGroups) -> dict[str, Any]:
+    """Return the object of groups of channels. Equal groups are one object with their number."""
+    return {
+        "parts": [
+            {"times": times, "channels": group.channels, **_configuration_json(group.configuration)}
+            for times, group in groups.grouped()
+        ],
+        "time_ms": groups.time_ms,
+        "workspace": groups.workspace,
     }
 
 
@@ -101,9 +113,10 @@ def _kernel_json(kernel: Kernel, count: int) -> dict[str, Any]:
 
 
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:
-    tiles = planned.tiles
+    tiles, groups = planned.tiles, planned.groups
     return {
         "chosen": _configuration_json(planned.chosen),
         "tiles": tiles and _configuration_json(tiles),
+        "groups": groups and groups_json(groups),
         "shares": [{"count": count, **_configuration_json(share)} for count, share in planned.shares],
     }

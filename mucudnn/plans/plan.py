@@ -12,7 +12,15 @@ from mucudnn.plans.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Shares, Tile, Tiling
+from mucudnn.solver import (
+    ChannelGroup,
+    ChannelGroups,
+    Configuration,
+    MicroConfiguration,
+    Shares,
+    Tile,
+    Tiling,
+)
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,12 @@ class Plan:
         title = ", ".join(f"{name} {value}" for name, value in self.header.items())
         rows = []
         for k in self.kernels:
-            what = k.tiles or k.chosen
-            text, time = micro_batches(what, " + "), what.time_ms
-            if k.tiles:
-                text, time = f"tiles of a sample {text}", time * k.problem.mini_batch
-            name, size = short_text(k.problem), format_size(what.workspace)
-            rows.append((k.pass_, name, str(k.count), text, f"{time:.4g}", size))
+            chosen = k.beside or k.chosen
+            text, time_ms = micro_batches(chosen, " + "), chosen.time_ms
+            if isinstance(chosen, Tiling):
+                text, time_ms = f"tiles of a sample {text}", time_ms * k.problem.mini_batch
+            name, size = short_text(k.problem), format_size(chosen.workspace)
+            rows.append((k.pass_, name, str(k.count), text, f"{time_ms:.4g}", size))
             for count, share in k.shares:
                 text, size = micro_batches(share, " + "), format_size(share.workspace)
                 rows.append(("", f"{count} of them apart", "", text, f"{share.time_ms:.4g}", size))

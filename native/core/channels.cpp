@@ -22,6 +22,9 @@ Pieces pieces_of(std::size_t outer, std::int64_t all, std::size_t inner, DataTyp
   return {number(first) * channel, number(channels) * channel, number(all) * channel, outer};
 }
 
+// A tensor that is not divided.
+constexpr Pieces kWhole{0, 0, 0, 1};
+
 std::size_t copied(const Pieces& pieces) { return pieces.is_packed() ? 0 : aligned(pieces.bytes()); }
 
 }  // namespace
@@ -47,6 +50,7 @@ Kernel group_kernel(const Kernel& kernel, std::int64_t channels) {
 }
 
 Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels) {
+  if (divided_channels(kernel) == 1) return kWhole;
   const Problem& p = kernel.problem;
   const std::size_t taps = volume(p.kernel), outputs = number(p.out_channels);
   if (kernel.pass != Pass::backward_data)
@@ -59,7 +63,8 @@ Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t chan
 Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels, std::int64_t samples) {
   const Problem& p = kernel.problem;
   const std::size_t positions = volume(kernel.pass == Pass::backward_data ? p.input : p.output);
-  const std::int64_t all = kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels;
+  const std::int64_t all = divided_channels(kernel);
+  if (all == 1) return kWhole;
   if (p.layout == Layout::nhwc)
     return pieces_of(number(samples) * positions, all, 1, p.data_type, first, channels);
   return pieces_of(number(samples), all, positions, p.data_type, first, channels);

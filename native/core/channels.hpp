@@ -23,7 +23,7 @@ Kernel group_kernel(const Kernel& kernel, std::int64_t channels);
 
 // Pieces of memory, a pitch apart.
 struct Pieces {
-  std::size_t offset;  // of the first piece from the tensor's begin
+  std::size_t offset;  // from the begin of the tensor to the first piece
   std::size_t width;   // bytes of one piece
   std::size_t pitch;
   std::size_t count;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import PASSES, CheckedKernel, divisions, problems
 
@@ -51,7 +51,6 @@ FORWARD, DATA, FILTER = (Kernel(SMALL, pass_) for pass_ in PASSES)
 def test_groups_are_as_exact_as_their_algorithms(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
-    assume(problem.groups == 1)
     kernel = Kernel(problem, pass_)
     checked = CheckedKernel(engine, kernel)
     groups = []
