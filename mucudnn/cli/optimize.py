@@ -11,6 +11,7 @@ from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
+from mucudnn.plans.channels import add_groups
 from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.plans.plan import write_plan
 from mucudnn.plans.result import to_json, to_plan
@@ -72,7 +73,8 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     terminal = Terminal()
     with opened_cache(terminal, needed=False) as cache:
         bench = Bench(engine, cache, terminal, thorough=not arguments.quick)
-        return optimize(bench, kernels, policy, limits, run=not arguments.no_run)
+        result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
+        return result if arguments.no_run else add_groups(bench, result)
 
 
 def _replay(arguments: argparse.Namespace) -> Result:

@@ -4,16 +4,16 @@ The transform of a filter does not shrink with the mini-batch, but with the chan
 problem with fewer channels, so it is measured and kept like any other. It divides the mini-batch, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mucudnn._native import divided_channels, group_copies, group_kernel
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.decide import desirable_configurations
-from mucudnn.plans.optimizer import benchmark
-from mucudnn.plans.parts import better
+from mucudnn.plans.decide import Decision, Limits, desirable_configurations
+from mucudnn.plans.optimizer import Result, benchmark
+from mucudnn.plans.parts import better, time_of
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import ChannelGroups, Configuration, divide_channels
@@ -34,21 +34,41 @@ def channel_counts(kernel: Kernel) -> Iterator[int]:
         yield channels
 
 
+def _groups_of(kernel: Kernel) -> list[Kernel]:
+    """Return the kernels of groups, with the most channels first."""
+    return [group_kernel(kernel, channels) for channels in channel_counts(kernel)]
+
+
+def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> int:
+    """Make the missing measurements of the groups of kernels, each within its limit in bytes.
+
+    All halves come first, then all quarters, and so on. Fewer channels are measured only as long as an
+    algorithm of more channels may be missing. Returns the number of measurements made.
+    """
+    bench, made = bench.of_engine(), 0
+    left = {kernel: [kernel, *_groups_of(kernel)] for kernel in limits}
+    while left:
+        left = {
+            kernel: groups[1:]
+            for kernel, groups in left.items()
+            if len(groups) > 1 and lacks_an_algorithm(bench, groups[0], policy, limits[kernel])
+        }
+        for limit in sorted({limits[kernel] for kernel in left}):
+            level = [groups[0] for kernel, groups in left.items() if limits[kernel] == limit]
+            made += benchmark(bench, list(dict.fromkeys(level)), policy, comparing=False, limit=limit)
+    return made
+
+
 def fastest_groups(bench: Bench, kernel: Kernel, policy: str, limit: int) -> ChannelGroups | None:
     """Return the fastest groups of channels within `limit` bytes of workspace.
 
     None stands for no groups: nothing fits, or the fastest is the kernel as it is. Missing measurements are
-    made. Fewer channels are measured only as long as an algorithm of more channels may be missing.
+    made.
     """
-    bench = bench.of_engine()
-    sets = {divided_channels(kernel): desirable(bench.costs([kernel]), kernel, kernel, policy)}
-    one = kernel
-    for channels in channel_counts(kernel):
-        if not lacks_an_algorithm(bench, one, policy, limit):
-            break
-        one = group_kernel(kernel, channels)
-        benchmark(bench, [one], policy, comparing=False, limit=limit)
-        sets[channels] = desirable(bench.costs([one]), one, kernel, policy)
+    measure_groups(bench, {kernel: limit}, policy)
+    kernels = [kernel, *_groups_of(kernel)]
+    costs = bench.of_engine().costs(kernels)
+    sets = {divided_channels(one): desirable(costs, one, kernel, policy) for one in kernels}
     found = divide_channels(sets, divided_channels(kernel), limit=limit)
     return found[-1] if found and len(found[-1].parts) > 1 else None
 
@@ -64,6 +84,42 @@ def better_groups(
         return None
     groups = fastest_groups(bench, kernel, policy, limit)
     return groups if better(bench, kernel, policy, limit, rival, groups) else None
+
+
+def add_groups(bench: Bench, result: Result) -> Result:
+    """Return the result with groups of channels where they beat the choice, both run whole.
+
+    With a total (WD), groups may use the workspace that was granted to the choice. A kernel whose identical
+    kernels differ gets none. Missing measurements and comparisons are made.
+    """
+    if result.policy == "undivided":
+        return result
+    limits = {
+        decision.kernel: limit
+        for decision in result.decisions
+        if not decision.shares and (limit := limit_of(decision, result.limits)) is not None
+    }
+    made = measure_groups(bench, limits, result.policy)
+    decisions, policy = [], result.policy
+    for decision in bench.listener.track(result.decisions, "Running groups of channels whole"):
+        kernel, chosen = decision.kernel, decision.chosen
+        groups = fastest_groups(bench, kernel, policy, limits[kernel]) if kernel in limits else None
+        if groups is None:
+            decisions.append(decision)
+            continue
+        before = bench.cache.tile_comparison(bench.machine, kernel, chosen, groups)
+        wins = better(bench, kernel, policy, limits[kernel], chosen, groups)
+        compared = bench.cache.tile_comparison(bench.machine, kernel, chosen, groups)
+        made += before is None and compared is not None
+        if wins:
+            decision = replace(decision, groups=groups, groups_ms=time_of(bench, kernel, groups, chosen))
+        decisions.append(decision)
+    return replace(result, decisions=tuple(decisions), new_measurements=result.new_measurements + made)
+
+
+def limit_of(decision: Decision, limits: Limits) -> int | None:
+    """Return the bytes that a kernel may use; under a total, the workspace of its chosen configuration."""
+    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
 def desirable(costs: CostTable, group: Kernel, whole: Kernel, policy: str) -> list[Configuration]:

@@ -19,6 +19,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Slices, Tiling
 
 _ROUNDS = 5
+_LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
 
 Parts: TypeAlias = Tiling | ChannelGroups
 """Parts beside the choice."""
@@ -92,7 +93,7 @@ def are_faster(bench: Bench, kernel: Kernel, parts: Parts, rival: Configuration)
     if known is None:
         known = _compare(bench, kernel, parts, rival)
         bench.cache.add_tile_comparison(bench.machine, kernel, rival, parts, known)
-    return known.speedup > 1
+    return known.speedup > _LEAST_SPEEDUP
 
 
 def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> TileComparison:

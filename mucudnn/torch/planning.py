@@ -17,7 +17,8 @@ from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.beside import better_parts
-from mucudnn.plans.decide import Decision, Limits
+from mucudnn.plans.channels import limit_of as limit_of_kernel
+from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
@@ -65,7 +66,7 @@ def plan(
         bench = Bench(device.engine, cache, listener, source)
         result = optimize(bench, kernels, policy, limits)
         found = [
-            better_parts(bench, decision.kernel, policy, _bytes(decision, limits), decision.chosen)
+            better_parts(bench, decision.kernel, policy, limit_of_kernel(decision, limits), decision.chosen)
             for decision in result.decisions
         ]
     whole = to_plan(result)
@@ -74,11 +75,6 @@ def plan(
         header[FRAMEWORK] = source.machine.library
     planned = tuple(k.with_parts(parts) for k, parts in zip(whole.kernels, found, strict=True))
     return replace(whole, header=header, kernels=planned)
-
-
-def _bytes(decision: Decision, limits: Limits) -> int | None:
-    """Return the bytes that a kernel may use; under a total, the workspace of its chosen configuration."""
-    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
 def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,16 @@ import mucudnn
 from mucudnn._native import Engine, group_kernel, parse_descriptor
 from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import Call
+from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans import channels, parts
+from mucudnn.plans.decide import Decision, Limits
+from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
+from mucudnn.plans.result import to_json, to_plan, total_workspace
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
 
@@ -194,3 +199,59 @@ def test_a_plan_runs_the_faster_of_tiles_and_groups() -> None:
         assert both.beside == expected
     assert planned.with_parts(fast).beside == fast
     assert planned.with_parts(None).beside is None
+
+
+def decided(bench: Bench, limits: Limits) -> Result:
+    """Return a result with a choice that takes far too long."""
+    fill(bench, "forward", 1e6)
+    choice = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, 0),))
+    roomy = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, LIMIT),))
+    chosen = choice if limits.mode == "wr" else roomy
+    decision = Decision(FORWARD, (chosen,), choice, chosen)
+    return Result(bench.machine, "power_of_two", limits, 0, (decision,))
+
+
+@pytest.mark.parametrize("limits", [Limits(workspace=LIMIT), Limits(total=LIMIT)], ids=["wr", "wd"])
+def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
+    bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_LEAST_SPEEDUP", 0.0)
+    before = decided(bench, limits)
+    result = channels.add_groups(bench, before)
+    [decision] = result.decisions
+    assert decision.groups is not None
+    assert decision.groups.workspace <= LIMIT
+    assert decision.chosen == before.decisions[0].chosen
+    compared = bench.cache.tile_comparison(bench.machine, FORWARD, decision.chosen, decision.groups)
+    assert compared is not None
+    assert decision.time_ms == compared.tiles_ms
+    assert result.new_measurements > 1
+    assert channels.add_groups(bench, before).new_measurements == 0
+    [planned] = to_plan(result).kernels
+    assert (planned.chosen, planned.groups) == (decision.chosen, decision.groups)
+    [row] = to_json(result)["kernels"]
+    assert row["groups"]["measured_ms"] == compared.tiles_ms
+    assert total_workspace(result) == decision.groups.workspace
+
+
+def test_groups_that_run_slower_than_the_choice_are_dropped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_LEAST_SPEEDUP", float("inf"))
+    [decision] = channels.add_groups(bench, decided(bench, Limits(workspace=LIMIT))).decisions
+    assert (decision.groups, decision.groups_ms) == (None, None)
+
+
+def test_without_a_limit_a_result_stays_as_it_is(bench: Bench) -> None:
+    before = decided(bench, Limits())
+    assert channels.add_groups(bench, before) == before
+
+
+def test_optimize_measures_groups_once(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["optimize", "mb2_ic64ih10_oc64_kh3_ph1", "--workspace", "768KiB", "--json"]
+    outputs = []
+    for _ in range(2):
+        assert main(command) == 0
+        outputs.append(json.loads(capsys.readouterr().out))
+    assert [output["new_measurements"] > 0 for output in outputs] == [True, False]
+    assert outputs[0]["kernels"] == outputs[1]["kernels"]
