@@ -25,7 +25,7 @@ Pieces pieces_of(std::size_t outer, std::int64_t all, std::size_t inner, DataTyp
 // A tensor that is not divided.
 constexpr Pieces kWhole{0, 0, 0, 1};
 
-std::size_t copied(const Pieces& pieces) { return pieces.is_packed() ? 0 : aligned(pieces.bytes()); }
+std::size_t copied(const Pieces& pieces, bool in_place) { return in_place ? 0 : aligned(pieces.bytes()); }
 
 }  // namespace
 
@@ -70,8 +70,11 @@ Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t chan
   return pieces_of(number(samples), all, positions, p.data_type, first, channels);
 }
 
-GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t count)
-    : samples(copied(filter_pieces(kernel, 0, channels))),
-      size(samples + copied(sample_pieces(kernel, 0, channels, count))) {}
+GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t count) {
+  const Pieces filter = filter_pieces(kernel, 0, channels);
+  const Pieces slice = sample_pieces(kernel, 0, channels, count);
+  samples = copied(filter, filter.is_packed());
+  size = samples + copied(slice, slice.is_in_place());
+}
 
 }  // namespace mucudnn

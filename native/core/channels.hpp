@@ -28,6 +28,9 @@ struct Pieces {
   std::size_t pitch;
   std::size_t count;
   bool is_packed() const { return count == 1 || width == pitch; }
+  // Returns whether a library can compute on the pieces where they are. They are packed, and all of them are
+  // aligned as packed memory is.
+  bool is_in_place() const { return is_packed() && (width == 0 || pitch % (width & (~width + 1)) == 0); }
   std::size_t bytes() const { return width * count; }
 };
 

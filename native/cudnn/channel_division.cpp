@@ -47,13 +47,8 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
                                        "the micro-batches do not add to the mini-batch of ",
                                        [](const Slice& one) { return one.micro_batch; })) {
       auto& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
-      if (prepared == nullptr) {
-        try {
-          prepared = engine.prepare(part.kernel.with_mini_batch(slice.micro_batch), slice.algorithm);
-        } catch (const EngineError& error) {
-          throw SliceRefused(slice, error.what());
-        }
-      }
+      if (prepared == nullptr)
+        prepared = engine.prepare(part.kernel.with_mini_batch(slice.micro_batch), slice.algorithm);
       const GroupCopies copies(kernel, group.channels, slice.micro_batch);
       part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared->workspace());
       part.steps.push_back({slice.micro_batch, prepared.get()});
@@ -117,10 +112,11 @@ void ChannelDivision::run_step(cudnnHandle_t handle, const Part& part, const Ste
   char* const tensor = divided;
   const Pieces pieces = sample_pieces(kernel_, part.first, part.channels, step.micro_batch);
   const GroupCopies copies(kernel_, part.channels, step.micro_batch);
-  divided = pieces.is_packed() ? tensor + pieces.offset : scratch + copies.samples;
-  if (!pieces.is_packed() && (is_input || at.beta != 0)) copy_in(device_, divided, tensor, pieces, at.stream);
+  divided = pieces.is_in_place() ? tensor + pieces.offset : scratch + copies.samples;
+  if (!pieces.is_in_place() && (is_input || at.beta != 0))
+    copy_in(device_, divided, tensor, pieces, at.stream);
   step.prepared->execute(handle, at, {scratch + copies.size, step.prepared->workspace()});
-  if (!pieces.is_packed() && !is_input) copy_out(device_, tensor, divided, pieces, at.stream);
+  if (!pieces.is_in_place() && !is_input) copy_out(device_, tensor, divided, pieces, at.stream);
 }
 
 }  // namespace mucudnn

@@ -20,8 +20,8 @@ struct Group {
 
 class ChannelDivision final : public PreparedConfiguration {
  public:
-  // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
-  // std::invalid_argument if the groups do not add to the channels, or slices not to the mini-batch.
+  // Throws EngineError if a slice cannot be prepared or slices cannot be summed, and std::invalid_argument if
+  // the groups do not add to the channels, or slices not to the mini-batch.
   ChannelDivision(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Group>& groups);
 
   // The most that one group needs, for its copies, its algorithms and its accumulator.
