@@ -123,11 +123,18 @@ def _summarize(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         for pass_ in (row["pass"], "all passes"):
             of[row["limit"], pass_].append(row["speedup"])
-    print("\n  limit  pass              kernels  divided  geometric mean  least   most")
+    print("\n                            geometric mean of")
+    print("  limit  pass              kernels  divided   all  divided  least   most")
     for (limit, pass_), found in of.items():
-        mean = math.exp(statistics.fmean(map(math.log, found)))
-        counts = f"{len(found):8} {sum(one != 1 for one in found):8}"
-        print(f"{limit:>7}  {pass_:16} {counts} {mean:15.2f} {min(found):6.2f} {max(found):6.2f}")
+        divided = [one for one in found if one != 1]
+        means = f"{_mean(found):5.2f} {_mean(divided or [1.0]):8.2f}"
+        ends = f"{min(found):6.2f} {max(found):6.2f}"
+        print(f"{limit:>7}  {pass_:16} {len(found):8} {len(divided):8} {means} {ends}")
+
+
+def _mean(ratios: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from mucudnn.solver import ChannelGroups, Configuration, divide_channels
 
 _FEWEST = 16  # a group of fewer channels leaves the vector units and the tensor cores idle
 _MULTIPLE = 8  # tensor cores take channels in 16-bit types by eight
-_MOST_GROUPS = 8
+_MOST_GROUPS = 16
 _FEW_SAMPLES = 8  # an algorithm that fits so many samples gains little from fewer channels
 _LEAST_GAIN = 0.05  # smaller gains than this are not worth the measurements
 

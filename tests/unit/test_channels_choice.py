@@ -49,7 +49,7 @@ def kernel(text: str, pass_: str = "forward") -> Kernel:
 @pytest.mark.parametrize(
     ("text", "pass_", "counts"),
     [
-        ("ic3ih8_oc256_kh1", "forward", [128, 64, 32]),  # eight groups at most
+        ("ic3ih8_oc512_kh1", "forward", [256, 128, 64, 32]),  # sixteen groups at most
         ("ic3ih8_oc96_kh1", "backward_filter", [48, 24]),  # halves of at least 16 channels
         ("ic3ih8_oc96_kh1", "backward_data", []),
         ("ic208ih8_oc3_kh1", "backward_data", [104]),  # 52 is no multiple of 8
