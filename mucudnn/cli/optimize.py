@@ -11,7 +11,6 @@ from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.plans.channels import add_groups
 from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.plans.plan import write_plan
 from mucudnn.plans.result import to_json, to_plan
@@ -74,7 +73,11 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     with opened_cache(terminal, needed=False) as cache:
         bench = Bench(engine, cache, terminal, thorough=not arguments.quick)
         result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
-        return result if arguments.no_run else add_groups(bench, result)
+        if arguments.no_run:
+            return result
+        from mucudnn.plans.channels import add_groups  # it imports numpy
+
+        return add_groups(bench, result)
 
 
 def _replay(arguments: argparse.Namespace) -> Result:

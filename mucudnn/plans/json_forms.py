@@ -1,12 +1,14 @@
 """The JSON objects of configurations, plans, checks and differences, as docs/reference/json.md has them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.verify import KernelCheck
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Tiling
+
+if TYPE_CHECKING:
+    from mucudnn.plans.verify import KernelCheck  # it imports numpy
 
 SCHEMA = 1
 
@@ -61,7 +63,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def checks_json(checks: Sequence[KernelCheck], elsewhere: Sequence[str]) -> dict[str, Any]:
+def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> dict[str, Any]:
     """Return the object that `plan verify --json` prints.
 
     `elsewhere` has the differences between the plan's machine and this one. If there are any, no kernel was
