@@ -228,7 +228,8 @@ def kernel_json(
 
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
-    times, comparison = measured(decision), decision.comparison
+    # `divided` is the choice, also beside groups.
+    times, comparison = measured(replace(decision, groups=None, groups_ms=None)), decision.comparison
     if times is None or comparison is None:
         return None
     dropped = decision.dropped

@@ -15,7 +15,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import Call
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import SUCCESS, Measurement
+from mucudnn.costs.records import SUCCESS, Comparison, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans import channels, parts
@@ -207,7 +207,8 @@ def decided(bench: Bench, limits: Limits) -> Result:
     choice = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, 0),))
     roomy = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, LIMIT),))
     chosen = choice if limits.mode == "wr" else roomy
-    decision = Decision(FORWARD, (chosen,), choice, chosen)
+    ran = Comparison(1e6, 1e6, 0.0, 0.0, None, None, None)
+    decision = Decision(FORWARD, (chosen,), choice, chosen, ran)
     return Result(bench.machine, "power_of_two", limits, 0, (decision,))
 
 
@@ -230,7 +231,8 @@ def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     [planned] = to_plan(result).kernels
     assert (planned.chosen, planned.groups) == (decision.chosen, decision.groups)
     [row] = to_json(result)["kernels"]
-    assert row["groups"]["measured_ms"] == compared.tiles_ms
+    assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.tiles_ms
+    assert row["divided"]["time_ms"] == decision.chosen.time_ms
     assert total_workspace(result) == decision.groups.workspace
 
 
