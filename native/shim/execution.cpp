@@ -146,7 +146,10 @@ bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
   std::int64_t done = 0;
   try {
     if (choice.channels != nullptr) {
-      choice.channels->run(work.handle, work.arguments, work.workspace);
+      Arguments arguments = work.arguments;
+      // The copies go to the stream of the library's calls.
+      state.library().check(state.library().cudnnGetStream(work.handle, &arguments.stream), "cudnnGetStream");
+      choice.channels->run(work.handle, arguments, work.workspace);
     } else {
       choice.division->run(work.handle, work.arguments, work.workspace, done);
     }
