@@ -132,6 +132,19 @@ def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
     assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(1,)]
 
 
+@pytest.mark.parametrize("stock_over_groups", [0.5, 2.0])
+def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
+    bench: Bench, stock_over_groups: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert found is not None
+    stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * stock_over_groups, 0),))
+    for beats_the_engine in (True, False):
+        monkeypatch.setattr(parts, "are_faster", lambda *_, beats=beats_the_engine: beats)
+        chosen = channels.better_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
+        assert (chosen == found) is (beats_the_engine and stock_over_groups > 1)
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
