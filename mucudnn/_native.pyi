@@ -131,11 +131,14 @@ def parse_descriptor(
 
 # A part is (micro_batch, algorithm, time_ms, workspace); a configuration is a list of parts.
 _Part = tuple[int, str, float, int]
-# A share of identical kernels is (how many, their configuration).
+# A share of identical kernels is (how many, their configuration); a group is (channels, its configuration).
 _Share = tuple[int, list[_Part]]
+_Group = tuple[int, list[_Part]]
 # A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [],
-# shares or []).
-_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share]]
+# shares or [], groups or []).
+_PlanKernel = tuple[
+    Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share], list[_Group]
+]
 
 class NewerVersionError(ValueError):
     """A plan was written by a newer version of mucudnn."""
@@ -292,6 +295,10 @@ class Engine:
         """
     def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]], *, tiles: bool = False) -> Division:
         """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
+    def prepare_groups(
+        self, kernel: Kernel, groups: Sequence[tuple[int, Sequence[tuple[int, str]]]]
+    ) -> Division:
+        """Prepare groups of channels, each given as (channels, parts), like `prepare` for one group."""
     def compare(
         self,
         divisions: Sequence[Division],
@@ -336,6 +343,18 @@ class Division:
     @property
     def workspace(self) -> int:
         """Bytes needed."""
+    def execute(
+        self,
+        x: Memory,
+        w: Memory,
+        y: Memory,
+        workspace: Memory | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        operands: Sequence[Memory] = (),
+    ) -> None:
+        """Run once, on the engine's own stream."""
     def run(
         self,
         x: int,
@@ -378,6 +397,15 @@ def most_slices_in_place(kernel: Kernel) -> int:
 
 def refusal_of_slices(kernel: Kernel, slices: int) -> str:
     """Return why there is no division into so many slices; empty where there is one."""
+
+def divided_channels(kernel: Kernel) -> int:
+    """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
+
+def group_kernel(kernel: Kernel, channels: int) -> Kernel:
+    """Return the kernel of a group of so many channels. Raises ValueError."""
+
+def group_copies(kernel: Kernel, channels: int, samples: int) -> int:
+    """Return the bytes that a slice of a group needs for its copies, beyond its algorithm's workspace."""
 
 def tile_steps(kernel: Kernel) -> int:
     """Return the steps that tiles add to: rows of y; in backward_data groups of `stride` rows of x."""

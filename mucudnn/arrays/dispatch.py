@@ -33,11 +33,12 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import Worklist, find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
+from mucudnn.plans.beside import better_parts
 from mucudnn.plans.decide import choose_within
 from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.parts import Parts, predicted_ms, prepare, slice_count
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.text import micro_batches
-from mucudnn.plans.tiles import better_tiles
 from mucudnn.plans.verify import foreign
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -45,7 +46,7 @@ from mucudnn.problems.shapes import (
     Shape,
 )
 from mucudnn.sizes import doubt_limit, format_size
-from mucudnn.solver import Configuration, MicroConfiguration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Slices, Tiling
 
 _logger = logging.getLogger("mucudnn")
 
@@ -59,7 +60,7 @@ class Prepared:
     """
 
     problem: Problem
-    configuration: Configuration | Tiling
+    configuration: Configuration | Parts
     shapes: dict[str, Shape]
     plan: PlanOrPath | None  # kept alive, because the key of `_prepared` holds its id
     _device: ArrayDevice
@@ -78,6 +79,11 @@ class Prepared:
     def is_stock(self) -> bool:
         """True if the framework runs the whole mini-batch at once."""
         return self.stock == (self.problem.mini_batch,)
+
+    @property
+    def predicted_ms(self) -> float:
+        """The predicted milliseconds of a run."""
+        return predicted_ms(self.problem.mini_batch, self.configuration)
 
     @property
     def workspace(self) -> int:
@@ -212,15 +218,13 @@ def _prepare(
         configuration, undivided = _decide(
             device.engine, kernel, limit_of(call.workspace), source, may_measure
         )
-    tiles = isinstance(configuration, Tiling)
-    count = len(configuration.parts) * (problem.mini_batch if tiles else 1)
-    if refusal := refusal_of_slices(kernel, count):
+    if refusal := refusal_of_slices(kernel, slice_count(kernel, configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)
-    slices = [part for part in configuration.slices if part[1] != STOCK]
+    slices = tuple(part for part in _slices_of(configuration) if part[1] != STOCK)
     own = kernel.at(problem.mini_batch - sum(stock)) if slices else None
     try:
-        division = device.engine.prepare(own, slices, tiles=tiles) if own else None
+        division = prepare(device.engine, own, configuration, slices) if own else None
     except (EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, because it was made for another engine: {error}"
@@ -228,17 +232,25 @@ def _prepare(
             else str(error)
         ) from None
     needed = division.workspace if division else 0
+    is_tiled = isinstance(configuration, Tiling)
     if planned is not None:
         _check_workspace(needed, configuration.workspace, limit, known)
     if _logger.isEnabledFor(logging.INFO):
-        parts, kind = micro_batches(configuration, " + "), "tiles of each sample, " if tiles else ""
+        parts, kind = micro_batches(configuration, " + "), "tiles of each sample, " if is_tiled else ""
         scratch = max(needed, configuration.workspace if stock else 0)
         size = f"with {format_size(scratch)} of" if scratch else "without"
         _logger.info(
             "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
         )
-    rescue = Rescue(device.engine, own, slices, needed) if own and not tiles else None
+    rescue = Rescue(device.engine, own, slices, needed) if own and not is_tiled else None
     return Prepared(problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue)
+
+
+def _slices_of(configuration: Configuration | Parts) -> Slices:
+    """Return the slices of a configuration; of groups those of the first, which other groups resemble."""
+    if isinstance(configuration, ChannelGroups):
+        return configuration.parts[0].configuration.slices
+    return configuration.slices
 
 
 def _check_stock(plan: Plan, source: Source | None) -> None:
@@ -274,8 +286,8 @@ def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) ->
 
 def _decide(
     engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool
-) -> tuple[Configuration | Tiling, MicroConfiguration | None]:
-    """Return the fastest configuration or tiling within a limit, and STOCK undivided if that fits.
+) -> tuple[Configuration | Parts, MicroConfiguration | None]:
+    """Return the fastest configuration or parts within a limit, and STOCK undivided if that fits.
 
     Raises NothingFitsError, NotMeasuredError.
     """
@@ -292,13 +304,13 @@ def _decide(
         try:
             chosen = choose_within(costs, kernel, policy, limit)
         except NothingFitsError:
-            tiles = better_tiles(bench, kernel, policy, limit, None) if may_measure else None
-            if tiles is None:
+            parts = better_parts(bench, kernel, policy, limit, None) if may_measure else None
+            if parts is None:
                 raise
-            return tiles, None
+            return parts, None
         undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
-        tiles = better_tiles(bench, kernel, policy, limit, chosen) if may_measure else None
-        return tiles or chosen, undivided
+        parts = better_parts(bench, kernel, policy, limit, chosen) if may_measure else None
+        return parts or chosen, undivided
 
 
 def measurements_of(
@@ -331,14 +343,14 @@ def _find_undivided_stock(
     return next((part for part in parts if part and (limit is None or part.workspace <= limit)), None)
 
 
-def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | Tiling:
-    """Return the plan's tiles or choice.
+def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | Parts:
+    """Return the plan's parts or choice.
 
     If these exceed the limit, it is the fastest configuration of the desirable set within the limit. Raises
     NothingFitsError.
     """
-    if planned.tiles is not None and (limit is None or planned.tiles.workspace <= limit):
-        return planned.tiles
+    if planned.beside is not None and (limit is None or planned.beside.workspace <= limit):
+        return planned.beside
     if limit is None or planned.chosen.workspace <= limit:
         return planned.chosen
     fitting = [c for c in planned.desirable if c.workspace <= limit]

@@ -72,7 +72,12 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     terminal = Terminal()
     with opened_cache(terminal, needed=False) as cache:
         bench = Bench(engine, cache, terminal, thorough=not arguments.quick)
-        return optimize(bench, kernels, policy, limits, run=not arguments.no_run)
+        result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
+        if arguments.no_run:
+            return result
+        from mucudnn.plans.channels import add_groups  # it imports numpy
+
+        return add_groups(bench, result)
 
 
 def _replay(arguments: argparse.Namespace) -> Result:

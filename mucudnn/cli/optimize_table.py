@@ -98,11 +98,11 @@ def _make_cells(name: str, decision: Decision) -> list[str]:
         broken(name + count),
         decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
         milliseconds(times.undivided_ms),
-        textwrap.indent(micro_batches(decision.chosen), " "),
+        textwrap.indent(micro_batches(decision.best), " "),
         milliseconds(times.divided_ms),
         ratio(predicted(decision).speedup),
         ratio(compared.speedup if compared else None),
-        format_size(decision.chosen.workspace),
+        format_size(decision.best.workspace),
     ]
 
 

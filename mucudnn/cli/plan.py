@@ -71,7 +71,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "diff",
         help="print the differences of two plans",
         description="Print the differences of two plans: in their headers, and in the chosen micro-batches, "
-        "algorithms, workspaces, shares and tiles. The exit code is 1 if there are any.",
+        "algorithms, workspaces, shares, tiles and groups of channels. The exit code is 1 if there are any.",
         epilog=format_examples("mucudnn plan diff old.plan new.plan"),
     )
     comparing.add_argument(
@@ -123,6 +123,14 @@ def _show(arguments: argparse.Namespace) -> None:
             size = format_size(share.workspace)
             rows.add_row(
                 f"  {count} of them apart", micro_batches(share), milliseconds(share.time_ms), size, ""
+            )
+        if kernel.groups is not None:
+            rows.add_row(
+                "  in groups of channels",
+                micro_batches(kernel.groups),
+                milliseconds(kernel.groups.time_ms),
+                format_size(kernel.groups.workspace),
+                "",
             )
     show(
         *(f"{key}: {value}" for key, value in plan.header.items()),
@@ -295,11 +303,12 @@ def _format_name(kernel: PlanKernel | None) -> str:
 def _compared_fields(kernel: PlanKernel | None, *, times: bool) -> object:
     if kernel is None or times:
         return kernel
-    answers = [kernel.chosen, kernel.tiles, *(share for _, share in kernel.shares)]
+    answers = [kernel.chosen, kernel.tiles, kernel.groups, *(share for _, share in kernel.shares)]
     parts = [
-        [(part.size, part.algorithm, part.workspace) for part in answer.parts] for answer in answers if answer
+        answer and [(part.size, part.algorithm, part.workspace) for part in answer.parts]
+        for answer in answers
     ]
-    return kernel.count, kernel.tiles is None, [count for count, _ in kernel.shares], parts
+    return kernel.count, [count for count, _ in kernel.shares], parts
 
 
 def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
@@ -311,6 +320,8 @@ def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
     ]
     if kernel.tiles is not None:
         lines.append(f"in tiles of a sample {micro_batches(kernel.tiles, ' + ')}")
+    if kernel.groups is not None:
+        lines.append(f"in {micro_batches(kernel.groups, ' + ')}")
     lines += [f"{count} of them apart {micro_batches(share, ' + ')}" for count, share in kernel.shares]
     if others:
         lines.append(f"of {len(kernel.desirable)} in the desirable set")

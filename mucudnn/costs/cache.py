@@ -30,7 +30,7 @@ from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, Tiling
 
 _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
@@ -215,9 +215,9 @@ class Cache(CacheRows):
         self._keep(COMPARISON, machine, kernel, values)
 
     def tile_comparison(
-        self, machine: Machine, kernel: Kernel, division: Configuration, tiles: Tiling
+        self, machine: Machine, kernel: Kernel, division: Configuration, tiles: Tiling | ChannelGroups
     ) -> TileComparison | None:
-        """Return the comparison of tiles with a division of the mini-batch."""
+        """Return the comparison of tiles, or of groups of channels, with a division of the mini-batch."""
         row = self._find(TILE_COMPARISON, machine, kernel, _texts(division=division, tiles=tiles))
         return None if row is None else record_of(TileComparison, row)
 
@@ -226,7 +226,7 @@ class Cache(CacheRows):
         machine: Machine,
         kernel: Kernel,
         division: Configuration,
-        tiles: Tiling,
+        tiles: Tiling | ChannelGroups,
         compared: TileComparison,
     ) -> None:
         """Keep one comparison, at once."""
@@ -262,6 +262,6 @@ class Cache(CacheRows):
         self.attempt(work)
 
 
-def _texts(**configurations: Configuration | Tiling | str | None) -> dict[str, Any]:
+def _texts(**configurations: Configuration | Tiling | ChannelGroups | str | None) -> dict[str, Any]:
     """Return the text of each configuration; that of None is empty."""
     return {name: "" if one is None else str(one) for name, one in configurations.items()}

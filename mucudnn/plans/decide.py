@@ -15,6 +15,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 from mucudnn.solver import (
+    ChannelGroups,
     Configuration,
     Infeasible,
     MicroConfiguration,
@@ -57,6 +58,8 @@ class Decision:
     `shares` has a decision for each share of the kernel's identical kernels, whose number is its kernel's
     count. All kernels' shares are one division of a total, which is faster than that of the decisions
     themselves. It is empty if both divisions do the same with the kernel.
+
+    `groups` divide the channels, too. They beat the choice when both were run whole, which took `groups_ms`.
     """
 
     kernel: Kernel
@@ -66,6 +69,8 @@ class Decision:
     comparison: Comparison | None = None
     shares: tuple["Decision", ...] = ()
     outrun: Configuration | None = None
+    groups: ChannelGroups | None = None
+    groups_ms: float | None = None
 
     @property
     def dropped(self) -> bool:
@@ -75,8 +80,13 @@ class Decision:
 
     @property
     def chosen(self) -> Configuration:
-        """The configuration to run."""
+        """The configuration to run; the rival of groups."""
         return self.undivided if self.dropped and self.undivided is not None else self.divided
+
+    @property
+    def best(self) -> Configuration | ChannelGroups:
+        """The groups, if they beat the choice; else the choice."""
+        return self.groups or self.chosen
 
     @property
     def each(self) -> tuple["Decision", ...]:
@@ -90,7 +100,9 @@ class Decision:
 
     @property
     def time_ms(self) -> float:
-        """Milliseconds of the configuration to run: measured whole if it was compared, else predicted."""
+        """Milliseconds of `best`: measured whole if it was compared, else predicted."""
+        if self.groups_ms is not None:
+            return self.groups_ms
         if self.comparison is None:
             return self.chosen.time_ms
         undivided = self.comparison.undivided_ms

@@ -1,12 +1,14 @@
 """The JSON objects of configurations, plans, checks and differences, as docs/reference/json.md has them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.verify import KernelCheck
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, Tiling
+
+if TYPE_CHECKING:
+    from mucudnn.plans.verify import KernelCheck  # it imports numpy
 
 SCHEMA = 1
 
@@ -33,6 +35,18 @@ def _configuration_json(configuration: Configuration | Tiling) -> dict[str, Any]
     }
 
 
+def groups_json(groups: ChannelGroups) -> dict[str, Any]:
+    """Return the object of groups of channels. Equal groups are one object with their number."""
+    return {
+        "parts": [
+            {"times": times, "channels": group.channels, **_configuration_json(group.configuration)}
+            for times, group in groups.grouped()
+        ],
+        "time_ms": groups.time_ms,
+        "workspace": groups.workspace,
+    }
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Return the object that `plan show --json` prints."""
     return {
@@ -49,7 +63,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def checks_json(checks: Sequence[KernelCheck], elsewhere: Sequence[str]) -> dict[str, Any]:
+def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> dict[str, Any]:
     """Return the object that `plan verify --json` prints.
 
     `elsewhere` has the differences between the plan's machine and this one. If there are any, no kernel was
@@ -101,9 +115,10 @@ def _kernel_json(kernel: Kernel, count: int) -> dict[str, Any]:
 
 
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:
-    tiles = planned.tiles
+    tiles, groups = planned.tiles, planned.groups
     return {
         "chosen": _configuration_json(planned.chosen),
         "tiles": tiles and _configuration_json(tiles),
+        "groups": groups and groups_json(groups),
         "shares": [{"count": count, **_configuration_json(share)} for count, share in planned.shares],
     }

@@ -1,7 +1,7 @@
 """Plans: the choice for each kernel, and the text form, which the C++ code reads and writes too."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, NewerFileError, shown
@@ -12,7 +12,15 @@ from mucudnn.plans.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, MicroConfiguration, Shares, Tile, Tiling
+from mucudnn.solver import (
+    ChannelGroup,
+    ChannelGroups,
+    Configuration,
+    MicroConfiguration,
+    Shares,
+    Tile,
+    Tiling,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,9 @@ class PlanKernel:
     layers the first one. All kernels' shares are one answer for a total of workspace, and their choices are
     another one. Functions and `mucudnn run` cannot tell layers apart, and run the choices. `shares` is empty
     where both answers agree.
+
+    `groups` divide the channels, and each group the mini-batch; None where groups are not faster within the
+    limit.
     """
 
     kernel: Kernel
@@ -37,6 +48,7 @@ class PlanKernel:
     desirable: tuple[Configuration, ...]
     tiles: Tiling | None = None
     shares: Shares = ()
+    groups: ChannelGroups | None = None
 
     @property
     def problem(self) -> Problem:
@@ -52,6 +64,19 @@ class PlanKernel:
     def answers(self) -> tuple[Configuration, ...]:
         """The choice, and the configurations of the shares."""
         return self.chosen, *(share for _, share in self.shares)
+
+    def with_parts(self, parts: Tiling | ChannelGroups | None) -> "PlanKernel":
+        """Return the kernel with these tiles or groups, and no others, beside the choice."""
+        tiles = parts if isinstance(parts, Tiling) else None
+        return replace(self, tiles=tiles, groups=parts if isinstance(parts, ChannelGroups) else None)
+
+    @property
+    def beside(self) -> Tiling | ChannelGroups | None:
+        """The parts to run instead of the choice; the faster ones, if there are tiles and groups."""
+        if self.tiles is None or self.groups is None:
+            return self.tiles or self.groups
+        tiles_ms = self.tiles.time_ms * self.kernel.mini_batch
+        return self.tiles if tiles_ms <= self.groups.time_ms else self.groups
 
 
 @dataclass(frozen=True)
@@ -79,12 +104,12 @@ class Plan:
         title = ", ".join(f"{name} {value}" for name, value in self.header.items())
         rows = []
         for k in self.kernels:
-            what = k.tiles or k.chosen
-            text, time = micro_batches(what, " + "), what.time_ms
-            if k.tiles:
-                text, time = f"tiles of a sample {text}", time * k.problem.mini_batch
-            name, size = short_text(k.problem), format_size(what.workspace)
-            rows.append((k.pass_, name, str(k.count), text, f"{time:.4g}", size))
+            chosen = k.beside or k.chosen
+            text, time_ms = micro_batches(chosen, " + "), chosen.time_ms
+            if isinstance(chosen, Tiling):
+                text, time_ms = f"tiles of a sample {text}", time_ms * k.problem.mini_batch
+            name, size = short_text(k.problem), format_size(chosen.workspace)
+            rows.append((k.pass_, name, str(k.count), text, f"{time_ms:.4g}", size))
             for count, share in k.shares:
                 text, size = micro_batches(share, " + "), format_size(share.workspace)
                 rows.append(("", f"{count} of them apart", "", text, f"{share.time_ms:.4g}", size))
@@ -104,6 +129,7 @@ class Plan:
                     [_list_parts(option) for option in k.desirable],
                     [] if k.tiles is None else _list_parts(k.tiles),
                     [(count, _list_parts(share)) for count, share in k.shares],
+                    [] if k.groups is None else _list_groups(k.groups),
                 )
                 for k in self.kernels
             ],
@@ -123,8 +149,9 @@ class Plan:
                     tuple(map(_make_configuration, desirable)),
                     Tiling(tuple(Tile(*tile) for tile in tiles)) if tiles else None,
                     tuple((number, _make_configuration(share)) for number, share in shares),
+                    _make_groups(groups) if groups else None,
                 )
-                for problem, pass_, count, chosen, desirable, tiles, shares in kernels
+                for problem, pass_, count, chosen, desirable, tiles, shares, groups in kernels
                 if chosen  # a kernel in a journal may have candidates and no choice
             ),
         )
@@ -159,6 +186,16 @@ def _parse(text: str) -> Plan:
 
 def _list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, float, int]]:
     return [(p.size, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
+
+
+def _list_groups(groups: ChannelGroups) -> list[tuple[int, list[tuple[int, str, float, int]]]]:
+    return [(group.channels, _list_parts(group.configuration)) for group in groups.parts]
+
+
+def _make_groups(groups: list[tuple[int, list[tuple[int, str, float, int]]]]) -> ChannelGroups:
+    return ChannelGroups(
+        tuple(ChannelGroup(channels, _make_configuration(parts)) for channels, parts in groups)
+    )
 
 
 def _make_configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:

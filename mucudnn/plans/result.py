@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mucudnn.plans.decide import Decision
+from mucudnn.plans.json_forms import groups_json
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.table import html_table
@@ -34,7 +35,7 @@ class Times:
 
 def predicted(decision: Decision) -> Times:
     """Return the predicted times of a decision: sums of the times of its micro-configurations."""
-    return Times(decision.undivided.time_ms if decision.undivided else None, decision.chosen.time_ms)
+    return Times(decision.undivided.time_ms if decision.undivided else None, decision.best.time_ms)
 
 
 def measured(decision: Decision) -> Times | None:
@@ -70,8 +71,8 @@ def total_workspace(result: Result) -> int:
     With workspace reuse that is the largest of all kernels, with workspace division their sum.
     """
     if result.limits.mode == "wr":
-        return max(decision.chosen.workspace for decision in result.decisions)
-    return sum(decision.kernel.count * decision.chosen.workspace for decision in result.decisions)
+        return max(decision.best.workspace for decision in result.decisions)
+    return sum(decision.kernel.count * decision.best.workspace for decision in result.decisions)
 
 
 def apart(result: Result) -> Result:
@@ -99,7 +100,11 @@ def to_json(result: Result) -> dict[str, Any]:
         "total_workspace": limits.total,
         "new_measurements": result.new_measurements,
         "kernels": [
-            {**_make_kernel_json(one), "shares": [_make_kernel_json(share) for share in one.shares]}
+            {
+                **_make_kernel_json(one),
+                "shares": [_make_kernel_json(share) for share in one.shares],
+                "groups": one.groups and {**groups_json(one.groups), "measured_ms": one.groups_ms},
+            }
             for one in result.decisions
         ],
         "total": {
@@ -142,10 +147,10 @@ def _make_cells(decision: Decision) -> tuple[str, ...]:
     return (
         decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
         milliseconds(times.undivided_ms),
-        micro_batches(decision.chosen, " + "),
+        micro_batches(decision.best, " + "),
         milliseconds(times.divided_ms),
         ratio(times.speedup),
-        format_size(decision.chosen.workspace),
+        format_size(decision.best.workspace),
     )
 
 
@@ -168,6 +173,7 @@ def to_plan(result: Result) -> Plan:
             d.kernel.count,
             d.chosen,
             d.desirable,
+            groups=d.groups,
             shares=tuple((share.kernel.count, share.chosen) for share in d.shares),
         )
         for d in result.decisions
@@ -222,7 +228,8 @@ def kernel_json(
 
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
-    times, comparison = measured(decision), decision.comparison
+    # `divided` is the choice, also beside groups.
+    times, comparison = measured(replace(decision, groups=None, groups_ms=None)), decision.comparison
     if times is None or comparison is None:
         return None
     dropped = decision.dropped

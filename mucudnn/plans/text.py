@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from mucudnn.solver import Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, Tiling
 
 
 def milliseconds(value: float | None) -> str:
@@ -18,8 +18,16 @@ def ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
 
 
-def micro_batches(configuration: Configuration | Tiling, separator: str = "\n") -> str:
-    """Write a configuration: `4×16 WINOGRAD_NONFUSED` stands for four equal parts of 16 samples."""
+def micro_batches(configuration: Configuration | Tiling | ChannelGroups, separator: str = "\n") -> str:
+    """Write a configuration: `4×16 WINOGRAD_NONFUSED` stands for four equal parts of 16 samples.
+
+    A group of channels is written as `2×96 channels (4×16 WINOGRAD_NONFUSED)`.
+    """
+    if isinstance(configuration, ChannelGroups):
+        return separator.join(
+            f"{times}×{group.channels} channels ({micro_batches(group.configuration, ' + ')})"
+            for times, group in configuration.grouped()
+        )
     return separator.join(f"{times}×{part.size} {part.algorithm}" for times, part in configuration.grouped())
 
 

@@ -3,22 +3,13 @@
 A tile is an ordinary problem, so it is measured and kept like a micro-batch. Its length counts in steps.
 """
 
-import statistics
-
 from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_kernel, tile_steps
-from mucudnn.costs.records import TileComparison
-from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
-from mucudnn.measuring.compare import spread
-from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import choose_within
 from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.parts import better
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
 from mucudnn.solver import Configuration, Infeasible, Tile, Tiling, tile_sample
-
-_ROUNDS = 5
 
 
 def are_worth_a_try(bench: Bench, kernel: Kernel, limit: int) -> bool:
@@ -71,57 +62,5 @@ def better_tiles(
         return None
     if not are_worth_a_try(bench, kernel, limit):
         return None
-    if rival is not None and runs_stock(rival):
-        return _tiles_beside_stock(bench.of_engine(), kernel, policy, limit, rival)
     tiles = fastest_tiles(bench, kernel, policy, limit)
-    if tiles is None or rival is None or are_faster(bench, kernel, tiles, rival):
-        return tiles
-    return None
-
-
-def _tiles_beside_stock(
-    bench: Bench, kernel: Kernel, policy: str, limit: int, rival: Configuration
-) -> Tiling | None:
-    """Return the tiles that `better_tiles` finds beside a configuration that has STOCK.
-
-    The tiles are first compared with the best configuration of the engine alone, and their time in that
-    comparison then with the predicted time of `rival`.
-    """
-    try:
-        own = choose_within(bench.costs([kernel]), kernel, policy, limit)
-    except NothingFitsError:
-        own = None
-    tiles = better_tiles(bench, kernel, policy, limit, own)
-    if tiles is None:
-        return None
-    compared = own and bench.cache.tile_comparison(bench.machine, kernel, own, tiles)
-    time_ms = compared.tiles_ms if compared else tiles.time_ms * kernel.mini_batch
-    return tiles if time_ms < rival.time_ms else None
-
-
-def are_faster(bench: Bench, kernel: Kernel, tiles: Tiling, rival: Configuration) -> bool:
-    """Return whether tiles are faster than a division of the mini-batch.
-
-    Both are run whole, the tiles with their copies, unless the prediction or the cache answers already. The
-    cache keeps the comparison.
-    """
-    if tiles.time_ms * kernel.mini_batch >= rival.time_ms:
-        return False
-    known = bench.cache.tile_comparison(bench.machine, kernel, rival, tiles)
-    if known is None:
-        known = _compare(bench, kernel, tiles, rival)
-        bench.cache.add_tile_comparison(bench.machine, kernel, rival, tiles, known)
-    return known.speedup > 1
-
-
-def _compare(bench: Bench, kernel: Kernel, tiles: Tiling, division: Configuration) -> TileComparison:
-    engine = bench.engine
-    bench.extent(kernel)
-    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    prepared = [
-        engine.prepare(kernel, division.slices),
-        engine.prepare(kernel, tiles.slices, tiles=True),
-    ]
-    workspace = allocate_workspace(engine, max(one.workspace for one in prepared))
-    times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
-    return TileComparison(*map(statistics.median, times), *map(spread, times))
+    return tiles if better(bench, kernel, policy, limit, rival, tiles) else None

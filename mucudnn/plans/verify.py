@@ -4,7 +4,15 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mucudnn._native import Engine, refusal_of_slices, tile_copies, tile_kernel
+from mucudnn._native import (
+    Engine,
+    divided_channels,
+    group_copies,
+    group_kernel,
+    refusal_of_slices,
+    tile_copies,
+    tile_kernel,
+)
 from mucudnn.costs.records import STOCK, SUCCESS
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import machine_of
@@ -13,7 +21,7 @@ from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
 
 _SLOWER = 1.25
 _ROUNDS = 5
@@ -51,7 +59,7 @@ def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "libra
 
 
 def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
-    """Look up the choice, the shares and the tiles of each kernel in the library.
+    """Look up the choice, the shares, the tiles and the groups of each kernel in the library.
 
     With `run`, time the choices whole: only those without complaints, and none with STOCK, which needs
     PyTorch. Raises MucudnnError if a kernel's tensors take more than half of the memory that is available at
@@ -73,18 +81,39 @@ def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
     for count, share in planned.shares:
         for complaint in _find_complaints_about_choice(kernel, share, engine):
             yield f"share of {count}: {complaint}"
+    if planned.groups is not None:
+        yield from _find_complaints_about_groups(kernel, planned.groups, engine)
     if planned.tiles is not None:
         yield from _find_complaints_about_tiles(kernel, planned.tiles, engine)
 
 
-def _find_complaints_about_choice(kernel: Kernel, choice: Configuration, engine: Engine) -> Iterator[str]:
+def _find_complaints_about_choice(
+    kernel: Kernel,
+    choice: Configuration,
+    engine: Engine,
+    group_of: Kernel | None = None,
+    most: int | None = None,
+) -> Iterator[str]:
+    """Yield what keeps a configuration from running as planned.
+
+    Its kernel may be a group of the channels of another kernel, whose plan allows `most` bytes.
+    """
     parts = [part for part in choice.parts if part.algorithm != STOCK]  # PyTorch runs these
+    whole, allowed = group_of or kernel, choice.workspace if most is None else most
     accumulator = engine.accumulator_size(kernel, max(len(parts), 1))
     if accumulator is None:
         yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
         return
     for part in dict.fromkeys(parts):
-        yield from _check_part(engine, kernel.at(part.micro_batch), part, accumulator, choice.workspace)
+        extra = accumulator + group_copies(whole, divided_channels(kernel), part.micro_batch)
+        yield from _check_part(engine, kernel.at(part.micro_batch), part, extra, allowed)
+
+
+def _find_complaints_about_groups(kernel: Kernel, groups: ChannelGroups, engine: Engine) -> Iterator[str]:
+    for group in dict.fromkeys(groups.parts):
+        one, choice = group_kernel(kernel, group.channels), group.configuration
+        for complaint in _find_complaints_about_choice(one, choice, engine, kernel, groups.workspace):
+            yield f"groups of {group.channels} channels: {complaint}"
 
 
 def _find_complaints_about_tiles(kernel: Kernel, tiles: Tiling, engine: Engine) -> Iterator[str]:

@@ -23,7 +23,6 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Tiling
 from mucudnn.torch import ops, stock
 from mucudnn.torch.options import Options, plan_of
 from mucudnn.torch.tuning import Work, tuner
@@ -192,7 +191,7 @@ def _decide(
             if options.plan is not None or any(rival is None for rival in rivals):
                 return False
             stock_ms = sum(rival.time_ms for rival in rivals if rival)
-            ours_ms = sum(map(_predicted_ms, ready.values())) + _OPERATOR_MS * len(ready)
+            ours_ms = sum(one.predicted_ms for one in ready.values()) + _OPERATOR_MS * len(ready)
             if ours_ms > stock_ms * (1 - _LEAST_GAIN):
                 return True
             if ours_ms <= stock_ms * (1 - _CLEAR_GAIN):
@@ -202,11 +201,6 @@ def _decide(
         return None
     finally:
         stock.release(_name(x))
-
-
-def _predicted_ms(ready: Prepared) -> float:
-    tiles = isinstance(ready.configuration, Tiling)
-    return ready.configuration.time_ms * (ready.problem.mini_batch if tiles else 1)
 
 
 def _calls(x: Tensor, w: Tensor, needed: tuple[bool, bool, bool], options: Options) -> dict[str, Call]:

@@ -16,11 +16,12 @@ from mucudnn.costs.records import FRAMEWORK
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import Decision, Limits
+from mucudnn.plans.beside import better_parts
+from mucudnn.plans.channels import limit_of as limit_of_kernel
+from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
-from mucudnn.plans.tiles import better_tiles
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size
 from mucudnn.torch import ops, stock
@@ -41,7 +42,7 @@ def plan(
     shapes of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and those
     backward passes whose gradients are enabled and needed. The model's buffers and the random number
     generators keep their state. Then every kernel is measured, decided and run whole. If tiles of each sample
-    are faster still, the plan has the tiles beside the configuration, because `mucudnn run` cannot use tiles.
+    or groups of channels are faster still, the plan has them beside the configuration.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes: give it
@@ -65,20 +66,15 @@ def plan(
         bench = Bench(device.engine, cache, listener, source)
         result = optimize(bench, kernels, policy, limits)
         found = [
-            better_tiles(bench, decision.kernel, policy, _bytes(decision, limits), decision.chosen)
+            better_parts(bench, decision.kernel, policy, limit_of_kernel(decision, limits), decision.chosen)
             for decision in result.decisions
         ]
     whole = to_plan(result)
     header = dict(whole.header)
     if source is not None and any(runs_stock(c) for k in whole.kernels for c in k.answers):
         header[FRAMEWORK] = source.machine.library
-    planned = tuple(replace(k, tiles=tiles) for k, tiles in zip(whole.kernels, found, strict=True))
+    planned = tuple(k.with_parts(parts) for k, parts in zip(whole.kernels, found, strict=True))
     return replace(whole, header=header, kernels=planned)
-
-
-def _bytes(decision: Decision, limits: Limits) -> int | None:
-    """Return the bytes that a kernel may use; under a total, the workspace of its chosen configuration."""
-    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
 def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:

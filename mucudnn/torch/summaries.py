@@ -144,11 +144,10 @@ def _choice(name: str, pass_: str, call: Call, options: Options) -> LayerChoice:
     if ready is None:
         return LayerChoice(name, pass_, short_text(geometry(call)[0]))
     chosen = ready.configuration
-    tiles = isinstance(chosen, Tiling)
-    text, time = micro_batches(chosen, " + "), chosen.time_ms * (ready.problem.mini_batch if tiles else 1)
-    if tiles:
+    text = micro_batches(chosen, " + ")
+    if isinstance(chosen, Tiling):
         text = f"tiles {text}"
-    return LayerChoice(name, pass_, short_text(ready.problem), text, time, ready.workspace)
+    return LayerChoice(name, pass_, short_text(ready.problem), text, ready.predicted_ms, ready.workspace)
 
 
 def _call(pass_: str, x: Tensor, w: Tensor, y: Tensor, options: Options) -> Call:

@@ -8,7 +8,9 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/kernel.hpp"
+#include "core/channels.hpp"
 #include "core/tiles.hpp"
+#include "cudnn/channel_division.hpp"
 #include "cudnn/combined_engine.hpp"
 #include "cudnn/division.hpp"
 #include "cudnn/kernel_timer.hpp"
@@ -28,6 +30,15 @@ std::vector<Slice> to_slices(const Parts& parts) {
   std::vector<Slice> slices;
   for (const auto& [micro_batch, algorithm] : parts) slices.push_back({micro_batch, algorithm});
   return slices;
+}
+
+// Each group is (channels, parts).
+using Groups = std::vector<std::pair<std::int64_t, Parts>>;
+
+std::vector<Group> to_groups(const Groups& all) {
+  std::vector<Group> groups;
+  for (const auto& [channels, parts] : all) groups.push_back({channels, to_slices(parts)});
+  return groups;
 }
 
 std::vector<Tile> to_tiles(const Parts& parts) {
@@ -174,6 +185,7 @@ class PyEngine {
   }
 
   std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const Parts& parts, bool tiles) const;
+  std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups) const;
 
   std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
@@ -215,6 +227,16 @@ class PyDivision {
   const PreparedConfiguration& configuration() const { return *configuration_; }
   std::size_t workspace() const { return configuration_->workspace(); }
 
+  // Runs on the engine's own handle and stream.
+  void execute(const Memory& x, const Memory& w, const Memory& y, const Memory* workspace, double alpha,
+               double beta, const Operands& operands) const {
+    const Region region = to_region(problem_, x, w, y, operands);
+    const py::gil_scoped_release release;
+    engine_.use_threads();
+    configuration_->run(engine_.engine_->handle(),
+                        {region.tensors, alpha, beta, {}, engine_.device_->stream()}, to_scratch(workspace));
+  }
+
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
            double beta, std::uintptr_t stream) const {
     const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
@@ -233,6 +255,12 @@ class PyDivision {
 
 std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const Parts& parts, bool tiles) const {
   return std::make_unique<PyDivision>(*this, kernel.problem, made_ready(kernel, parts, tiles));
+}
+
+std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, const Groups& groups) const {
+  return std::make_unique<PyDivision>(
+      *this, kernel.problem,
+      std::make_unique<ChannelDivision>(*engine_, *device_, kernel, to_groups(groups)));
 }
 
 std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
@@ -324,6 +352,8 @@ void bind_engine(py::module_& module) {
            py::arg("beta") = 0.0, py::arg("tiles") = false, py::arg("operands") = Operands())
       .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::kw_only(),
            py::arg("tiles") = false, py::keep_alive<0, 1>())
+      .def("prepare_groups", &PyEngine::prepare_groups, py::arg("kernel"), py::arg("groups"),
+           py::keep_alive<0, 1>())
       .def(
           "timer",
           [](const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap) {
@@ -341,6 +371,9 @@ void bind_engine(py::module_& module) {
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)
+      .def("execute", &PyDivision::execute, py::arg("x"), py::arg("w"), py::arg("y"),
+           py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0, py::arg("beta") = 0.0,
+           py::arg("operands") = Operands())
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
            py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0);
 
@@ -355,6 +388,14 @@ void bind_engine(py::module_& module) {
       [](const Kernel& kernel) { return most_slices_in_place(kernel.pass, kernel.problem.data_type); },
       py::arg("kernel"));
   module.def("refusal_of_slices", &refusal_of_slices, py::arg("kernel"), py::arg("slices"));
+  module.def("divided_channels", &divided_channels, py::arg("kernel"));
+  module.def("group_kernel", &group_kernel, py::arg("kernel"), py::arg("channels"));
+  module.def(
+      "group_copies",
+      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples) {
+        return GroupCopies(kernel, channels, samples).size;
+      },
+      py::arg("kernel"), py::arg("channels"), py::arg("samples"));
   module.def("tile_steps", &tile_steps, py::arg("kernel"));
   module.def(
       "tile_copies",

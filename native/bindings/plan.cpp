@@ -18,7 +18,8 @@ namespace {
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
 using Shares = std::vector<std::pair<int, Parts>>;
-using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts, Shares>;
+using Groups = std::vector<std::pair<std::int64_t, Parts>>;
+using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts, Shares, Groups>;
 using Header = std::map<std::string, std::string>;
 
 Configuration to_configuration(const Parts& parts) {
@@ -39,10 +40,12 @@ Parts to_parts(const Configuration& configuration) {
 
 std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
   Plan plan{header, {}};
-  for (const auto& [problem, pass, count, chosen, desirable, tiles, shares] : kernels) {
+  for (const auto& [problem, pass, count, chosen, desirable, tiles, shares, groups] : kernels) {
     PlanKernel planned{{problem, pass_named(pass)}, count, to_configuration(chosen), {}};
     planned.tiles = to_configuration(tiles);
     for (const auto& [times, parts] : shares) planned.shares.push_back({times, to_configuration(parts)});
+    for (const auto& [channels, parts] : groups)
+      planned.groups.push_back({channels, to_configuration(parts)});
     for (const Parts& parts : desirable) planned.desirable.push_back(to_configuration(parts));
     plan.kernels.push_back(std::move(planned));
   }
@@ -57,9 +60,12 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
     for (const Configuration& configuration : planned.desirable) desirable.push_back(to_parts(configuration));
     Shares shares;
     for (const Share& share : planned.shares) shares.emplace_back(share.count, to_parts(share.configuration));
+    Groups groups;
+    for (const PlanGroup& group : planned.groups)
+      groups.emplace_back(group.channels, to_parts(group.configuration));
     kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
                          to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles),
-                         std::move(shares));
+                         std::move(shares), std::move(groups));
   }
   return {plan.header, std::move(kernels)};
 }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/channels.hpp"
 #include "core/tiles.hpp"
 
 namespace mucudnn {
@@ -61,6 +62,13 @@ Whole steps_of(const PlanKernel& planned) {
   return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
 }
 
+Whole channels_of(const PlanKernel& planned) {
+  const std::int64_t size = divided_channels(planned.kernel);
+  if (size < 2) fail("a fused, a grouped or a mixed convolution is not divided into groups of channels");
+  return {"groups", size,
+          "the " + std::to_string(size) + " channels that " + name_of(planned.kernel.pass) + " divides"};
+}
+
 // Throws std::invalid_argument if there are shares and they do not add to the count of the kernel.
 void check_shares(const PlanKernel& planned) {
   std::int64_t sum = 0;
@@ -90,9 +98,21 @@ void check(const Configuration& configuration, const Whole& whole) {
   }
 }
 
+// Throws std::invalid_argument unless the groups add to the channels, and each one's parts to the mini-batch.
+void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_batch) {
+  std::int64_t sum = 0;
+  for (const PlanGroup& group : groups) {
+    if (group.channels < 1 || group.channels > channels.size - sum)
+      fail("the groups do not add to " + channels.name);
+    sum += group.channels;
+    check(group.configuration, mini_batch);
+  }
+  if (sum != channels.size) fail("the groups add to " + std::to_string(sum) + ", not to " + channels.name);
+}
+
 // Calls `use(repeat, part)` for each sequence of equal parts.
-template <typename Use>
-void for_each_run(const Configuration& configuration, Use use) {
+template <typename Parts, typename Use>
+void for_each_run(const Parts& configuration, Use use) {
   for (auto part = configuration.begin(); part != configuration.end();) {
     const auto next =
         std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
@@ -112,6 +132,20 @@ std::string text_of(const Configuration& configuration) {
   return text;
 }
 
+std::string text_of(const PlanGroups& groups) {
+  std::string text;
+  for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
+    text += " " + repeat + "*" + std::to_string(group.channels) + text_of(group.configuration);
+  });
+  return text;
+}
+
+std::int64_t parts_in(const PlanGroups& groups) {
+  std::int64_t parts = 0;
+  for (const PlanGroup& group : groups) parts += static_cast<std::int64_t>(group.configuration.size());
+  return parts;
+}
+
 void check_pass(const Kernel& kernel) {
   if (kernel.is_fused_gradient())
     fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
@@ -123,8 +157,8 @@ class Budget {
   explicit Budget(std::int64_t most) : most_(most) {}
 
   // Throws std::invalid_argument if the plan has more parts than it may have.
-  void take(std::int64_t parts) {
-    taken_ += parts;
+  void take(std::int64_t parts, std::int64_t times = 1) {
+    taken_ += parts * times;  // at most 2^20 parts, and as many times as a kernel has channels
     if (taken_ <= most_) return;
     fail("the plan has " + std::to_string(taken_) + " parts up to here, repeats included: it may have " +
          std::to_string(most_));
@@ -135,15 +169,20 @@ class Budget {
   std::int64_t taken_ = 0;
 };
 
+// Cuts the number of repeats off an item. `before` is the number of parts or groups before it.
+std::int64_t repeat_in(std::string_view& item, const Whole& whole, std::size_t before) {
+  const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
+  if (repeat < 1 || repeat > whole.size - static_cast<std::int64_t>(before)) {
+    fail(std::to_string(repeat) + " repeats of a part are not possible in " + whole.name);
+  }
+  return repeat;
+}
+
 Configuration configuration_in(std::string_view text, const Whole& whole, Budget& budget) {
   Configuration configuration;
   while (!text.empty()) {
     std::string_view item = cut(text, ' ');
-    const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
-    const auto parts = static_cast<std::int64_t>(configuration.size());
-    if (repeat < 1 || repeat > whole.size - parts) {
-      fail(std::to_string(repeat) + " repeats of a part are not possible in " + whole.name);
-    }
+    const std::int64_t repeat = repeat_in(item, whole, configuration.size());
     budget.take(repeat);
     MicroConfiguration part;
     part.micro_batch = number_in<std::int64_t>(cut(item, ':'), "micro-batch");
@@ -154,6 +193,31 @@ Configuration configuration_in(std::string_view text, const Whole& whole, Budget
   }
   check(configuration, whole);
   return configuration;
+}
+
+PlanGroups groups_in(std::string_view text, const Whole& channels, const Whole& mini_batch, Budget& budget) {
+  PlanGroups groups;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    const std::int64_t repeat = repeat_in(item, channels, groups.size());
+    PlanGroup group;
+    group.channels = number_in<std::int64_t>(item, "number of channels");
+    // The parts of a group end where the next group begins, which has no colon.
+    std::size_t end = 0;
+    while (end < text.size()) {
+      const std::size_t next = std::min(text.find(' ', end), text.size());
+      if (text.substr(end, next - end).find(':') == std::string_view::npos) break;
+      end = std::min(next + 1, text.size());
+    }
+    std::string_view parts = text.substr(0, end);
+    if (!parts.empty() && parts.back() == ' ') parts.remove_suffix(1);
+    group.configuration = configuration_in(parts, mini_batch, budget);
+    text.remove_prefix(end);
+    budget.take(static_cast<std::int64_t>(group.configuration.size()), repeat - 1);
+    groups.insert(groups.end(), static_cast<std::size_t>(repeat), group);
+  }
+  check(groups, channels, mini_batch);
+  return groups;
 }
 
 void check(const Listed& candidate) {
@@ -212,6 +276,10 @@ class Reader {
       PlanKernel& planned = kernel_above(key);
       if (!planned.tiles.empty()) fail("tiles a second time for the same kernel");
       planned.tiles = configuration_in(line, steps_of(planned), budget_);
+    } else if (key == "groups") {
+      PlanKernel& planned = kernel_above(key);
+      if (!planned.groups.empty()) fail("groups a second time for the same kernel");
+      planned.groups = groups_in(line, channels_of(planned), mini_batch_of(planned), budget_);
     } else if (key == "share") {
       PlanKernel& planned = kernel_above(key);
       const auto count = number_in<int>(cut(line, ' '), "count");
@@ -258,7 +326,8 @@ class Reader {
   void finish_kernel() const {
     if (plan_.kernels.empty()) return;
     const PlanKernel& planned = plan_.kernels.back();
-    const bool needs_choice = planned.candidates.empty() || !planned.tiles.empty() || !planned.shares.empty();
+    const bool needs_choice = planned.candidates.empty() || !planned.tiles.empty() ||
+                              !planned.groups.empty() || !planned.shares.empty();
     if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
     check_shares(planned);
   }
@@ -294,18 +363,39 @@ std::string describe(const Configuration& configuration) {
   return text;
 }
 
+double time_of(const PlanGroups& groups) {
+  double sum = 0;
+  for (const PlanGroup& group : groups) sum += time_of(group.configuration);
+  return sum;
+}
+
+std::int64_t workspace_of(const PlanGroups& groups) {
+  std::int64_t most = 0;
+  for (const PlanGroup& group : groups) most = std::max(most, workspace_of(group.configuration));
+  return most;
+}
+
+std::string describe(const PlanGroups& groups) {
+  std::string text;
+  for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
+    text += (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(group.channels) + " (" +
+            describe(group.configuration) + ")";
+  });
+  return text;
+}
+
 std::string to_text(const Plan& plan) {
   // Writes the oldest version that can express the plan, so that older programs can read it.
   int version = 1;
   for (const PlanKernel& planned : plan.kernels) {
     if (!planned.candidates.empty()) version = std::max(version, kVersionOfCandidates);
     if (!planned.tiles.empty()) version = std::max(version, kVersionOfTiles);
-    if (!planned.shares.empty()) version = kVersion;
+    if (!planned.groups.empty() || !planned.shares.empty()) version = kVersion;
   }
   std::string text = std::string(kMagic) + std::to_string(version) + "\n";
   for (const auto& [key, value] : plan.header) {
-    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "share" ||
-                          key == "option" || key == "candidates" || key == "end";
+    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "groups" ||
+                          key == "share" || key == "option" || key == "candidates" || key == "end";
     if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
@@ -330,6 +420,11 @@ std::string to_text(const Plan& plan) {
             " " + key.first + "\n";
     if (planned->candidates.empty() || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
     if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
+    if (!planned->groups.empty()) {
+      check(planned->groups, channels_of(*planned), mini_batch);
+      budget.take(parts_in(planned->groups));
+      text += "groups" + text_of(planned->groups) + "\n";
+    }
     check_shares(*planned);
     for (const Share& share : planned->shares)
       add("share " + std::to_string(share.count), share.configuration, mini_batch);

@@ -26,6 +26,12 @@
 //   share 2 4*16:WINOGRAD_NONFUSED:3.25:14155776
 //   share 1 1*64:IMPLICIT_GEMM:25.5:0
 //
+// Version 4 may also give a kernel `groups` beside the choice: groups of its channels (channels.hpp), each
+// with its own division of the mini-batch, if that is faster within the limit. A group is repeat*channels,
+// and its parts follow. The workspace of a part includes the copies of its slices.
+//
+//   groups 2*96 4*16:WINOGRAD_NONFUSED:1.625:7077888
+//
 // Version 2 is the drop-in's journal (journal.hpp). A kernel there may have candidates instead of a choice:
 // all algorithms that can run, even those too large to be measured, listed by the API that named them. A
 // candidate is algorithm:bytes:note,note.
@@ -77,6 +83,23 @@ struct Share {
   Configuration configuration;
 };
 
+// A group of a kernel's channels.
+struct PlanGroup {
+  std::int64_t channels = 0;
+  Configuration configuration;
+
+  bool operator==(const PlanGroup& other) const {
+    return channels == other.channels && configuration == other.configuration;
+  }
+};
+using PlanGroups = std::vector<PlanGroup>;
+
+double time_of(const PlanGroups& groups);             // ms: the sum over the groups
+std::int64_t workspace_of(const PlanGroups& groups);  // bytes: the maximum over the groups
+
+// Returns text for people: `2*96 (4*16 WINOGRAD_NONFUSED)`, groups joined by ` + `.
+std::string describe(const PlanGroups& groups);
+
 struct PlanKernel {
   Kernel kernel;
   int count = 1;  // identical kernels in the network
@@ -84,6 +107,7 @@ struct PlanKernel {
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
   Configuration tiles{};        // parts of one sample, if tiles are faster than `chosen`
+  PlanGroups groups{};          // parts of the channels, if they are faster than `chosen`
   std::vector<Share> shares{};  // their counts add to `count`, if identical kernels differ
 };
 

@@ -45,6 +45,12 @@ bool may_be_exchanged(const State& state, const Fusion& fusion) {
          mode != CUDNN_ACTIVATION_IDENTITY;
 }
 
+// Returns whether groups of channels may run the call. If they fail, the call is made again as a whole, so
+// they must not change what it reads.
+bool may_group(const LegacyCall& call, const Kernel& kernel) {
+  return !call.fusion && value_of(call.beta, kernel.problem.data_type) == 0;
+}
+
 // Fills in `decision`. Returns null if another choice runs the call; else the reason why it passes through.
 const char* obstacle_to(State& state, const LegacyCall& call, Decision& decision) {
   if (!is_complete(call)) return "a pointer is NULL";
@@ -60,7 +66,7 @@ const char* obstacle_to(State& state, const LegacyCall& call, Decision& decision
   const KnownKernel* const known = state.find_or_decide(call.handle, *decision.seen, false);
   if (known == nullptr) return state.reason_for_unknown();
   const std::size_t given = call.workspace.data == nullptr ? 0 : call.workspace.size;
-  decision.choice = known->choose(call.algorithm, bytes(given));
+  decision.choice = known->choose(call.algorithm, bytes(given), may_group(call, decision.seen->kernel));
   if (decision.choice == nullptr) {
     // XLA without autotuning hands an address of 0 bytes, and the algorithm that needs none.
     const bool is_empty = call.workspace.data != nullptr && given == 0;
@@ -139,15 +145,21 @@ bool run(State& state, const Work& work, cudnnStatus_t& status) noexcept {
   const PreparedChoice& choice = work.choice;
   std::int64_t done = 0;
   try {
-    choice.division->run(work.handle, work.arguments, work.workspace, done);
-    choice.configuration.size() > 1 ? state.tally().divided(choice.workspace)
-                                    : state.tally().exchanged(choice.workspace);
+    if (choice.channels != nullptr) {
+      Arguments arguments = work.arguments;
+      // The copies go to the stream of the library's calls.
+      state.library().check(state.library().cudnnGetStream(work.handle, &arguments.stream), "cudnnGetStream");
+      choice.channels->run(work.handle, arguments, work.workspace);
+    } else {
+      choice.division->run(work.handle, work.arguments, work.workspace, done);
+    }
+    choice.is_divided() ? state.tally().divided(choice.workspace) : state.tally().exchanged(choice.workspace);
     status = CUDNN_STATUS_SUCCESS;
     return true;
   } catch (const std::exception& error) {
     state.tally().passed("a call of the library failed");
     try {
-      state.warn_once(work.seen, std::to_string(done) + " samples by " + describe(choice.configuration) +
+      state.warn_once(work.seen, std::to_string(done) + " samples by " + describe(choice) +
                                      ", the others undivided: " + error.what());
     } catch (const std::bad_alloc&) {
       // Out of memory: go on without the warning.

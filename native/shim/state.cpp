@@ -202,7 +202,7 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   }
   log_once(LogLevel::warning, "passed on: " + reason);
   return std::make_unique<const KnownKernel>(seen.kernel.pass, std::vector<PreparedChoice>(),
-                                             KnownKernel::Permissions(), -1);
+                                             KnownKernel::Permissions(), std::vector<std::size_t>());
 }
 
 std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen,

@@ -106,7 +106,7 @@ def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
         at = case.problem.replace(mini_batch=size)
         ran = [c for c in engine.enumerate(Kernel(at, case.pass_)) if c.status == "CUDNN_STATUS_SUCCESS"]
         options = [[(size, c.algorithm, size**2 / (i + 1), c.workspace)] for i, c in enumerate(ran)]
-        rows.append((at, case.pass_, 1, options[0], options, [], []))
+        rows.append((at, case.pass_, 1, options[0], options, [], [], []))
         size = case.problem.mini_batch if size < case.problem.mini_batch < 2 * size else 2 * size
     desk.journal.write_text(format_plan({**identity(engine), "threads": "1"}, rows))
 

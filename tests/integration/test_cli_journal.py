@@ -33,7 +33,7 @@ def document(engine: Engine, **header: str) -> str:
         at = PROBLEM.replace(mini_batch=size)
         ran = [c for c in engine.enumerate(Kernel(at, "forward")) if c.status == "CUDNN_STATUS_SUCCESS"]
         options = [[(size, c.algorithm, float(size), c.workspace)] for c in ran]
-        rows.append((at, "forward", 1, options[0], options, [], []))
+        rows.append((at, "forward", 1, options[0], options, [], [], []))
     names = {"threads": "1", "measured_at": str(int(time.time()))}
     return format_plan({**identity(engine), **names, **header}, rows)
 

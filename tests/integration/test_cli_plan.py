@@ -1,5 +1,6 @@
 """`mucudnn plan` shows a plan, verifies it on this machine, and compares two plans."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from programs import library_that_leaves_a_trace
 from mucudnn._native import host_library
 from mucudnn.cli import main
 from mucudnn.plans.plan import Plan, read_plan, write_plan
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -202,3 +203,49 @@ def test_tiles_that_cannot_run_as_planned_do_not_hold(
     write_plan(with_tiles(read_plan(plan_path), part), plan_path)
     assert main(["plan", "verify", "--no-run", str(plan_path)]) == 1
     assert complaint in capsys.readouterr().out
+
+
+def with_groups(plan: Plan, *parts: MicroConfiguration) -> Plan:
+    (kernel,) = plan.kernels
+    groups = ChannelGroups((ChannelGroup(4, Configuration(parts)),) * 2)
+    return replace(plan, kernels=(replace(kernel, groups=groups),))
+
+
+def test_groups_of_channels_of_a_plan_are_shown_held_against_the_machine_and_compared(
+    plan_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    plan, other = read_plan(plan_path), tmp_path / "other.plan"
+    write_plan(with_groups(plan, *[MicroConfiguration(2, "IMPLICIT_GEMM", 0.25, 2**16)] * 2), other)
+    assert main(["plan", "show", str(other)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "in groups of channels" in line)
+    assert "2×4 channels (2×2 IMPLICIT_GEMM)" in line
+    assert "1.00" in line  # milliseconds of both groups
+    assert main(["plan", "show", "--json", str(other)]) == 0
+    [shown] = json.loads(capsys.readouterr().out)["kernels"]
+    part = {"times": 2, "micro_batch": 2, "algorithm": "IMPLICIT_GEMM", "time_ms": 0.25, "workspace": 65536}
+    group = {"times": 2, "channels": 4, "parts": [part], "time_ms": 0.5, "workspace": 65536}
+    assert shown["groups"] == {"parts": [group], "time_ms": 1.0, "workspace": 65536}
+    assert main(["plan", "verify", "--no-run", str(other)]) == 0
+    assert main(["plan", "diff", str(plan_path), str(other)]) == 1
+    assert "in 2×4 channels (2×2 IMPLICIT_GEMM)" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("part", "complaint"),
+    [
+        (
+            MicroConfiguration(4, "GUESSING", 1.0, 2**20),
+            "groups of 4 channels: the library has no algorithm GUESSING any more",
+        ),
+        (  # an undivided slice of a half of the channels has a copy of its output
+            MicroConfiguration(4, "IMPLICIT_GEMM", 1.0, 10),
+            "groups of 4 channels: IMPLICIT_GEMM at 4 needs 12.2 KiB of workspace",
+        ),
+    ],
+)
+def test_groups_that_cannot_run_as_planned_do_not_hold(
+    plan_path: Path, part: MicroConfiguration, complaint: str, capsys: Capture
+) -> None:
+    write_plan(with_groups(read_plan(plan_path), part), plan_path)
+    assert main(["plan", "verify", "--no-run", str(plan_path)]) == 1
+    assert complaint in " ".join(capsys.readouterr().out.split())

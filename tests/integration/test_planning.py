@@ -16,9 +16,10 @@ import pytest
 from programs import run
 from shim_clients import HERE
 
-from mucudnn._native import NOT_ALLOWED, Problem, parse_descriptor
+from mucudnn._native import NOT_ALLOWED, Problem, group_copies, group_kernel, parse_descriptor
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
+from mucudnn.problems import kernels
 from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_kernels
 from mucudnn.solver import MicroConfiguration, desirable_set
 
@@ -290,3 +291,17 @@ for name in {NAMES!r}:
     assert (ran.returncode, len(lines)) == (0, len(NAMES)), ran.stderr
     assert all(line.startswith("refused") for line in lines)
     assert "the legacy API plans on a GPU alone" in lines[0]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_an_eighth_of_the_channels_needs_a_fraction_of_the_workspace_of_one_sample(
+    plan: Plan, pass_: str
+) -> None:
+    whole = kernels.Kernel(described("f16:mb1_ic512ih14_oc512_kh3_ph1"), pass_)
+    eighth = group_kernel(whole, 64)
+    every, some = plan([(whole.problem, pass_), (eighth.problem, pass_)], "h100")
+    needed, least = (
+        min(c.workspace for c in found if c.runs and c.on_tensor_cores) for found in (every, some)
+    )
+    assert needed > 4 * MIB
+    assert least + group_copies(whole, 64, 1) < needed / 3

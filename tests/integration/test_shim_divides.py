@@ -35,7 +35,7 @@ def write_single_sample_plan(
     tiles = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)]
     share = (1, [(case.problem.mini_batch, "NO_SUCH", 0.5, 0)])
     others = (tiles, [share]) if other_answers else ([], [])
-    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], *others)]))
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], *others, [])]))
     return {
         "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",
@@ -43,6 +43,32 @@ def write_single_sample_plan(
         "MUCUDNN_PLAN": str(plan),
         "MUCUDNN_LOG": "info",
     }
+
+
+GROUPED = {
+    "channels first": "mb3_ic12ih9_oc12_kh3_ph1",
+    "channels last": "f32:nhwc:default:mb3_ic12ih9_oc12_kh3_ph1",
+    "one sample": "mb1_ic12ih9_oc12_kh3_ph1",
+    "fp64": "f64:mb3_ic12ih9_oc12_kh3_ph1",
+}
+
+
+def write_group_plan(engine: Engine, case: Case, folder: Path) -> dict[str, str]:
+    """Write a plan with groups of 8 and of 4 channels, and return the environment that uses it.
+
+    The choice beside them is by an algorithm that no library has.
+    """
+    environment = write_single_sample_plan(engine, case, folder)
+    [name, other] = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
+    batch = case.problem.mini_batch
+    halves = [(8, [(1, name, 0.1, 2**20)] * batch), (4, [(batch, other, 0.1, 2**20)])]
+    if case.problem.data_type == "f64":
+        halves[1] = (4, halves[0][1])
+    chosen = [(batch, "NO_SUCH", 1.0, 0)]
+    header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
+    kernel = (case.problem, case.pass_, 1, chosen, [], [], [], halves)
+    Path(environment["MUCUDNN_PLAN"]).write_text(format_plan(header, [kernel]))
+    return environment
 
 
 def all_divided(ran: Ran) -> list[int]:
@@ -80,6 +106,30 @@ def test_where_a_plan_has_tiles_and_shares_beside_its_choice_the_choice_is_follo
     )
     check_output(case, ran.output)
     assert all_divided(ran) == [1]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("kind", GROUPED)
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_client_of_each_habit_is_divided_into_groups_of_channels(
+    habit: str, kind: str, pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    case = Case(parse_descriptor(GROUPED[kind])[0], pass_, alpha=0.75, limit=2**22)
+    ran = programs.run(habit, case, tmp_path, {**host_engine, **write_group_plan(engine, case, tmp_path)})
+    check_output(case, ran.output)
+    assert "as planned: 1*8 (" in ran.stderr
+    assert len(all_divided(ran)) == 1
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_call_that_adds_to_its_output_is_not_divided_into_groups(
+    pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor(GROUPED["channels first"])[0], pass_, beta=0.5, limit=2**22)
+    ran = programs.run("caffe", case, tmp_path, {**host_engine, **write_group_plan(engine, case, tmp_path)})
+    check_output(case, ran.output)
+    assert "0 of 1 convolutions divided, 1 passed through" in ran.stderr
 
 
 @pytest.mark.parametrize("kind", ["odd mini-batch", "channels last", "3-D"])

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, Problem, tile_copies, tile_kernel
+from mucudnn._native import Engine, Problem, group_copies, group_kernel, tile_copies, tile_kernel
 from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
@@ -188,6 +188,34 @@ class CheckedKernel:
         slices = len(parts) * self.problem.mini_batch
         return most + self.engine.accumulator_size(self.kernel, slices)
 
+    def run_groups(
+        self,
+        groups: list[tuple[int, list[tuple[int, str]]]],
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        over: float | None = None,
+    ) -> Array:
+        """Return the output of channel groups, like `run` for a division."""
+        self._fill_output(over)
+        x, w, y = self.memory.values()
+        division = self.engine.prepare_groups(self.kernel, groups)
+        assert division.workspace == self.group_workspace(groups)
+        division.execute(x, w, y, self.engine.allocate(division.workspace), alpha=alpha, beta=beta)
+        return self._load(OUTPUT[self.pass_])
+
+    def group_workspace(self, groups: list[tuple[int, list[tuple[int, str]]]]) -> int:
+        """Return the workspace of channel groups in bytes."""
+        most = 0
+        for channels, parts in groups:
+            kernel = group_kernel(self.kernel, channels)
+            accumulator = self.engine.accumulator_size(kernel, len(parts))
+            for size, algorithm in parts:
+                found = self.engine.enumerate(kernel.at(size))
+                own = next(c.workspace for c in found if c.algorithm == algorithm)
+                most = max(most, own + group_copies(self.kernel, channels, size) + accumulator)
+        return most
+
     def _run(
         self,
         workspace: int,
@@ -198,18 +226,21 @@ class CheckedKernel:
         *,
         tiles: bool,
     ) -> Array:
+        self._fill_output(over)
+        x, w, y, *operands = self.memory.values()
+        self.engine.execute(
+            self.kernel, parts, x, w, y, self.engine.allocate(workspace),
+            alpha=alpha, beta=beta, tiles=tiles, operands=operands,
+        )  # fmt: skip
+        return self._load(OUTPUT[self.pass_])
+
+    def _fill_output(self, over: float | None) -> None:
         name = OUTPUT[self.pass_]
         memory, count = self.memory[name], int(np.prod(self.shapes[name]))
         if over is None:
             memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
         else:
             memory.fill(self.problem.data_type, count, over)
-        x, w, y, *operands = self.memory.values()
-        self.engine.execute(
-            self.kernel, parts, x, w, y, self.engine.allocate(workspace),
-            alpha=alpha, beta=beta, tiles=tiles, operands=operands,
-        )  # fmt: skip
-        return self._load(name)
 
     def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
         """Return the output in fp64."""

@@ -96,13 +96,21 @@ def write_plan(
     engine: Engine,
     path: Path,
     kernels: dict[tuple[str, str], list[list[tuple[int, str]]]],
+    groups: dict[tuple[str, str], list[tuple[int, list[tuple[int, str]]]]] | None = None,
     **header: str,
 ) -> Path:
-    """Write a plan with the configurations of each (problem, pass). The first one is the choice."""
+    """Write a plan with the configurations of each (problem, pass). The first one is the choice.
+
+    `groups` has groups of channels, which are beside the choice.
+    """
     rows = []
     for (text, pass_), configurations in kernels.items():
         options = [[(size, name, float(size), 0) for size, name in parts] for parts in configurations]
-        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options, [], []))
+        beside = [
+            (channels, [(size, name, 0.5, 0) for size, name in parts])
+            for channels, parts in (groups or {}).get((text, pass_), [])
+        ]
+        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options, [], [], beside))
     path.write_text(format_plan({**identity(engine), **header}, rows))
     return path
 

@@ -250,6 +250,8 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     if case["habit"] == "graph":
         return graph_habit.convolve(client.library._name, problem, case, memory), memory[output]
     convolution = Convolution(client, problem, case["pass_"])
+    if case.get("stream") is not None:
+        client.call("cudnnSetStream", convolution.handle, ctypes.c_void_p(case["stream"]))
     algorithm, workspace, found = case.get("algorithm", 0), case.get("workspace", 0), []
     if case["habit"] == "get":
         found = convolution.select(find=False)

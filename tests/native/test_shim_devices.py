@@ -113,12 +113,15 @@ def test_devices_that_ask_about_one_kernel_at_once_measure_it_once(
     assert "passed on: " not in said
 
 
-def plan_for(device: str, path: Path) -> Path:
+def plan_for(device: str, path: Path, *, grouped: bool = False) -> Path:
+    """Write a plan of three slices. `grouped` adds two groups of channels beside them."""
     version = ctypes.CDLL(host_library()).cudnnGetVersion()
     library = f"cuDNN {version // 10000}.{version // 100 % 100}.{version % 100}"
     header = {"engine": "cudnn", "device": f"{device}, compute capability 0.0", "library": library}
     parts = [(2, "IMPLICIT_GEMM", 1.0, 0)] * 3
-    path.write_text(format_plan(header, [(parse_descriptor(SMALL)[0], "forward", 1, parts, [parts], [], [])]))
+    groups = [(4, parts), (2, parts)] if grouped else []
+    kernel = (parse_descriptor(SMALL)[0], "forward", 1, parts, [parts], [], [], groups)
+    path.write_text(format_plan(header, [kernel]))
     return path
 
 
@@ -131,6 +134,22 @@ def test_a_plan_is_followed_on_the_device_it_was_made_for(libraries: dict[str, s
     )
     assert f"its device is '{NAMES[0]}, compute capability 0.0', here it is '{NAMES[1]}" in found.stderr
     check_results(cases, found, tmp_path)
+
+
+def test_the_copies_of_groups_of_channels_go_to_the_stream_of_the_call(
+    libraries: dict[str, str], tmp_path: Path
+) -> None:
+    plan = plan_for(NAMES[0], tmp_path / "groups.plan", grouped=True)
+    cases = [
+        case(SMALL, "forward", "fixed", device=0, stream=stream, workspace=1 << 16) for stream in (64, 128)
+    ]
+    found = run_under_shim(
+        cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), TRACE="1", **libraries
+    )
+    assert found.summary == "2 of 2 convolutions divided"
+    assert re.findall(r"copy on stream (\w+)", found.stderr) == ["0x40"] * 6 + ["0x80"] * 6
+    plain = [{**one, "stream": None} for one in cases]
+    check_results(plain, found, tmp_path)
 
 
 @pytest.mark.parametrize(("habit", "problem"), [("find_ex", SMALL), ("get", SMALL), ("graph", STRICT)])

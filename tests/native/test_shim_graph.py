@@ -18,7 +18,7 @@ from shim_modes import following, run_online
 from shim_problems import GRAPH_PROBLEM, SHAPES
 from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine, host_library, most_slices
+from mucudnn._native import Engine, divided_channels, host_library, most_slices
 from mucudnn.problems.kernels import Kernel
 
 
@@ -68,6 +68,33 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
     divided = sum(most_slices(Kernel(problem_of(one), one["pass_"])) > 1 for one in cases)
     assert len(cases) > divided > 0.9 * len(cases)
     assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
+    check_results(cases, found, used, tmp_path)
+
+
+def test_groups_of_channels_hold_the_contract_where_a_call_overwrites_its_output(
+    engine: Engine, tmp_path: Path
+) -> None:
+    cases, used, kernels, groups = [], [], {}, {}
+    for pass_, data_type, layout, beta in product(
+        PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), (0.0, 0.5)
+    ):
+        math = "strict" if data_type == "f32" else "default"
+        # A plan has a kernel once, whatever beta its calls have.
+        body = f"mb7_ic{6 + (beta > 0)}ih12_oc6_kh3_ph1"
+        problem = str(problem_of({"problem": f"{data_type}:{layout}:{math}:{body}"}))
+        over = {} if beta else {"over": float("nan")}
+        cases.append(graph(problem, pass_, alpha=1.5, beta=beta, **over))
+        names = runnable(engine, cases[-1], 1)
+        whole = most_slices(Kernel(problem_of(cases[-1]), pass_)) == 1
+        sizes = (7,) if whole else (3, 3, 1)
+        channels = divided_channels(Kernel(problem_of(cases[-1]), pass_))
+        parts = [[(size, names[-i % len(names)]) for size in sizes] for i in (1, 2)]
+        groups[problem, pass_] = [(4, parts[0]), (channels - 4, parts[1])]
+        kernels[problem, pass_] = [[(7, names[0])]]
+        used.append(sorted({number(pass_, name) for name in (names[0], *(part[0][1] for part in parts))}))
+    plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels, groups)
+    found = run_under_shim(cases, tmp_path, **following(plan))
+    assert found.summary.startswith(f"{len(cases) // 2} of {len(cases)} convolutions divided")
     check_results(cases, found, used, tmp_path)
 
 

@@ -64,6 +64,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {{
   if (is_set("TRACE")) fputs("wait\\n", stderr);
   return cudaSuccess;
 }}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {{
+  if (is_set("TRACE")) fprintf(stderr, "copy on stream %p\\n", (void*)stream);
+  typedef cudaError_t (*Copy)(void*, size_t, const void*, size_t, size_t, size_t, enum cudaMemcpyKind,
+                              cudaStream_t);
+  const Copy copy = (Copy)find("cudaMemcpy2DAsync");
+  return copy(to, to_pitch, from, from_pitch, width, height, kind, stream);
+}}
 
 cudaError_t cudaGetDeviceCount(int* count) {{ *count = 2; return cudaSuccess; }}
 cudaError_t cudaGetDevice(int* device) {{ *device = current; return cudaSuccess; }}
@@ -117,7 +125,8 @@ def build_cudart(folder: Path) -> Path:
 
     It has the functions set_capturing(on), for a thread, and set_others_capturing(on). With ONE_NAME set,
     the devices have the same name. With MEET set, two threads measure at once, or the process ends. With
-    TRACE set, the library prints each event that is recorded or waited for.
+    TRACE set, the library prints each event that is recorded or waited for, and the stream of each copy of
+    pieces.
     """
     own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
     others = []

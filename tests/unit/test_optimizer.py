@@ -119,7 +119,7 @@ def test_the_json_is_of_the_schema(path: Path) -> None:
     ]  # fmt: skip
     assert (result["schema"], result["mode"], result["engine"]) == (1, "wr", "host")
     first, second = result["kernels"]
-    assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured", "shares"]
+    assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured", "shares", "groups"]
     assert first["undivided"] == {"algorithm": "LEAN", "time_ms": 16.0, "workspace": 0}
     part = {"micro_batch": 2, "algorithm": "HUNGRY", "time_ms": 2.5, "workspace": 2 * MiB}
     assert first["divided"] == {"parts": [part] * 4, "time_ms": 10.0, "workspace": 2 * MiB}

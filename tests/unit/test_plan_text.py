@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mucudnn._native import (
     NewerVersionError,
     Problem,
+    divided_channels,
     format_candidates,
     format_plan,
     parse_candidates,
@@ -59,18 +60,23 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         tiles = draw(st.sampled_from([[], [(tile_steps(Kernel(problem, pass_)), "GEMM", 1.5, 64)]]))
         count = draw(st.integers(1, 9))
         shares = draw(st.sampled_from([[], [(count, chosen)], [(1, option), (count, chosen)]]))
-        kernels.append((problem, pass_, sum(n for n, _ in shares) or count, chosen, [option], tiles, shares))
+        channels = divided_channels(Kernel(problem, pass_))
+        groups = [(channels, option)] if channels > 1 else []
+        if channels > 2:
+            groups = draw(st.sampled_from([[], groups, [(channels - 2, option), (1, chosen), (1, chosen)]]))
+        count = sum(n for n, _ in shares) or count
+        kernels.append((problem, pass_, count, chosen, [option], tiles, shares, groups))
     return draw(
         st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))
     ), kernels
 
 
 def test_a_plan_reads_like_this() -> None:
-    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [], [])]) == TEXT
+    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [], [], [])]) == TEXT
 
 
 def test_it_reads_back_with_the_desirable_set_by_workspace() -> None:
-    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [], [])])
+    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [], [], [])])
 
 
 @given(plans())
@@ -131,7 +137,7 @@ def test_a_document_of_a_journal_cannot_either_and_the_others_are_read() -> None
 def test_a_plan_that_could_not_be_read_again_is_not_written() -> None:
     singles = [(1, "A", 1.0, 0)] * 65536
     with pytest.raises(ValueError, match="the plan has 1114112 parts up to here"):
-        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [], [])])
+        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [], [], [])])
 
 
 def test_the_largest_plans_of_real_networks_are_read() -> None:
@@ -141,7 +147,7 @@ def test_the_largest_plans_of_real_networks_are_read() -> None:
         for count in range(1, 70)
     ]
     option = [(1, "GEMM", 1.0, 0)] * 1024
-    kernels = [(problem, "forward", 1, option, [option] * 5, [], []) for problem in problems]
+    kernels = [(problem, "forward", 1, option, [option] * 5, [], [], []) for problem in problems]
     assert parse_plan(format_plan({}, kernels))[1][-1][4] == [option] * 5
 
 
@@ -184,7 +190,7 @@ def test_a_fused_convolution_has_a_forward_pass_only() -> None:
 
 
 def test_a_kernel_stands_in_a_plan_once() -> None:
-    kernel = (PROBLEM, "forward", 1, WHOLE, [], [], [])
+    kernel = (PROBLEM, "forward", 1, WHOLE, [], [], [], [])
     with pytest.raises(ValueError, match="twice"):
         format_plan({}, [kernel, kernel])
     block = TEXT[TEXT.index("kernel") : TEXT.index("end")]
@@ -198,7 +204,7 @@ def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
     with pytest.raises(ValueError, match="'device' cannot stand"):
         format_plan({"device": "two\nlines"}, [])
     with pytest.raises(ValueError, match="'has space' is no name of an algorithm"):
-        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [], [])])
+        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [], [], [])])
 
 
 IN_TILES = f"""\
@@ -213,7 +219,7 @@ TILES = [(16, "WINOGRAD_NONFUSED", 0.5, 4096)] * 3 + [(8, "IMPLICIT_GEMM", 0.25,
 
 
 def test_a_kernel_may_have_tiles_beside_its_choice() -> None:
-    kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES, [])
+    kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES, [], [])
     assert format_plan({}, [kernel]) == IN_TILES
     assert parse_plan(IN_TILES) == ({}, [kernel])
 
@@ -237,10 +243,60 @@ def test_tiles_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: s
 def test_tiles_of_a_gradient_add_to_its_steps_which_are_as_many_rows_as_the_stride() -> None:
     strided = Problem(mini_batch=1, in_channels=4, out_channels=4, input=(9, 9), kernel=(3, 3), stride=2)
     whole, tiles = [(1, "ALGO_1", 1.0, 0)], [(5, "ALGO_1", 1.0, 0)]
-    kernel = (strided, "backward_data", 1, whole, [], tiles, [])
+    kernel = (strided, "backward_data", 1, whole, [], tiles, [], [])
     assert parse_plan(format_plan({}, [kernel])) == ({}, [kernel])
     with pytest.raises(ValueError, match="the tiles do not add to the 4 steps of a sample"):
-        format_plan({}, [(strided, "forward", 1, whole, [], tiles, [])])
+        format_plan({}, [(strided, "forward", 1, whole, [], tiles, [], [])])
+
+
+IN_GROUPS = f"""\
+mucudnn plan 4
+{TEXT.splitlines()[4]}
+choose 1*64:IMPLICIT_GEMM:25.5:0
+groups 1*32 4*16:WINOGRAD_NONFUSED:3.25:14155776 2*16 1*32:GEMM:1.5:64 1*32:FFT:1:8
+option 1*64:IMPLICIT_GEMM:25.5:0
+end 1
+"""
+GROUPS = [(32, QUARTERS), *[(16, [(32, "GEMM", 1.5, 64), (32, "FFT", 1.0, 8)])] * 2]
+
+
+def test_a_kernel_may_have_groups_of_channels_beside_its_choice() -> None:
+    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [], GROUPS)
+    assert format_plan({}, [kernel]) == IN_GROUPS
+    assert parse_plan(IN_GROUPS) == ({}, [kernel])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("2*16 ", "1*16 ", "line 4: the groups add to 48, not to the 64 channels that forward divides"),
+        ("2*16 ", "3*16 ", "line 4: the groups do not add to the 64 channels that forward divides"),
+        ("2*16 ", "64*16 ", "line 4: 64 repeats of a part are not possible in the 64 channels"),
+        ("2*16 ", "2*16", "line 4: '161' is not a number of channels|'161\\*32"),
+        ("2*16 ", "2*16 1*0 ", "line 4: the micro-batches add to 0, not to the mini-batch of 64"),
+        (" 1*32:FFT:1:8", "", "line 4: the micro-batches add to 32, not to the mini-batch of 64"),
+        ("option 1*64:IMPLICIT_GEMM:25.5:0", "groups 1*64 1*64:A:1:0", "line 5: groups a second time"),
+        ("choose 1*64:IMPLICIT_GEMM:25.5:0\n", "", "line 5: the kernel above has no choice"),
+        ("dw0", "dw0+relu", "line 4: a fused, a grouped or a mixed convolution is not divided"),
+    ],
+)
+def test_groups_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_plan(IN_GROUPS.replace(old, new, 1))
+
+
+def test_a_short_line_of_groups_cannot_stand_for_more_parts_than_a_plan_may_have() -> None:
+    wide = TEXT.splitlines()[4].replace("oc64", "oc2147483647").replace("ic64", "ic1")
+    wide = wide.replace("mb64", "mb1").replace("ih56iw56", "ih1iw1").replace("oh56ow56", "oh1ow1")
+    wide = wide.replace("kh3kw3", "kh1kw1").replace("ph1pw1", "ph0pw0")
+    line = "groups 2147483647*1 1*1:A:1:0"
+    with pytest.raises(ValueError, match="line 4: the plan has 2147483648 parts up to here"):
+        parse_plan(f"mucudnn plan 4\n{wide}\nchoose 1*1:A:1:0\n{line}\nend 1\n")
+
+
+def test_groups_that_do_not_add_to_the_channels_are_not_written() -> None:
+    with pytest.raises(ValueError, match="the groups add to 32, not to the 64 channels that forward divides"):
+        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [], [(32, WHOLE)])])
 
 
 APART = f"""\
@@ -255,7 +311,7 @@ end 1
 
 
 def test_identical_kernels_may_have_shares_beside_the_choice_for_all_of_them() -> None:
-    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [(1, QUARTERS), (2, WHOLE)])
+    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [(1, QUARTERS), (2, WHOLE)], [])
     assert format_plan({}, [kernel]) == APART
     assert parse_plan(APART) == ({}, [kernel])
 
@@ -278,7 +334,7 @@ def test_shares_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: 
 
 def test_shares_that_do_not_add_to_the_count_are_not_written() -> None:
     with pytest.raises(ValueError, match="the shares add to 2, not to the kernel's count of 3"):
-        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(2, WHOLE)])])
+        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(2, WHOLE)], [])])
 
 
 KERNEL = TEXT.splitlines()[4]

@@ -15,7 +15,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans import tiles
+from mucudnn.plans import parts, tiles
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import parse_limit
@@ -72,8 +72,8 @@ def test_the_comparison_with_a_division_is_kept(engine: Engine, cache_path: Path
     assert found is not None
     slow = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e9, 0),))
     with Cache.open(cache_path) as cache:
-        first = tiles.are_faster(bench(engine, cache), KERNEL, found, slow)
-        assert tiles.are_faster(bench(engine, cache), KERNEL, found, slow) is first
+        first = parts.are_faster(bench(engine, cache), KERNEL, found, slow)
+        assert parts.are_faster(bench(engine, cache), KERNEL, found, slow) is first
         assert tile_comparisons(cache) == 1
 
 
@@ -82,7 +82,7 @@ def test_tiles_that_are_predicted_to_be_slower_are_not_run(engine: Engine, cache
     assert found is not None
     fast = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", 1e-9, 0),))
     with Cache.open(cache_path) as cache:
-        assert not tiles.are_faster(bench(engine, cache), KERNEL, found, fast)
+        assert not parts.are_faster(bench(engine, cache), KERNEL, found, fast)
         assert tile_comparisons(cache) == 0
 
 
@@ -103,7 +103,7 @@ def test_an_array_convolved_in_tiles_gives_what_it_gives_whole(
         ),
     }
     whole = calls[pass_]("none")
-    monkeypatch.setattr(tiles, "are_faster", lambda *_: True)
+    monkeypatch.setattr(parts, "are_faster", lambda *_: True)
     in_tiles = calls[pass_](512 * 1024)
     ready = list(dispatch._prepared.values())[-1]
     assert isinstance(ready.configuration, Tiling)

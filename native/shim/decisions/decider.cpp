@@ -15,11 +15,22 @@ std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> cont
                             : make_combined_engine(std::move(context));
 }
 
-bool is_strict(const Configuration& configuration, const std::vector<std::string>& notes) {
+// Returns whether `test` holds for the algorithm of each part.
+template <typename Test>
+bool all_algorithms(const PreparedChoice& choice, Test test) {
+  const auto all = [&](const Configuration& configuration) {
+    return std::all_of(configuration.begin(), configuration.end(),
+                       [&](const auto& part) { return test(part.algorithm); });
+  };
+  return all(choice.configuration) &&
+         std::all_of(choice.groups.begin(), choice.groups.end(),
+                     [&](const PlanGroup& group) { return all(group.configuration); });
+}
+
+bool is_strict(const PreparedChoice& choice, const std::vector<std::string>& notes) {
   return std::all_of(notes.begin(), notes.end(),
                      [](const auto& note) { return shim::is_strict("", note); }) &&
-         std::all_of(configuration.begin(), configuration.end(),
-                     [](const auto& part) { return shim::is_strict(part.algorithm, ""); });
+         all_algorithms(choice, [](const std::string& name) { return shim::is_strict(name, ""); });
 }
 
 bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part) {
@@ -35,9 +46,22 @@ bool has_stock(const Configuration& configuration) {
 // Makes a choice from the plan's figures. The workspace and the determinism are not in the plan; they are
 // filled in when the choice is prepared.
 PreparedChoice choice_of(const Configuration& configuration) {
-  const bool all_legacy = std::all_of(configuration.begin(), configuration.end(),
-                                      [](const auto& part) { return is_legacy(part.algorithm); });
-  return {configuration, nullptr, 0, time_of(configuration), false, all_legacy};
+  PreparedChoice choice{configuration, nullptr, 0, time_of(configuration)};
+  choice.is_legacy = all_algorithms(choice, is_legacy);
+  return choice;
+}
+
+PreparedChoice choice_of(const PlanGroups& groups) {
+  PreparedChoice choice{{}, nullptr, 0, time_of(groups)};
+  choice.groups = groups;
+  choice.is_legacy = all_algorithms(choice, is_legacy);
+  return choice;
+}
+
+std::vector<Slice> slices_of(const Configuration& configuration) {
+  std::vector<Slice> slices;
+  for (const MicroConfiguration& part : configuration) slices.push_back({part.micro_batch, part.algorithm});
+  return slices;
 }
 
 }  // namespace
@@ -113,8 +137,9 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
     std::vector<PreparedChoice> choices = prepare_each(*engine, kernel, times.desirable(), refused);
     if (refused.size() > before) continue;  // without the refused slices, the desirable set is another one
     const Permissions permitted =
-        permissions(kernel.pass, measurements_->undivided_algorithms(kernel, api), nullptr);
-    return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted, -1);
+        permissions(kernel.pass, measurements_->undivided_algorithms(kernel, api), -1);
+    return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted,
+                                               std::vector<std::size_t>());
   }
 }
 
@@ -130,23 +155,28 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Ke
   std::for_each(plan.desirable.begin(), plan.desirable.end(), take);
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
     take(plan.chosen);
+  if (!plan.groups.empty()) choices.push_back(choice_of(plan.groups));
   std::vector<PreparedChoice> usable;
   for (PreparedChoice& choice : prepare_each(engine, kernel, std::move(choices), refused)) {
-    const std::vector<std::string> notes = choice.division->notes();
-    if (options_.strict && !is_strict(choice.configuration, notes)) continue;
+    const std::vector<std::string> notes = choice.notes();
+    if (options_.strict && !is_strict(choice, notes)) continue;
     choice.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
     usable.push_back(std::move(choice));
   }
-  const auto preferred = std::find_if(usable.begin(), usable.end(), [&](const PreparedChoice& choice) {
-    return choice.configuration == plan.chosen;
-  });
-  const int index = preferred == usable.end() ? -1 : static_cast<int>(preferred - usable.begin());
+  std::vector<std::size_t> preferred;
+  std::int64_t planned = -1;
+  const auto prefer = [&](auto is_planned) {
+    const auto found = std::find_if(usable.begin(), usable.end(), is_planned);
+    if (found == usable.end()) return;
+    preferred.push_back(static_cast<std::size_t>(found - usable.begin()));
+    planned = std::max(planned, found->workspace);
+  };
+  prefer([](const PreparedChoice& choice) { return !choice.groups.empty(); });
+  prefer([&](const PreparedChoice& choice) { return choice.configuration == plan.chosen; });
   Permissions permitted{};
-  if (api == Api::legacy) {
-    permitted = permissions(kernel.pass, runnable_algorithms(engine.enumerate(kernel)),
-                            preferred == usable.end() ? nullptr : &*preferred);
-  }
-  return std::make_unique<const KnownKernel>(kernel.pass, std::move(usable), permitted, index);
+  if (api == Api::legacy)
+    permitted = permissions(kernel.pass, runnable_algorithms(engine.enumerate(kernel)), planned);
+  return std::make_unique<const KnownKernel>(kernel.pass, std::move(usable), permitted, std::move(preferred));
 }
 
 std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& kernel,
@@ -155,7 +185,7 @@ std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& 
   std::vector<PreparedChoice> all;
   std::string failures;
   const auto fails = [&](const PreparedChoice& choice, const EngineError& error) {
-    failures += (failures.empty() ? "" : "; ") + describe(choice.configuration) + ": " + error.what();
+    failures += (failures.empty() ? "" : "; ") + describe(choice) + ": " + error.what();
   };
   for (PreparedChoice& choice : choices) {
     try {
@@ -173,28 +203,33 @@ std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& 
 }
 
 void Decider::make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& choice) const {
-  std::vector<Slice> slices;
-  for (const MicroConfiguration& part : choice.configuration)
-    slices.push_back({part.micro_batch, part.algorithm});
-  choice.division = std::make_shared<const Division>(engine, *device_, kernel, slices);
+  if (!choice.groups.empty()) {
+    std::vector<Group> groups;
+    for (const PlanGroup& group : choice.groups)
+      groups.push_back({group.channels, slices_of(group.configuration)});
+    choice.channels = std::make_shared<const ChannelDivision>(engine, *device_, kernel, groups);
+    choice.workspace = static_cast<std::int64_t>(choice.channels->workspace());
+    return;
+  }
+  choice.division =
+      std::make_shared<const Division>(engine, *device_, kernel, slices_of(choice.configuration));
   choice.workspace = static_cast<std::int64_t>(choice.division->workspace());
 }
 
 void Decider::make_ready(cudnnHandle_t handle, const Kernel& kernel, Api api, PreparedChoice& choice) const {
-  if (choice.division != nullptr) return;
+  if (choice.is_ready()) return;
   make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle)), kernel, choice);
 }
 
 Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& undivided,
-                                          const PreparedChoice* preferred) const {
+                                          std::int64_t planned) const {
   Permissions permissions;
   for (unsigned i = 0; const char* const name = legacy_algorithm(pass, i); ++i) {
     const auto own = std::find_if(undivided.begin(), undivided.end(),
                                   [&](const Listed& listed) { return listed.algorithm == name; });
     if (own == undivided.end()) continue;  // the caller's own call then reports the library's error
     permissions[i].deterministic_only = is_deterministic(own->notes);
-    permissions[i].limit =
-        options_.workspace_limit.value_or(preferred == nullptr ? own->workspace : preferred->workspace);
+    permissions[i].limit = options_.workspace_limit.value_or(planned < 0 ? own->workspace : planned);
   }
   return permissions;
 }

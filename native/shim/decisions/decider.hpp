@@ -57,9 +57,8 @@ class Decider {
                                            std::vector<Slice>& refused) const;
   void make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& choice) const;
   // Returns the permission for each legacy algorithm. `undivided` lists the algorithms that can run the whole
-  // mini-batch; `preferred` is the planned choice or null.
-  Permissions permissions(Pass pass, const std::vector<Listed>& undivided,
-                          const PreparedChoice* preferred) const;
+  // mini-batch; `planned` is the workspace of the planned choices; below 0 there are none.
+  Permissions permissions(Pass pass, const std::vector<Listed>& undivided, std::int64_t planned) const;
 
   const Options& options_;
   std::shared_ptr<const Library> library_;

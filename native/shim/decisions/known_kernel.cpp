@@ -8,20 +8,27 @@ namespace {
 
 bool permits(const Permission& permission, const PreparedChoice& choice, std::int64_t workspace) {
   return choice.workspace <= workspace && choice.workspace <= permission.limit &&
-         permission.allows(choice.is_deterministic, choice.is_legacy);
+         permission.allows(choice.is_deterministic, choice.is_legacy) &&
+         (permission.may_group || choice.groups.empty());
 }
 
 }  // namespace
 
 KnownKernel::KnownKernel(Pass pass, std::vector<PreparedChoice> choices, const Permissions& permissions,
-                         int preferred)
-    : pass_(pass), choices_(std::move(choices)), permissions_(permissions), preferred_(preferred) {}
+                         std::vector<std::size_t> preferred)
+    : pass_(pass),
+      choices_(std::move(choices)),
+      permissions_(permissions),
+      preferred_(std::move(preferred)) {}
 
 KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured) : pass_(pass), measured_(std::move(measured)) {}
 
-const PreparedChoice* KnownKernel::choose(unsigned algorithm, std::int64_t workspace) const noexcept {
+const PreparedChoice* KnownKernel::choose(unsigned algorithm, std::int64_t workspace,
+                                          bool may_group) const noexcept {
   if (legacy_algorithm(pass_, algorithm) == nullptr) return nullptr;
-  return choose_ready(permissions_[algorithm], workspace);
+  Permission permission = permissions_[algorithm];
+  permission.may_group = may_group;
+  return choose_ready(permission, workspace);
 }
 
 std::optional<PreparedChoice> KnownKernel::choose(const Permission& permission,
@@ -33,8 +40,8 @@ std::optional<PreparedChoice> KnownKernel::choose(const Permission& permission,
 
 const PreparedChoice* KnownKernel::choose_ready(const Permission& permission,
                                                 std::int64_t workspace) const noexcept {
-  if (preferred_ >= 0 && permits(permission, choices_[static_cast<std::size_t>(preferred_)], workspace)) {
-    return &choices_[static_cast<std::size_t>(preferred_)];
+  for (const std::size_t index : preferred_) {
+    if (permits(permission, choices_[index], workspace)) return &choices_[index];
   }
   const PreparedChoice* fastest = nullptr;
   for (const PreparedChoice& choice : choices_) {
@@ -56,17 +63,23 @@ bool KnownKernel::is_callers_own(const PreparedChoice& choice, unsigned algorith
 
 std::optional<std::int64_t> KnownKernel::planned_workspace() const noexcept {
   if (!is_planned()) return std::nullopt;
-  return choices_[static_cast<std::size_t>(preferred_)].workspace;
+  std::int64_t most = 0;
+  for (const std::size_t index : preferred_) most = std::max(most, choices_[index].workspace);
+  return most;
 }
 
 std::string KnownKernel::text() const {
   std::vector<PreparedChoice> choices = measured_ ? measured_->desirable() : choices_;
-  if (is_planned()) choices = {choices[static_cast<std::size_t>(preferred_)]};
+  if (is_planned()) {
+    std::vector<PreparedChoice> planned;
+    for (const std::size_t index : preferred_) planned.push_back(choices[index]);
+    choices = std::move(planned);
+  }
   std::string text;
   for (const PreparedChoice& choice : choices) {
     char time[32];
     std::snprintf(time, sizeof time, "%.4g", choice.time_ms);
-    text += (text.empty() ? "" : ", or ") + describe(choice.configuration) + " in " + time + " ms with " +
+    text += (text.empty() ? "" : ", or ") + describe(choice) + " in " + time + " ms with " +
             std::to_string(choice.workspace) + " bytes of workspace";
   }
   if (text.empty()) return "nothing can run it";

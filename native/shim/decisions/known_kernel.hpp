@@ -17,15 +17,16 @@ class KnownKernel {
   // The permission for each legacy algorithm that a caller may request.
   using Permissions = std::array<Permission, kMostLegacyAlgorithms>;
 
-  // Holds prepared choices. `preferred` is the index of the planned choice, which is taken whenever it is
-  // permitted and fits; with -1 the fastest is taken.
-  KnownKernel(Pass pass, std::vector<PreparedChoice> choices, const Permissions& permissions, int preferred);
+  // Holds prepared choices. `preferred` has the indices of the planned choices: the first one that is
+  // permitted and fits is taken, and if there is none, the fastest of all.
+  KnownKernel(Pass pass, std::vector<PreparedChoice> choices, const Permissions& permissions,
+              std::vector<std::size_t> preferred);
 
   // Holds measurements, for the graph API. Each execution plan of the caller has a permission of its own, and
   // only the choice that it leads to is prepared.
   KnownKernel(Pass pass, MeasuredKernel measured);
 
-  bool is_planned() const noexcept { return preferred_ >= 0; }
+  bool is_planned() const noexcept { return !preferred_.empty(); }
 
   bool is_measured() const noexcept { return measured_.has_value(); }
   // Returns whether the caller's own algorithm was measured too. True as well if there are no measurements.
@@ -34,8 +35,8 @@ class KnownKernel {
   }
 
   // Returns the choice that runs a call with this algorithm and workspace; null if none is permitted and
-  // fits.
-  const PreparedChoice* choose(unsigned algorithm, std::int64_t workspace) const noexcept;
+  // fits. `may_group` is that of Permission.
+  const PreparedChoice* choose(unsigned algorithm, std::int64_t workspace, bool may_group) const noexcept;
 
   // Returns the same for a caller of the graph API. The choice may still have to be prepared. Throws
   // std::bad_alloc.
@@ -50,7 +51,7 @@ class KnownKernel {
   // Returns whether the choice is the caller's own call: undivided, by the same algorithm.
   bool is_callers_own(const PreparedChoice& choice, unsigned algorithm) const noexcept;
 
-  // Returns the workspace of the planned choice, if there is one.
+  // Returns the workspace of the planned choices, if there are any.
   std::optional<std::int64_t> planned_workspace() const noexcept;
 
   std::string text() const;  // describes the choices, for the log
@@ -61,7 +62,7 @@ class KnownKernel {
   Pass pass_;
   std::vector<PreparedChoice> choices_;
   Permissions permissions_{};
-  int preferred_ = -1;
+  std::vector<std::size_t> preferred_;
   std::optional<MeasuredKernel> measured_;
 };
 

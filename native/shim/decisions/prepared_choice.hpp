@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/plan.hpp"
-#include "cudnn/division.hpp"
+#include "cudnn/channel_division.hpp"
 
 namespace mucudnn::shim {
 
@@ -16,15 +16,27 @@ namespace mucudnn::shim {
 // compute whole graphs.
 enum class Api { legacy, graph };
 
-// A configuration with the division that runs it. All threads share a prepared one, and none changes it.
+// A configuration, or groups of channels in its place, with the division that runs it. All threads share a
+// prepared one, and none changes it.
 struct PreparedChoice {
   Configuration configuration;
   std::shared_ptr<const Division> division;  // null until it is prepared
   std::int64_t workspace = 0;
   double time_ms = 0;
   bool is_deterministic = false;
-  bool is_legacy = true;  // true if all its algorithms are of the legacy API
+  bool is_legacy = true;                              // true if all its algorithms are of the legacy API
+  PlanGroups groups{};                                // if there are any, the configuration is empty
+  std::shared_ptr<const ChannelDivision> channels{};  // runs the groups
+
+  bool is_ready() const noexcept { return division != nullptr || channels != nullptr; }
+  // Returns whether the choice divides the convolution: along the mini-batch or along the channels.
+  bool is_divided() const noexcept { return configuration.size() > 1 || !groups.empty(); }
+  std::vector<std::string> notes() const { return channels ? channels->notes() : division->notes(); }
 };
+
+inline std::string describe(const PreparedChoice& choice) {
+  return choice.groups.empty() ? describe(choice.configuration) : describe(choice.groups);
+}
 
 // Returns whether this is a legacy algorithm. Engines of the graph API have names that begin with "eng"
 // (engine_name.hpp).
@@ -47,6 +59,8 @@ struct Permission {
   std::int64_t limit = -1;  // the most bytes of workspace; below 0, only the caller's own call
   bool deterministic_only = true;
   bool legacy_only = false;
+  // Groups of channels need an output that the call writes and does not read. They do not fuse anything.
+  bool may_group = false;
 
   bool allows(bool is_deterministic, bool is_legacy) const noexcept {
     return (is_deterministic || !deterministic_only) && (is_legacy || !legacy_only);

@@ -53,6 +53,7 @@ Permission permission_of(const State& state, const EngineNotes& notes, const Exe
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   permission.legacy_only = !are_planned(plan.convolution);
+  permission.may_group = plan.convolution.beta == 0;
   permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own.workspace));
   return permission;
 }
@@ -76,10 +77,11 @@ std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, Executi
     try {
       state.decider(seen).make_ready(handle, seen.kernel, seen.api, *choice);
       if (choice->workspace <= std::min(workspace, permission.limit)) return choice;
+      if (choice->channels != nullptr) return std::nullopt;
       throw SliceRefused(choice->division->slice_with_most_workspace(),
                          "it needs more workspace than when it was measured");
     } catch (const SliceRefused& refusal) {
-      state.warn_once(seen, "not used: " + describe(choice->configuration) + ": " + refusal.what());
+      state.warn_once(seen, "not used: " + describe(*choice) + ": " + refusal.what());
       plan.known = state.decide_without(handle, seen, plan.own, refusal.slice());
     }
   }

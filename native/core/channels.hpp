@@ -1,0 +1,50 @@
+// The geometry of channel groups: parts of a kernel along its channels, for algorithms whose workspace does
+// not fit even for one sample, because the transform of the filter alone is too large.
+//
+// A group is an ordinary kernel with some of the channels, and is measured as one: of the output channels (y
+// and w) in forward and backward_filter, of the input channels (x and w) in backward_data. It divides the
+// mini-batch as any kernel does. Its slices of tensors are used in place where they are packed there, and
+// copied through scratch memory where they are not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/kernel.hpp"
+
+namespace mucudnn {
+
+// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: grouped,
+// fused and mixed convolutions.
+std::int64_t divided_channels(const Kernel& kernel);
+
+// Returns the kernel of a group of so many channels. Throws std::invalid_argument.
+Kernel group_kernel(const Kernel& kernel, std::int64_t channels);
+
+// Pieces of memory, a pitch apart.
+struct Pieces {
+  std::size_t offset;  // from the begin of the tensor to the first piece
+  std::size_t width;   // bytes of one piece
+  std::size_t pitch;
+  std::size_t count;
+  bool is_packed() const { return count == 1 || width == pitch; }
+  // Returns whether a library can compute on the pieces where they are. They are packed, and all of them are
+  // aligned as packed memory is.
+  bool is_in_place() const { return is_packed() && (width == 0 || pitch % (width & (~width + 1)) == 0); }
+  std::size_t bytes() const { return width * count; }
+};
+
+// Return the part of a tensor that belongs to the channels from `first` on: of w, and of `samples` samples of
+// the tensor (x or y) that the groups divide.
+Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels);
+Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels, std::int64_t samples);
+
+// The offsets in scratch memory of a slice of a group. w's copy begins at 0, that of x or y at `samples`, and
+// the algorithm's workspace at `size`.
+struct GroupCopies {
+  GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples);
+  std::size_t samples;
+  std::size_t size;
+};
+
+}  // namespace mucudnn

@@ -1,0 +1,116 @@
+"""Channel groups: the division of a kernel along its channels, where each group divides the mini-batch.
+
+The desirable set over both directions is exact, because two searches one after the other find it. A choice is
+a list of groups, whose channels add to those of the kernel. Each group has a configuration of the mini-batch.
+The time is the sum over the groups, the workspace the maximum. Take any choice, and let W be its workspace.
+Replace each group's configuration by the fastest one of as many channels within W. No time grows, and no
+workspace exceeds W. That configuration is in the desirable set of its number of channels. So for each W some
+fastest choice has members of desirable sets alone. The second search is the one for micro-batches: channels
+stand for samples, and the members of the desirable sets for measured micro-configurations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .configuration import Configuration, MicroConfiguration, Sequential, Slices
+from .reuse import desirable_set
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelGroup:
+    """A number of channels, and the configuration that computes them for the whole mini-batch.
+
+    Raises:
+        ValueError: there is less than one channel; the message holds the number.
+    """
+
+    channels: int
+    configuration: Configuration
+
+    def __post_init__(self) -> None:
+        if self.channels < 1:
+            raise ValueError(f"channels is {self.channels}, must be at least 1")
+
+    @property
+    def size(self) -> int:
+        """The number of channels."""
+        return self.channels
+
+    @property
+    def algorithm(self) -> str:
+        """The text of the configuration, such as `(4*16 WINOGRAD_NONFUSED)`."""
+        return f"({self.configuration})"
+
+    @property
+    def time_ms(self) -> float:
+        """Milliseconds of the configuration."""
+        return self.configuration.time_ms
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that the configuration needs, with the copies of its parts."""
+        return self.configuration.workspace
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelGroups(Sequential[ChannelGroup]):
+    """Groups of channels computed one after the other on one workspace; they add to a kernel's channels.
+
+    Raises:
+        ValueError: there are no groups.
+    """
+
+    parts: tuple[ChannelGroup, ...]
+
+    @property
+    def channels(self) -> int:
+        """The sum of the groups' channels."""
+        return sum(group.channels for group in self.parts)
+
+    @property
+    def groups(self) -> tuple[tuple[int, Slices], ...]:
+        """The (channels, slices) of each group, in order, as engines take them."""
+        return tuple((group.channels, group.configuration.slices) for group in self.parts)
+
+    @property
+    def slice_count(self) -> int:
+        """The most slices that one group has."""
+        return max(len(group.configuration.parts) for group in self.parts)
+
+
+def divide_channels(
+    configurations: Mapping[int, Sequence[Configuration]], channels: int, *, limit: int | None = None
+) -> list[ChannelGroups]:
+    """Find the Pareto-optimal divisions of a kernel along channels and mini-batch, time against workspace.
+
+    Args:
+        configurations: the desirable set for each number of channels that was measured. A single group of
+            all channels is the kernel as it is.
+        channels: the number of channels to divide, at least 1.
+        limit: the most bytes of workspace; None for no limit.
+
+    Returns:
+        The divisions, workspace ascending and time strictly descending; empty if nothing fits.
+
+    Raises:
+        ValueError: `channels` or one of the numbers is less than 1.
+    """
+    if channels < 1:
+        raise ValueError(f"channels is {channels}, must be at least 1")
+    groups = {
+        (size, str(index)): ChannelGroup(size, configuration)
+        for size, found in configurations.items()
+        for index, configuration in enumerate(found)
+    }
+    unit = math.gcd(channels, *configurations)
+    items = [
+        MicroConfiguration(size // unit, index, group.time_ms, group.workspace)
+        for (size, index), group in groups.items()
+    ]
+    return [
+        ChannelGroups(tuple(groups[part.micro_batch * unit, part.algorithm] for part in found.parts))
+        for found in desirable_set(items, channels // unit, limit=limit)
+    ]

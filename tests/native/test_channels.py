@@ -1,0 +1,122 @@
+"""Groups of channels are exact for any kernel, layout and data type, and need no more than they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import PASSES, CheckedKernel, divisions, problems
+
+from mucudnn._native import (
+    Engine,
+    EngineError,
+    Problem,
+    divided_channels,
+    group_copies,
+    group_kernel,
+    most_slices,
+)
+from mucudnn.problems.kernels import Kernel
+
+ALL_TYPES = ("f32", "f64", "f16", "bf16")
+
+
+def problem(in_channels: int = 6, out_channels: int = 4, groups: int = 1) -> Problem:
+    return Problem(
+        mini_batch=4,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        groups=groups,
+        input=(8, 8),
+        kernel=(3, 3),
+        padding=1,
+    )
+
+
+SMALL = problem()
+FORWARD, DATA, FILTER = (Kernel(SMALL, pass_) for pass_ in PASSES)
+
+
+@settings(max_examples=250)
+@given(
+    data=st.data(),
+    problem=st.one_of(
+        problems(data_types=ALL_TYPES, most_samples=4), problems(kernel=(3, 3), plain=True, most_samples=4)
+    ),
+    pass_=st.sampled_from(PASSES),
+    alpha=st.sampled_from([1.0, -0.5, 2.0]),
+    beta=st.sampled_from([0.0, 1.0, 0.5]),
+)
+def test_groups_are_as_exact_as_their_algorithms(
+    engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    kernel = Kernel(problem, pass_)
+    checked = CheckedKernel(engine, kernel)
+    groups = []
+    for channels in data.draw(divisions(divided_channels(kernel))):
+        group = CheckedKernel(engine, group_kernel(kernel, channels))
+        sizes = data.draw(divisions(problem.mini_batch, most_slices(kernel)))
+        groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
+    exact = checked.exact(alpha=alpha, beta=beta)
+    found = checked.run_groups(groups, alpha=alpha, beta=beta, over=None if beta else np.nan)
+    algorithms = {algorithm for _, parts in groups for _, algorithm in parts}
+    worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for algorithm in algorithms)
+    assert np.linalg.norm(found - exact) <= 2 * worst
+
+
+def test_output_channels_are_divided_except_for_the_gradient_of_the_input() -> None:
+    assert [divided_channels(kernel) for kernel in (FORWARD, DATA, FILTER)] == [4, 6, 4]
+    assert group_kernel(FORWARD, 2).problem == group_kernel(FILTER, 2).problem == problem(out_channels=2)
+    assert group_kernel(DATA, 2).problem == problem(in_channels=2)
+
+
+def test_a_convolution_in_groups_is_not_divided_further() -> None:
+    grouped = Kernel(problem(groups=2), "forward")
+    assert divided_channels(grouped) == 1
+    with pytest.raises(ValueError, match="a group of 2 channels: forward of this convolution divides 1"):
+        group_kernel(grouped, 2)
+
+
+def test_slices_that_are_packed_in_the_tensors_are_not_copied() -> None:
+    assert group_copies(FORWARD, 4, 4) == 0  # all channels
+    assert group_copies(FORWARD, 2, 1) == 0  # channels of one sample lie together, and so do filters
+    assert group_copies(FORWARD, 2, 2) == 2 * 2 * 64 * 4
+    assert group_copies(FILTER, 2, 2) == 2 * 2 * 64 * 4
+    assert group_copies(DATA, 2, 1) == 512  # 4 filters of 2 channels of 9 taps, aligned to 256 bytes
+    last = Kernel(SMALL.replace(layout="nhwc"), "forward")
+    assert group_copies(last, 2, 1) == 2 * 64 * 4
+
+
+def test_bf16_filter_gradients_of_many_slices_are_summed_in_fp32_in_each_group(engine: Engine) -> None:
+    kernel = Kernel(SMALL.replace(mini_batch=64, data_type="bf16"), "backward_filter")
+    checked = CheckedKernel(engine, kernel)
+    exact = checked.exact()
+    one, many = (checked.run_groups([(2, [(64 // n, "ALGO_1")] * n)] * 2) for n in (1, 64))
+    assert np.linalg.norm(many - exact) <= 2 * np.linalg.norm(one - exact)
+
+
+def test_groups_divide_filter_gradients_in_f16_whose_mini_batch_must_stay_whole(engine: Engine) -> None:
+    kernel = Kernel(SMALL.replace(data_type="f16"), "backward_filter")
+    whole = [(2, [(4, "ALGO_1")])] * 2
+    checked = CheckedKernel(engine, kernel)
+    assert np.linalg.norm(checked.run_groups(whole) - checked.exact()) <= 2 * checked.tolerance("ALGO_1")
+    with pytest.raises(EngineError, match="in 2 slices is refused"):
+        engine.prepare_groups(kernel, [(2, [(2, "ALGO_1")] * 2)] * 2)
+
+
+def test_groups_that_do_not_add_up_are_refused(engine: Engine) -> None:
+    whole = [(4, "IMPLICIT_GEMM")]
+    for groups in ([(3, whole)], [(5, whole)], [(4, whole), (0, whole)], []):
+        with pytest.raises(ValueError, match="the groups do not add to channels: 4"):
+            engine.prepare_groups(FORWARD, groups)
+    with pytest.raises(ValueError, match="the micro-batches do not add to the mini-batch of 4"):
+        engine.prepare_groups(FORWARD, [(4, [(3, "IMPLICIT_GEMM")])])
+
+
+def test_groups_say_how_much_workspace_they_lack(engine: Engine) -> None:
+    checked = CheckedKernel(engine, FORWARD)
+    division = engine.prepare_groups(FORWARD, [(2, [(2, "IMPLICIT_GEMM")] * 2)] * 2)
+    assert division.workspace == 1024
+    with pytest.raises(EngineError, match="need a workspace of 1024 bytes, 1023 are given"):
+        division.execute(*checked.memory.values(), engine.allocate(1023))

@@ -1,0 +1,272 @@
+"""Groups of channels are chosen where an algorithm does not fit the limit, and where they run faster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mucudnn
+from mucudnn._native import Engine, group_kernel, parse_descriptor
+from mucudnn.arrays import dispatch
+from mucudnn.arrays.call import Call
+from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import SUCCESS, Comparison, Measurement
+from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
+from mucudnn.plans import channels, parts
+from mucudnn.plans.decide import Decision, Limits
+from mucudnn.plans.optimizer import Result
+from mucudnn.plans.plan import Plan, PlanKernel, write_plan
+from mucudnn.plans.result import to_json, to_plan, total_workspace
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
+
+pytestmark = pytest.mark.usefixtures("cache_path")
+
+PROBLEM = parse_descriptor("mb2_ic64ih10_oc64_kh3_ph1")[0]
+FORWARD = Kernel(PROBLEM, "forward")
+PASSES = ("forward", "backward_data", "backward_filter")
+# Between Winograd's workspace for one sample of a half and of all channels. A half with its copies fits, too.
+LIMIT = 768 * 1024
+WHOLE = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e9, 0),))
+
+
+@pytest.fixture
+def bench(engine: Engine) -> Iterator[Bench]:
+    with Cache.in_memory(Path("none")) as cache:
+        yield Bench(engine, cache, Listener())
+
+
+def kernel(text: str, pass_: str = "forward") -> Kernel:
+    return Kernel(parse_descriptor(text)[0], pass_)
+
+
+@pytest.mark.parametrize(
+    ("text", "pass_", "counts"),
+    [
+        ("ic3ih8_oc512_kh1", "forward", [256, 128, 64, 32]),  # sixteen groups at most
+        ("ic3ih8_oc96_kh1", "backward_filter", [48, 24]),  # halves of at least 16 channels
+        ("ic3ih8_oc96_kh1", "backward_data", []),
+        ("ic208ih8_oc3_kh1", "backward_data", [104]),  # 52 is no multiple of 8
+        ("ic3ih8_oc27_kh1", "forward", []),
+        ("g2ic64ih8_oc64_kh1", "forward", []),
+    ],
+)
+def test_groups_have_a_half_of_the_channels_or_a_quarter_and_so_on(
+    text: str, pass_: str, counts: list[int]
+) -> None:
+    assert list(channels.channel_counts(kernel(text, pass_))) == counts
+
+
+def add(bench: Bench, kernel: Kernel, size: int, algorithm: str, ms: float, workspace: int) -> None:
+    bench.cache.add(bench.machine, kernel, Measurement(size, algorithm, SUCCESS, workspace, median_ms=ms))
+
+
+def test_fewer_channels_are_tried_only_if_an_algorithm_that_does_not_fit_may_be_faster(bench: Bench) -> None:
+    workspaces = {c.algorithm: c.workspace for c in bench.candidates(FORWARD, [2])[2]}
+    most = max(workspaces.values())
+    largest = next(name for name, size in workspaces.items() if size == most)
+    assert channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most - 1)
+    assert not channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most)
+    # The largest algorithm is measured, and is not fast enough.
+    add(bench, FORWARD, 2, "IMPLICIT_GEMM", 1.0, 0)
+    add(bench, FORWARD, 2, largest, 0.96, most)
+    assert not channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most - 1)
+    add(bench, FORWARD, 2, largest, 0.94, most)
+    assert channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most - 1)
+
+
+def fill(bench: Bench, pass_: str, ms: float) -> Kernel:
+    """Measure a half of the channels with the engine, the whole by its slowest algorithm, in `ms`."""
+    whole = Kernel(PROBLEM, pass_)
+    slowest = "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"
+    for size in (1, 2):
+        add(bench, whole, size, slowest, ms, 0)
+    return whole
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_fastest_groups_add_up_and_stay_within_the_limit(bench: Bench, pass_: str) -> None:
+    whole = fill(bench, pass_, 1e6)
+    found = channels.fastest_groups(bench, whole, "power_of_two", LIMIT)
+    assert found is not None
+    assert (found.channels, len(found.parts) > 1) == (64, True)
+    assert found.workspace <= LIMIT
+    assert bench.engine.prepare_groups(whole, found.groups).workspace == found.workspace
+
+
+def test_one_group_of_all_channels_is_no_group(bench: Bench) -> None:
+    whole = fill(bench, "forward", 1e-9)
+    assert channels.fastest_groups(bench, whole, "power_of_two", LIMIT) is None
+
+
+def test_groups_are_measured_as_the_ordinary_kernels_that_they_are(bench: Bench) -> None:
+    whole = fill(bench, "forward", 1e6)
+    channels.fastest_groups(bench, whole, "power_of_two", LIMIT)
+    rows = bench.cache.measurements(bench.machine, group_kernel(whole, 32))
+    assert {row.micro_batch for row in rows if row.median_ms is not None} == {1, 2}
+    assert all(row.workspace <= LIMIT for row in rows if row.median_ms is not None)
+
+
+@pytest.mark.parametrize("policy", ["undivided", "power_of_two"])
+def test_an_undivided_policy_divides_no_channels(bench: Bench, policy: str) -> None:
+    whole = fill(bench, "forward", 1e6)
+    found = channels.better_groups(bench, whole, policy, LIMIT, None)
+    assert (found is None) is (policy == "undivided")
+
+
+def test_without_a_limit_there_is_nothing_to_gain(bench: Bench) -> None:
+    assert channels.better_groups(bench, FORWARD, "power_of_two", None, WHOLE) is None
+
+
+def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
+    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert found is not None
+    first = parts.are_faster(bench, FORWARD, found, WHOLE)
+    assert parts.are_faster(bench, FORWARD, found, WHOLE) is first
+    assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(1,)]
+
+
+@pytest.mark.parametrize("stock_over_groups", [0.5, 2.0])
+def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
+    bench: Bench, stock_over_groups: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert found is not None
+    stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * stock_over_groups, 0),))
+    for beats_the_engine in (True, False):
+        monkeypatch.setattr(parts, "are_faster", lambda *_, beats=beats_the_engine: beats)
+        chosen = channels.better_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
+        assert (chosen == found) is (beats_the_engine and stock_over_groups > 1)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
+    pass_: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(1)
+    sample, filters = ((64, 10, 10), (64, 3, 3)) if layout == "nchw" else ((10, 10, 64), (3, 3, 64))
+    x = generator.random((2, *sample), np.float32)
+    w = generator.random((64, *filters), np.float32)
+    function, operands = {
+        "forward": (mucudnn.convolution_forward, (x, w)),
+        "backward_data": (mucudnn.convolution_backward_data, (x, w, x.shape)),
+        "backward_filter": (mucudnn.convolution_backward_filter, (x, x, w.shape)),
+    }[pass_]
+    whole = function(*operands, padding=1, layout=layout, workspace=0)
+    monkeypatch.setattr(channels, "divide_channels", lambda sets, *_, limit: halves(sets, limit))
+    monkeypatch.setattr(parts, "are_faster", lambda *_: True)
+    in_groups = function(*operands, padding=1, layout=layout, workspace=LIMIT)
+    ready = list(dispatch._prepared.values())[-1]
+    assert isinstance(ready.configuration, ChannelGroups)
+    assert ready.workspace <= LIMIT
+    np.testing.assert_allclose(in_groups, whole, rtol=1e-4)
+
+
+def halves(sets: dict[int, list[Configuration]], limit: int) -> list[ChannelGroups]:
+    """Return two groups of the fastest configuration that fits."""
+    fitting = [configuration for configuration in sets[32] if configuration.workspace <= limit]
+    return [ChannelGroups((ChannelGroup(32, fitting[-1]),) * 2)]
+
+
+def plan_with_groups(pass_: str) -> Plan:
+    """Return a plan with an undivided choice, and two groups of different algorithms."""
+    names = ("IMPLICIT_GEMM", "WINOGRAD_NONFUSED") if pass_ == "forward" else ("ALGO_1", "WINOGRAD_NONFUSED")
+    whole = Configuration((MicroConfiguration(2, names[0], 3.0, 0),))
+    groups = [
+        ChannelGroup(32, Configuration((MicroConfiguration(1, name, 0.5, 2**20),) * 2)) for name in names
+    ]
+    return Plan(
+        {}, (PlanKernel(Kernel(PROBLEM, pass_), 1, whole, (whole,), groups=ChannelGroups(tuple(groups))),)
+    )
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_groups_of_a_plan_are_run_and_nothing_is_measured(
+    pass_: str, tmp_path: Path, cache_path: Path
+) -> None:
+    path = tmp_path / "a.plan"
+    plan = plan_with_groups(pass_)
+    write_plan(plan, path)
+    assert Plan.parse(path.read_text()) == plan
+    call = Call(pass_, "cpu", "f32", "nchw", (2, 64, 10, 10), (64, 64, 3, 3), None, 1, 1, 1, 1, None)
+    ready = dispatch.prepared(call, path)
+    assert ready.configuration == plan.kernels[0].groups
+    assert ready.predicted_ms == 2.0
+    generous, tight = (dispatch.prepared(call._replace(workspace=w), path) for w in (2**20, 2**20 - 1))
+    assert (generous.configuration, tight.configuration) == (ready.configuration, plan.kernels[0].chosen)
+    assert not cache_path.exists()
+
+
+def test_a_plan_runs_the_faster_of_tiles_and_groups() -> None:
+    [planned] = plan_with_groups("forward").kernels
+    slow, fast = (Tiling((Tile(10, "A", ms, 0),)) for ms in (1.5, 0.5))  # for one of two samples
+    for tiles, expected in ((slow, planned.groups), (fast, fast), (None, planned.groups)):
+        both = PlanKernel(planned.kernel, 1, planned.chosen, (), tiles, groups=planned.groups)
+        assert both.beside == expected
+    assert planned.with_parts(fast).beside == fast
+    assert planned.with_parts(None).beside is None
+
+
+def decided(bench: Bench, limits: Limits) -> Result:
+    """Return a result with a choice that takes far too long."""
+    fill(bench, "forward", 1e6)
+    choice = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, 0),))
+    roomy = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, LIMIT),))
+    chosen = choice if limits.mode == "wr" else roomy
+    ran = Comparison(1e6, 1e6, 0.0, 0.0, None, None, None)
+    decision = Decision(FORWARD, (chosen,), choice, chosen, ran)
+    return Result(bench.machine, "power_of_two", limits, 0, (decision,))
+
+
+@pytest.mark.parametrize("limits", [Limits(workspace=LIMIT), Limits(total=LIMIT)], ids=["wr", "wd"])
+def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
+    bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_LEAST_SPEEDUP", 0.0)
+    before = decided(bench, limits)
+    result = channels.add_groups(bench, before)
+    [decision] = result.decisions
+    assert decision.groups is not None
+    assert decision.groups.workspace <= LIMIT
+    assert decision.chosen == before.decisions[0].chosen
+    compared = bench.cache.tile_comparison(bench.machine, FORWARD, decision.chosen, decision.groups)
+    assert compared is not None
+    assert decision.time_ms == compared.tiles_ms
+    assert result.new_measurements > 1
+    assert channels.add_groups(bench, before).new_measurements == 0
+    [planned] = to_plan(result).kernels
+    assert (planned.chosen, planned.groups) == (decision.chosen, decision.groups)
+    [row] = to_json(result)["kernels"]
+    assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.tiles_ms
+    assert row["divided"]["time_ms"] == decision.chosen.time_ms
+    assert total_workspace(result) == decision.groups.workspace
+
+
+def test_groups_that_run_slower_than_the_choice_are_dropped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_LEAST_SPEEDUP", float("inf"))
+    [decision] = channels.add_groups(bench, decided(bench, Limits(workspace=LIMIT))).decisions
+    assert (decision.groups, decision.groups_ms) == (None, None)
+
+
+def test_without_a_limit_a_result_stays_as_it_is(bench: Bench) -> None:
+    before = decided(bench, Limits())
+    assert channels.add_groups(bench, before) == before
+
+
+def test_optimize_measures_groups_once(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["optimize", "mb2_ic64ih10_oc64_kh3_ph1", "--workspace", "768KiB", "--json"]
+    outputs = []
+    for _ in range(2):
+        assert main(command) == 0
+        outputs.append(json.loads(capsys.readouterr().out))
+    assert [output["new_measurements"] > 0 for output in outputs] == [True, False]
+    assert outputs[0]["kernels"] == outputs[1]["kernels"]
