@@ -78,7 +78,9 @@ def measuring(samples):
 
 def python(program: str, tmp_path: Path, **variables: str) -> str:
     """Return the output of a process that runs the program with an empty cache."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    # OpenBLAS has its usual threads here, which a fork loses.
+    out = ("MUCUDNN_", "OPENBLAS_NUM_THREADS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(out)}
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + program],
         env={**kept, "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"), **variables},
