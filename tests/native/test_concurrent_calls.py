@@ -1,8 +1,8 @@
 """Callers that share the host engine's threads get the same bits as a caller that runs alone.
 
 The host engine reports every algorithm as deterministic: a busy thread pool may change the thread of a piece,
-but never the pieces of a product. `.ci/run` runs these again under the thread sanitizer, with one call of each
-caller: the sanitizer finds a race by what orders two accesses, and need not see them at the same moment.
+but never the pieces of a product. `.ci/run` runs these again under the thread sanitizer, with one call of
+each caller: the sanitizer finds a race by what orders two accesses, and need not see both at one moment.
 
 TEST_CASES=1: let each caller make one call instead of three
 """
