@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .configuration import Infeasible
+from .forks import no_fork
 from .offload_ilp import MEMORY_UNITS, Terms
 from .timeline import required_bytes
 from .training import Choice, TrainingStep, offload_those
@@ -36,7 +37,8 @@ def check_floor(memory: int, floor: int) -> None:
 
 def _solve(work: TrainingStep, offload: bool, recompute: bool, time_limit: float) -> tuple[Choice, ...]:
     """Return the choice whose largest step is the smallest. Copies take no time here."""
-    import pulp
+    with no_fork:
+        import pulp
 
     tensors = work.tensors
     keep = offload_those(False for _ in tensors)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .choice import Answer, Options
+from .forks import no_fork
 
 # HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the capacity.
 CAPACITY_UNITS = 1e6
@@ -18,7 +19,8 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     The sum of the workspaces may exceed the capacity, because HiGHS computes in floating point: the caller
     must check it.
     """
-    import pulp  # imported late, because it loads slowly and only workspace division needs it
+    with no_fork:
+        import pulp  # imported late, because it loads slowly and only workspace division needs it
 
     # HiGHS's tolerances are absolute, so times count in thousandths of the slowest answer.
     milliseconds = sum(float(kernel.time[0]) for kernel in options) / 1e3

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .forks import no_fork
 from .timeline import WINDOW, required_bytes
 from .training import Choice, Run, TrainingStep, offload_those
 
@@ -88,7 +89,8 @@ class _Program:
     """The variables and constraints."""
 
     def __init__(self, work: TrainingStep, memory: int, window: int, recompute: bool, offload: bool) -> None:
-        import pulp  # imported late, because it loads slowly and only few callers need it
+        with no_fork:
+            import pulp  # imported late, because it loads slowly and only few callers need it
 
         self._pulp, self._work, self._window = pulp, work, window
         self._problem = pulp.LpProblem("memory", pulp.LpMinimize)

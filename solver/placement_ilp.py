@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .configuration import Infeasible
+from .forks import no_fork
 from .placement import Edges, Operation, _reach, simulate_placement
 
 Solution = tuple[list[int], list[float], float, float]
@@ -40,7 +41,8 @@ def solve(
     Raises:
         Infeasible: no placement fits the memory, or none was found in time.
     """
-    import pulp  # imported late, because it loads slowly
+    with no_fork:
+        import pulp  # imported late, because it loads slowly
 
     count = len(operations)
     times = [one.time_ms for one in operations]
@@ -111,7 +113,8 @@ def _forbid_equal_placements(
 
     Device 0 is the gate's if results arrive from there, and so is no device's equal.
     """
-    import pulp
+    with no_fork:
+        import pulp
 
     first = 1 if arrival else 0
     for d in range(first, devices):

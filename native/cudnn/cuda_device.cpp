@@ -12,7 +12,7 @@ class Event {
   explicit Event(const CudaRuntime& runtime) : runtime_(runtime) {
     runtime.check(runtime.cudaEventCreate(&event_), "cudaEventCreate");
   }
-  ~Event() { runtime_.cudaEventDestroy(event_); }
+  ~Event() { runtime_.succeeds(runtime_.cudaEventDestroy(event_)); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -38,7 +38,7 @@ class RelaxedCapture {
     runtime_.check(runtime_.cudaThreadExchangeStreamCaptureMode(&mode_),
                    "cudaThreadExchangeStreamCaptureMode");
   }
-  ~RelaxedCapture() { runtime_.cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { runtime_.succeeds(runtime_.cudaThreadExchangeStreamCaptureMode(&mode_)); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
@@ -60,21 +60,20 @@ class CudaDevice final : public Device {
     // stream, nobody may use the default stream.
     runtime_.check(runtime_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
-  ~CudaDevice() override { runtime_.cudaStreamDestroy(stream_); }
+  ~CudaDevice() override { runtime_.succeeds(runtime_.cudaStreamDestroy(stream_)); }
 
   std::string name() const override { return name_; }
   int number() const override { return number_; }
   int current() const noexcept override {
     int device = -1;
-    return runtime_.cudaGetDevice(&device) == cudaSuccess ? device : -1;
+    return runtime_.succeeds(runtime_.cudaGetDevice(&device)) ? device : -1;
   }
   cudaStream_t stream() const override { return stream_; }
 
   bool is_capturing(cudaStream_t stream) const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (runtime_.cudaStreamIsCapturing(stream, &status) == cudaSuccess)
+    if (runtime_.succeeds(runtime_.cudaStreamIsCapturing(stream, &status)))
       return status != cudaStreamCaptureStatusNone;
-    runtime_.cudaGetLastError();
     // The runtime refuses to answer for the default stream while another stream is captured. The default
     // stream must be left alone then.
     return true;
@@ -91,15 +90,12 @@ class CudaDevice final : public Device {
   void* allocate(std::size_t size) override {
     void* memory = nullptr;
     const cudaError_t error = runtime_.cudaMalloc(&memory, size);
-    if (error == cudaErrorMemoryAllocation) {
-      runtime_.cudaGetLastError();
-      throw std::bad_alloc();
-    }
+    if (!runtime_.succeeds(error) && error == cudaErrorMemoryAllocation) throw std::bad_alloc();
     runtime_.check(error, "cudaMalloc");
     return memory;
   }
 
-  void release(void* memory) noexcept override { runtime_.cudaFree(memory); }
+  void release(void* memory) noexcept override { runtime_.succeeds(runtime_.cudaFree(memory)); }
 
   void copy_from_host(void* to, const void* from, std::size_t size) override {
     copy(to, from, size, cudaMemcpyHostToDevice, "cudaMemcpyAsync to the device");

@@ -37,10 +37,13 @@ CudaRuntime::CudaRuntime(const std::string& installed) {
 #undef MUCUDNN_FIND
 }
 
+bool CudaRuntime::succeeds(cudaError_t error) const noexcept {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error == cudaSuccess;
+}
+
 void CudaRuntime::check(cudaError_t error, const char* call) const {
-  if (error == cudaSuccess) return;
-  // The exception reports the error: the caller's next cudaGetLastError must not report it again.
-  cudaGetLastError();
+  if (succeeds(error)) return;
   throw EngineError(std::string(call) + " failed with " + cudaGetErrorName(error) + ": " +
                     cudaGetErrorString(error));
 }

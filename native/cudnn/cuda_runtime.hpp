@@ -17,6 +17,8 @@ class CudaRuntime {
   MUCUDNN_CUDART_FUNCTIONS(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 
+  // Returns whether the call succeeded. The program's next cudaGetLastError must not report our error.
+  bool succeeds(cudaError_t error) const noexcept;
   // Throws EngineError with the error's name and text, unless the call succeeded.
   void check(cudaError_t error, const char* call) const;
 };

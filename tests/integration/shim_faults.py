@@ -3,7 +3,8 @@
     python shim_faults.py CASES.json FAILING once|sticky|memory
 
 FAILING is a library with fail_call(), calls() and failed_call(). For "memory" it is a preloaded library with
-fail_allocation() and allocations(). Each child runs all cases and prints its outcome as a line of JSON.
+fail_allocation() and allocations(). Each child runs all cases and prints its outcome as a line of JSON. If
+FAILING is a CUDA runtime, the outcome has the error that cudaGetLastError() reports at the end.
 """
 
 from __future__ import annotations
@@ -73,7 +74,11 @@ def main(cases_path: str, failing: str, kind: str) -> None:
         if child == 0:
             arm(number)
             outcome = attempt(library, cases)
-            line = json.dumps({**outcome, "number": number, "failed": failed(), "count": count()})
+            facts = {"number": number, "failed": failed(), "count": count()}
+            arm(0)
+            if hasattr(faults, "cudaGetLastError"):
+                facts["last_error"] = faults.cudaGetLastError()
+            line = json.dumps({**outcome, **facts})
             with os.fdopen(writer, "w") as pipe:
                 pipe.write(line)
             os._exit(0)

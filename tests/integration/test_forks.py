@@ -1,8 +1,10 @@
 """A forked child runs and decides convolutions, whatever other threads of its parent do during the fork."""
 
 import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -76,7 +78,9 @@ def measuring(samples):
 
 def python(program: str, tmp_path: Path, **variables: str) -> str:
     """Return the output of a process that runs the program with an empty cache."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUCUDNN_")}
+    # OpenBLAS has its usual threads here, which a fork loses.
+    out = ("MUCUDNN_", "OPENBLAS_NUM_THREADS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(out)}
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + program],
         env={**kept, "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"), **variables},
@@ -329,6 +333,46 @@ assert status_of(fork(lambda: check(2))) == 0
 thread.join()
 """
     python(program, tmp_path)
+
+
+# The child of an unfinished import would wait for ever for its module.
+def test_a_fork_waits_for_the_import_of_pulp(tmp_path: Path) -> None:
+    program = """
+from mucudnn.solver import MicroConfiguration, desirable_set, divide_workspace
+
+def divide():
+    parts = [MicroConfiguration(2**i, "A", 3.0 * 2**i - i, 1024 * 4**i) for i in range(5)]
+    kernels = {name: desirable_set(parts, 16) for name in "abc"}
+    divide_workspace(kernels, 10_000, solver="highs")
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "pulp":
+            stop()
+
+assert "pulp" not in sys.modules
+sys.meta_path.insert(0, Slow)
+thread = threading.Thread(target=divide, daemon=True)
+thread.start()
+stopped.wait()
+os.register_at_fork(before=go_on.set)  # called first, as it was registered last
+assert status_of(fork(divide)) == 0
+thread.join()
+"""
+    python(program, tmp_path)
+
+
+def test_every_late_import_of_pulp_and_h5py_waits_for_forks() -> None:
+    root, late = Path(__file__).parents[2], re.compile(r"( +)import (?:pulp|h5py)\b")
+    found = 0
+    for path in (*root.glob("solver/*.py"), *root.glob("mucudnn/**/*.py")):
+        lines = path.read_text().splitlines()
+        for before, line in pairwise(lines):
+            if late.match(line) and not before.startswith("if TYPE_CHECKING:"):
+                assert before.lstrip().startswith("with no_fork:"), f"{path}: {line}"
+                found += 1
+    assert found >= 6
 
 
 # sqlite holds a lock of the process while it opens a file, and an empty cache in memory is such a file.

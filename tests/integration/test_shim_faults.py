@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import shim_cases
-from programs import SHIM, compile_c, preload, run
+from fault_attempts import attempts, check_output
+from programs import SHIM, compile_c, preload
 from reference import PASSES
-from shim_cases import CLIENT, case
+from shim_cases import case
 from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine, host_library
+from mucudnn._native import Engine
 from mucudnn.problems.kernels import Kernel
 
 SMALL = "f32:nchw:default:mb6_ic4ih10_oc6_kh3_ph1"
@@ -32,29 +29,6 @@ def plan(engine: Engine, tmp_path: Path) -> Path:
     names = {"forward": "WINOGRAD_NONFUSED", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}
     kernels = {(SMALL, pass_): [[(2, names[pass_])] * 3] for pass_ in PASSES}
     return shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
-
-
-def attempts(
-    cases: list[Any], folder: Path, fault: Path, kind: str, **environment: str
-) -> list[dict[str, Any]]:
-    """Run the cases without a fault, then once for each fault. Return the outcome of each attempt."""
-    (folder / "cases.json").write_text(json.dumps(cases))
-    script = Path(__file__).with_name("shim_faults.py")
-    result = run(
-        sys.executable, script, folder / "cases.json", fault, kind,
-        PYTHONPATH=str(CLIENT.parent), HOST_ENGINE=host_library(), OPENBLAS_NUM_THREADS="1",
-        **{"LD_PRELOAD": preload(SHIM), **environment},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    first, *others = [json.loads(line) for line in result.stdout.splitlines()]
-    assert (first["error"], len(others)) == ("", first["count"])
-    return [first, *others]
-
-
-def check_output(outcome: dict[str, Any], expected: dict[str, Any], what: str) -> None:
-    for one, other in zip(outcome["done"], expected["done"], strict=True):
-        assert one["statuses"] == other["statuses"], what
-        np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=1e-4, err_msg=what)
 
 
 HABITS = [("forward", False), ("forward", True), ("backward_filter", False), ("backward_data", False)]

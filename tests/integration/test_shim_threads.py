@@ -1,33 +1,41 @@
 """Unchanged programs are divided correctly in many threads, after forks, and with many handles.
 
 `.ci/run` runs these again under the thread sanitizer.
+
+    TEST_SEED=7     begin with random case 7 instead of 1
+    TEST_CASES=500  run that many random cases
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
 from client_problems import PROBLEMS, problem
 from clients import Case, Ran, decoded
 from desk import Desk, measurements, summary, workspace_at, write_journal, write_plan
+from random_cases import cases
 from reference import OUTPUT, PASSES
-from shim_cases import ENUMERATORS, ROOMY
+from shim_cases import ENUMERATORS, ROOMY, algorithms
 
 from mucudnn._native import Engine, parse_plan
-from mucudnn.problems.kernels import Kernel
 
 MODES = ("plan", "online")
 
 
-def dividing_flags(mode: str, engine: Engine, desk: Desk, case: Case) -> tuple[list[str], set[str]]:
+def dividing_flags(
+    mode: str, engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...] = (3, 3, 1)
+) -> tuple[list[str], set[str]]:
     """Return the flags of a run that divides the case, and the algorithms that the run may use."""
     if mode == "plan":
-        plan, used = write_plan(engine, desk, case, (3, 3, 1))
+        plan, used = write_plan(engine, desk, case, sizes)
         return ["--plan", str(plan)], used
     write_journal(engine, desk, case)
-    names = {c.algorithm for c in engine.enumerate(Kernel(case.problem, case.pass_))}
+    names = set(algorithms(engine, case.problem, case.pass_))
     return ["--workspace", str(workspace_at(engine, case, 1))], names & ENUMERATORS[case.pass_].keys()
 
 
@@ -80,6 +88,38 @@ def test_a_child_forked_after_the_first_convolution_divides_its_own(
         "1 of 1 convolutions divided",  # the line of the child, which ends first
         "2 of 2 convolutions divided",
     ]
+
+
+def any_case(random: Random) -> Case:
+    """Return a case that every mode divides: some slices of a filter gradient in 16 bits are refused."""
+    pass_, alpha = random.choice(PASSES), random.choice((1.0, -0.5, 3.0))
+    texts = [text for text in PROBLEMS.values() if pass_ != "backward_filter" or "f16" not in text]
+    return Case(problem(random.choice(texts)), pass_, alpha=alpha, limit=ROOMY)
+
+
+def any_sizes(random: Random, mini_batch: int) -> tuple[int, ...]:
+    """Return two or more micro-batch sizes, the largest first."""
+    ends = sorted(random.sample(range(1, mini_batch), random.randint(1, min(3, mini_batch - 1))))
+    return tuple(sorted((b - a for a, b in pairwise([0, *ends, mini_batch])), reverse=True))
+
+
+@pytest.mark.parametrize("seed", cases(4, first=1))
+def test_any_case_is_divided_in_eight_threads_and_in_a_forked_child(
+    seed: int, engine: Engine, desk: Desk
+) -> None:
+    random = Random(f"threads {seed}")
+    case, mode = any_case(random), random.choice(MODES)
+    flags, used = dividing_flags(mode, engine, desk, case, any_sizes(random, case.problem.mini_batch))
+    if random.random() < 0.5:
+        ran = desk.under("threads", case, *flags)
+        assert summary(ran) == "80 of 80 convolutions divided", case
+        check_threads(desk, case, ran, used)
+    else:
+        case = replace(case, beta=random.choice((0.0, 1.0, 0.5)))
+        ran = desk.under("forks", case, *flags)
+        desk.check(case, ran.output, used)
+        assert ran.files[".child"] == ran.output, case
+        assert summary(ran) == "2 of 2 convolutions divided", case
 
 
 @pytest.mark.parametrize("mode", MODES)

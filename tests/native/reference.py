@@ -1,4 +1,8 @@
-"""Convolutions in fp64 by their definition, and random problems on which tests compare engines with them."""
+"""Convolutions in fp64 by their definition, and comparisons of engines with them.
+
+Programs that tests start import this module. So it does not import hypothesis, which takes half of
+their start.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import strategies as st
 
 from mucudnn._native import Engine, Problem, group_copies, group_kernel, tile_copies, tile_kernel
 from mucudnn.problems.kernels import Kernel
@@ -271,52 +274,6 @@ class CheckedKernel:
         else:
             scale = 2 * self.magnitude(alpha=alpha, beta=beta)
         return EPSILON[self.problem.data_type] * scale
-
-
-@st.composite
-def problems(
-    draw: st.DrawFn,
-    *,
-    data_types: tuple[str, ...] = ("f32",),
-    layouts: tuple[str, ...] = ("nchw", "nhwc"),
-    dims: tuple[int, ...] = (2, 3),
-    kernel: tuple[int, ...] | None = None,
-    plain: bool = False,
-    most_samples: int = 7,
-) -> Problem:
-    """Draw a small problem of any kind. `plain` ones have stride, dilation and groups of 1."""
-    rank = len(kernel) if kernel else draw(st.sampled_from(dims))
-    sizes = st.integers(1, 11 if rank == 2 else 6)
-    input_ = tuple(draw(sizes) for _ in range(rank))
-    kernel = kernel or tuple(draw(st.integers(1, 4)) for _ in range(rank))
-    dilation = tuple(1 if plain else draw(st.integers(1, 2)) for _ in range(rank))
-    extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
-    least = tuple(max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True))
-    groups = 1 if plain else draw(st.integers(1, 3))
-    return Problem(
-        mini_batch=draw(st.integers(1, most_samples)),
-        in_channels=groups * draw(st.integers(1, 5)),
-        out_channels=groups * draw(st.integers(1, 5)),
-        input=input_,
-        kernel=kernel,
-        stride=tuple(1 if plain else draw(st.integers(1, 3)) for _ in range(rank)),
-        padding=tuple(draw(st.integers(p, p + 2)) for p in least),
-        dilation=dilation,
-        groups=groups,
-        data_type=draw(st.sampled_from(data_types)),
-        layout=draw(st.sampled_from(layouts)),
-    )
-
-
-@st.composite
-def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list[int]:
-    """Draw micro-batch sizes that add to the mini-batch, in any order. With `most` 1, draw no division."""
-    sizes = [mini_batch] if most == 1 else []
-    mini_batch -= sum(sizes)
-    while mini_batch:
-        sizes.append(draw(st.integers(1, mini_batch)))
-        mini_batch -= sizes[-1]
-    return sizes
 
 
 def assert_each_algorithm_is_right(checked: CheckedKernel, alpha: float, beta: float) -> None:

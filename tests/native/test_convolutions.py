@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import (
-    ALL_TYPES,
-    EPSILON,
-    PASSES,
-    CheckedKernel,
-    assert_each_algorithm_is_right,
-    divisions,
-    problems,
-)
+from reference import ALL_TYPES, EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, EngineError, Problem, host_library, most_slices
 from mucudnn.problems.kernels import Kernel

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_problems import divisions
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right, divisions
+from reference import EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem, host_library
 from mucudnn.problems.kernels import Kernel

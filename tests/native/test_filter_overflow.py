@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_problems import divisions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve, divisions
+from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve
 
 import mucudnn
 from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps

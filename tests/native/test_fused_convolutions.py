@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, divisions, operand_shapes, problems
+from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, operand_shapes
 
 from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_kernel
 from mucudnn.problems.kernels import Kernel

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_problems import problems
 from graph_abi import Library
 from graph_client import Client
 from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import (
-    ALL_TYPES,
-    OUTPUT,
-    PASSES,
-    Array,
-    CheckedKernel,
-    assert_each_algorithm_is_right,
-    problems,
-)
+from reference import ALL_TYPES, OUTPUT, PASSES, Array, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_problems import problems
 from fused_graphs import AFTER_BIAS, AFTER_CONVOLUTION, BIAS, RESIDUAL, Fused, client
 from graph_operations import UIDS, Descriptor, loaded, packed_strides, shapes, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, Array, CheckedKernel, problems
+from reference import EPSILON, Array, CheckedKernel
 
 from mucudnn._native import Engine, Problem
 from mucudnn.problems.kernels import Kernel

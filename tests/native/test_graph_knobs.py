@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from drawn_problems import problems
 from graph_abi import CONSTANTS, Library
 from graph_client import Client
 from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, Descriptor, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import OUTPUT, PASSES, Array, CheckedKernel, problems
+from reference import OUTPUT, PASSES, Array, CheckedKernel
 
 from mucudnn import _native
 from mucudnn._native import Engine, Problem

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from drawn_problems import problems
 from fused_graphs import BIAS, RESIDUAL, Fused
 from graph_abi import Library
 from graph_client import Client
@@ -15,7 +16,7 @@ from graph_numbers import PLAIN
 from graph_operations import UIDS, Bytes, Descriptor, shapes
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import PASSES, problems
+from reference import PASSES
 
 from mucudnn import _native
 from mucudnn._native import Problem

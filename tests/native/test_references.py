@@ -5,9 +5,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from drawn_problems import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Array, CheckedKernel, problems
+from reference import PASSES, Array, CheckedKernel
 
 from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
 from mucudnn.costs.cache import Cache

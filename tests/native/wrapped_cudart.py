@@ -1,4 +1,4 @@
-"""Our CUDA runtime with two devices and simulated stream captures."""
+"""Our CUDA runtime with two devices, simulated stream captures, and calls that may fail."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from mucudnn._native import cudart_library
 
 ABI = Path(__file__).parents[2] / "native" / "abi" / "cudart.h"
 NAMES = ("A device", "Another device")
+FAULT = 719  # cudaErrorLaunchFailure; cudaMalloc may also fail for lack of memory
 SOURCE = f"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -35,6 +37,44 @@ void set_others_capturing(int on) {{ others = on; }}
 static int is_set(const char* variable) {{
   const char* text = getenv(variable);
   return text != NULL && *text != '\\0';
+}}
+
+static atomic_int count, failing, sticky;
+static _Atomic(const char*) failed = "";
+static _Thread_local cudaError_t last;
+
+/* Starts to count the paths of calls that lead here, and lets the first call from the `number`-th path fail,
+ * with `all` also each later call. A loop is one path, however often it runs. */
+void fail_call(int number, int all);
+void fail_call(int number, int all) {{ count = 0; failing = number; sticky = all; }}
+int calls(void);
+int calls(void) {{ return count; }}
+const char* failed_call(void);
+const char* failed_call(void) {{ return failed; }}
+
+/* Returns the number of this path if it is new, else 0. */
+static int number_of_path(void) {{
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  static size_t paths[4096];
+  void* frames[10];
+  size_t path = 0;
+  for (int i = backtrace(frames, 10) - 1; i > 1; --i) path = path * 31 + (size_t)frames[i];
+  pthread_mutex_lock(&mutex);
+  int i = 0;
+  while (i < count && paths[i] != path) ++i;
+  const int is_new = i == count && count < 4096;
+  if (is_new) paths[count++] = path;
+  pthread_mutex_unlock(&mutex);
+  return is_new ? i + 1 : 0;
+}}
+
+/* Returns the error of a call that must fail, or 0. */
+static cudaError_t fault(const char* name) {{
+  const int is_due = number_of_path() == failing || (sticky && count >= failing);
+  if (failing == 0 || !is_due) return cudaSuccess;
+  failed = name;
+  last = !sticky && strcmp(name, "cudaMalloc") == 0 ? cudaErrorMemoryAllocation : {FAULT};
+  return last;
 }}
 
 /* Waits until a second thread calls it too. Ends the process after a minute. */
@@ -113,29 +153,48 @@ cudaError_t cudaFree(void* device) {{
   allocate_or_free();
   return ((cudaError_t(*)(void*))find("cudaFree"))(device);
 }}
+/* AVAILABLE says how many bytes are free. */
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {{
+  const cudaError_t error = ((cudaError_t(*)(size_t*, size_t*))find("cudaMemGetInfo"))(available, total);
+  if (is_set("AVAILABLE")) *available = (size_t)atoll(getenv("AVAILABLE"));
+  return error;
+}}
 /* These invalidate a capture in any mode. */
 cudaError_t cudaDeviceSynchronize(void) {{ abort(); }}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, enum cudaMemcpyKind kind) {{ abort(); }}
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {{ abort(); }} /* it waits for the default stream */
+cudaError_t cudaGetLastError(void) {{
+  const cudaError_t error = last;
+  last = cudaSuccess;
+  return error != cudaSuccess ? error : ((cudaError_t(*)(void))find("cudaGetLastError"))();
+}}
 """
+NEVER_FAIL = ("cudaGetLastError", "cudaPeekAtLastError")
 
 
 def build_cudart(folder: Path) -> Path:
     """Build the library into a folder for LD_LIBRARY_PATH.
 
-    It has the functions set_capturing(on), for a thread, and set_others_capturing(on). With ONE_NAME set,
-    the devices have the same name. With MEET set, two threads measure at once, or the process ends. With
-    TRACE set, the library prints each event that is recorded or waited for, and the stream of each copy of
-    pieces.
+    It has the functions set_capturing(on), for a thread, and set_others_capturing(on). After
+    fail_call(number, all) a call fails, which failed_call() names; calls() counts them, each path that leads
+    to a call once. Variables:
+
+    - ONE_NAME: the devices have the same name
+    - AVAILABLE: the bytes that are free
+    - MEET: two threads measure at once, or the process ends
+    - TRACE: the library prints each event that is recorded or waited for, and the stream of each copy of pieces
     """
-    own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
-    others = []
+    source = re.sub(r"^cudaError_t (\w+)", r"static cudaError_t own_\1", SOURCE, flags=re.MULTILINE)
+    functions = []
     for result, name, parameters in declared(ABI):
         names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
-        function = f'(({result} (*)({parameters}))find("{name}"))'
-        if name not in own:
-            others.append(f"{result} {name}({parameters}) {{ return {function}({names}); }}")
-    source, library = folder / "cudart.c", folder / "libcudart.so.13"
-    source.write_text(SOURCE + "\n".join(others))
-    compile_c("-shared", "-fPIC", f"-I{ABI.parents[1]}", source, "-o", library, "-ldl", "-pthread")
+        real = f"own_{name}" if f" own_{name}(" in source else f'(({result} (*)({parameters}))find("{name}"))'
+        fails = result == "cudaError_t" and name not in NEVER_FAIL
+        guard = f'const cudaError_t error = fault("{name}"); if (error != cudaSuccess) return error;'
+        functions.append(
+            f"{result} {name}({parameters}) {{ {guard if fails else ''} return {real}({names}); }}"
+        )
+    file, library = folder / "cudart.c", folder / "libcudart.so.13"
+    file.write_text("\n".join([source, *functions]))
+    compile_c("-shared", "-fPIC", f"-I{ABI.parents[1]}", file, "-o", library, "-ldl", "-pthread")
     return library

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from mucudnn.errors import MissingExtraError, MucudnnError, UsageError
+from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.border import from_local
 from mucudnn.torch.spatial.divided import Divided
 from mucudnn.torch.spatial.windows import parts
@@ -95,7 +96,8 @@ class HyperslabDataset(Dataset[Any]):
 
     def _dataset(self, key: str) -> Any:
         try:
-            import h5py
+            with no_fork:  # or a worker could wait for ever for the import of another thread
+                import h5py
         except ImportError:
             raise MissingExtraError("HyperslabDataset needs h5py: pip install 'mucudnn[spatial]'") from None
         if self._opened is None or self._opened[0] != os.getpid():

@@ -1,0 +1,14 @@
+"""A lock for imports that a child of fork() must not find unfinished.
+
+In the child the thread that imports does not exist, and the module's import never ends.
+"""
+
+# An import may log, so a fork must take `no_fork` before the lock of `logging`. It takes the locks of the
+# modules that were imported later first.
+import logging  # noqa: F401
+import os
+from threading import RLock
+
+no_fork = RLock()  # A fork waits until no other thread holds this lock.
+
+os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release)
