@@ -96,8 +96,15 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* exch
 static void allocate_or_free(void) {{
   if (capturing || (others && mode != cudaStreamCaptureModeRelaxed)) abort();
 }}
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {{
+  if (!is_set("FREE_BYTES"))
+    return ((cudaError_t(*)(size_t*, size_t*))find("cudaMemGetInfo"))(available, total);
+  *available = *total = (size_t)atoll(getenv("FREE_BYTES"));
+  return cudaSuccess;
+}}
 cudaError_t cudaMalloc(void** device, size_t size) {{
   allocate_or_free();
+  if (is_set("FREE_BYTES") && size > (size_t)atoll(getenv("FREE_BYTES"))) return cudaErrorMemoryAllocation;
   if (is_set("MEET")) meet(); /* measuring begins with an allocation */
   return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
 }}
@@ -117,6 +124,7 @@ def build_cudart(folder: Path) -> Path:
 
     It has the functions set_capturing(on), for a thread, and set_others_capturing(on). With ONE_NAME set,
     the devices have the same name. With MEET set, two threads measure at once, or the process ends. With
+    FREE_BYTES set, the device has so many bytes, and no allocation may exceed them. With
     TRACE set, the library prints each event that is recorded or waited for.
     """
     own = set(re.findall(r"^cudaError_t (\w+)", SOURCE, re.MULTILINE))
