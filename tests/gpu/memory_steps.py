@@ -39,6 +39,11 @@ class Observed:
         return all(torch.equal(one, two) for one, two in pairs)
 
 
+def differentiate(output: Tensor) -> None:
+    """Differentiate the sum of an output's squares. No plan counts the bytes of a loss: this has none."""
+    output.backward(2 * output.detach())
+
+
 def train(model: nn.Module, x: Tensor, autocast: bool = False) -> Observed:
     """Make one training step from the same state. Return copies of its results on the host."""
     state = {name: value.clone().cpu() for name, value in model.state_dict().items()}
@@ -50,7 +55,7 @@ def train(model: nn.Module, x: Tensor, autocast: bool = False) -> Observed:
     torch.cuda.reset_peak_memory_stats()
     with torch.autocast("cuda", torch.float16, autocast):
         output = model(x)
-    output.float().square().mean().backward()
+    differentiate(output)
     peak = torch.cuda.max_memory_allocated() - others
     found = Observed(
         output.detach().cpu(),

@@ -16,28 +16,36 @@ from bench.gpu.torch_memory import undecided
 
 pytestmark = pytest.mark.gpu
 
-VARIANTS = ("plain", "channels_last")
-ALL = [(network, variant) for network in NETWORKS for variant in VARIANTS]
-CASES = ALL if os.environ.get("MEMORY_SUITE") == "all" else [("net", "plain")]
+VARIANTS = ("plain", "channels_last", "autocast")
+ALL = [
+    (network, variant)
+    for network in NETWORKS
+    for variant in VARIANTS
+    # The stand-in lacks PyTorch's own kernel for depthwise convolutions of 16-bit tensors.
+    if (network, variant) != ("convnext", "autocast")
+]
+CASES = ALL if os.environ.get("MEMORY_SUITE") == "all" else [("net", "plain"), ("net", "autocast")]
 
 
 @pytest.mark.usefixtures("only_with_late_streams")
 @pytest.mark.parametrize(("network", "variant"), CASES)
 def test_a_network_trains_in_the_planned_memory_with_equal_results(network: str, variant: str) -> None:
     model, x = make(network, channels_last=variant == "channels_last")
-    stock = train(model, x)
-    plan = plan_for(model, x, 0.2)
+    is_cast = variant == "autocast"
+    stock = train(model, x, is_cast)
+    with torch.autocast("cuda", torch.float16, is_cast):
+        plan = plan_for(model, x, 0.2)
     assert {tensor.choice for tensor in plan.tensors} > {"keep"}
 
     mt.apply(model, undecided(plan))
-    same_kernels = train(model, x)
+    same_kernels = train(model, x, is_cast)
     mt.apply(model, plan)
     for _ in range(2):
-        found = train(model, x)
+        found = train(model, x, is_cast)
         assert found.equals(same_kernels)
         assert found.peak <= plan.memory
         assert found.peak == pytest.approx(plan.peak, rel=0.03)
-    if network == "vgg16":
+    if network == "vgg16" and not is_cast:  # casts take half of the activations, and none of the weights
         assert found.peak <= 0.70 * stock.peak
 
 
