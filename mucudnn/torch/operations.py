@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.saved import Storage, View, check_version, key_of, reference
 
-MOST_OPERATIONS = 16  # of one recomputation
+MOST_OPERATIONS = 16  # one recomputation runs no more
 
 Content: TypeAlias = "tuple[int, int]"
 """A storage's key, and the number of the operation that wrote it; UNKNOWN if none that was noted did."""
