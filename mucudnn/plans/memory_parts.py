@@ -31,6 +31,7 @@ class PlannedTensor:
     - `modules`: the modules that compute it again, one after the other.
     - `source`: the tensor that the first of these modules reads; `source_input` if that is an input of the
       model, by its position.
+    - `sources`: without `modules`, the tensors from which operations compute it again.
     - `saved`: its lifetime and its replay, for the simulation. `copies`: the steps that bound its copies.
     """
 
@@ -49,6 +50,7 @@ class PlannedTensor:
     modules: tuple[str, ...] = ()
     source: str = ""
     source_input: int | None = None
+    sources: tuple[str, ...] = ()
     copies: CopySteps = _UNBOUNDED
 
 

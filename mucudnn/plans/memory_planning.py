@@ -62,6 +62,7 @@ def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str 
         replays=trace.replays(),
         host_memory=options.host_memory,
         block=ALIGNMENT,
+        held=trace.held,
     )
     return _plan(trace.network, work, allowed, options, name, trace)
 
@@ -185,5 +186,11 @@ def _observe(planned: PlannedTensor, saved: Saved, events: Events | None) -> Pla
     """Return the tensor with all by which a running program recognises it, and with its events."""
     known = replace(planned, module=saved.module, packs=saved.packs)
     if planned.choice == "recompute":
-        return replace(known, modules=saved.modules, source=saved.source, source_input=saved.source_input)
+        return replace(
+            known,
+            modules=saved.modules,
+            source=saved.source,
+            source_input=saved.source_input,
+            sources=saved.sources,
+        )
     return known if events is None else replace(known, release_at=events.release, fetch_at=events.fetch)

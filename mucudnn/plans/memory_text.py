@@ -146,7 +146,7 @@ def _make_tensor(given: Mapping[str, Any]) -> PlannedTensor:
     saved = dict(given["saved"])
     if saved["replay"] is not None:
         saved["replay"] = Replay(**saved["replay"] | {"sources": tuple(saved["replay"]["sources"])})
-    lists = {name: tuple(given[name]) for name in ("shape", "packs", "modules") if name in given}
+    lists = {name: tuple(given[name]) for name in ("shape", "packs", "modules", "sources") if name in given}
     copies = CopySteps(**given.get("copies", {}))
     tensor = PlannedTensor(**{**given, **lists, "saved": SavedTensor(**saved), "copies": copies})
     if tensor.choice not in ("keep", "offload", "recompute"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mucudnn.plans.memory_parts import LEAST_BYTES
 from mucudnn.problems.network import Network
@@ -12,7 +13,8 @@ from mucudnn.problems.network import Network
 class Saved:
     """A managed storage: its tensor's name in the network, its place in the order of saving, its packs.
 
-    `modules` compute it again from the tensor `source`; they run the steps `replayed` of the network.
+    `modules` compute it again from the tensor `source`; they run the steps `replayed` of the network. If
+    `modules` is empty, these steps compute it from the tensors `sources`.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Saved:
     source: str = ""
     source_input: int | None = None
     replayed: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Trace:
 
     - `packed_at`: the step during which each managed pack happens. `unpacked_at`: the step that unpacks it.
     - `modules`: for each step, the module and the number of its call.
+    - `held`: for each activation of a forward step, the last step during which the program holds it. Python
+      holds a module's argument while the module runs, although no step reads it any more.
     """
 
     network: Network
@@ -41,11 +46,15 @@ class Trace:
     inputs: tuple[str, ...]
     fingerprint: str
     least_bytes: int = LEAST_BYTES
+    held: Mapping[str, int] = field(default_factory=dict)
 
-    def replays(self) -> dict[str, tuple[tuple[str, ...], str]]:
-        """Return the steps that compute each tensor again, and the saved tensor that they read."""
+    def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Return the steps that compute each tensor again, and the saved tensors that they read."""
         return {
-            one.name: (one.replayed, "" if one.source_input is not None else one.source)
+            one.name: (
+                one.replayed,
+                (one.source,) if one.modules and one.source_input is None else one.sources,
+            )
             for one in self.saved
-            if one.modules
+            if one.replayed
         }

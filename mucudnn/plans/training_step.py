@@ -64,10 +64,11 @@ def count_work(
     costs: Costs,
     *,
     tensors: Sequence[str] | None = None,
-    replays: Mapping[str, tuple[Sequence[str], str]] | None = None,
+    replays: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
     host_memory: int | None = None,
     least_bytes: int = LEAST_BYTES,
     block: int = 1,
+    held: Mapping[str, int] | None = None,
 ) -> Work:
     """Return the training step of a network.
 
@@ -75,11 +76,12 @@ def count_work(
         network: a network with backward steps.
         costs: what its kernels and steps cost.
         tensors: the tensors to manage, by default those that the network saves.
-        replays: for each tensor that can be computed again, the steps that do so, and the saved tensor that
-            they read, if any. By default every tensor can be whose steps read saved tensors alone.
+        replays: for each tensor that can be computed again, the steps that do so, and the saved tensors that
+            they read. By default every tensor can be whose steps read saved tensors alone.
         host_memory: the most bytes of all offloaded tensors together.
         least_bytes: smaller tensors are not managed, unless `tensors` names them.
         block: the allocator gives each tensor a multiple of so many bytes.
+        held: for some tensors, the last step during which the program holds them, whatever reads them.
 
     Raises:
         UsageError: the network has no backward steps.
@@ -91,7 +93,8 @@ def count_work(
     else:
         saved = [network.tensor(name) for name in tensors]
     step_ms = [time_of_step(network, step, costs) for step in network.steps]
-    fixed = _count_resident(network, block)
+    held = held or {}
+    fixed = _count_resident(network, block, held)
     counted, index = [], {}
     forward_steps = network.steps[: network.turn]
     inputs_of_kernels = {name for step in forward_steps if step.kernels for name in step.reads}
@@ -101,6 +104,8 @@ def count_work(
         lifetime = network.lifetimes[tensor.name]
         produced, last = lifetime.produced_at, lifetime.last_use
         forward, backward = lifetime.last_forward_use, lifetime.first_backward_use
+        if forward is not None:
+            forward = max(forward, held.get(tensor.name, 0))
         uses = (produced, forward, backward, last)
         if tensor.kind != "activation" or None in uses or forward >= backward:  # type: ignore[operator]
             # It stays, and its bytes are among the fixed ones.
@@ -138,13 +143,14 @@ def _round_up(size: int, block: int) -> int:
     return -(-size // block) * block
 
 
-def _count_resident(network: Network, block: int) -> list[int]:
+def _count_resident(network: Network, block: int, held: Mapping[str, int]) -> list[int]:
     """Return the bytes of all tensors in memory during each step, each rounded up to whole blocks."""
     change = [0] * (len(network.steps) + 1)
     for tensor in network.tensors:
         alive = network.lifetimes[tensor.name].alive
+        stop = max(alive.stop, min(held.get(tensor.name, 0) + 1, len(network.steps)))
         change[alive.start] += _round_up(tensor.bytes, block)
-        change[alive.stop] -= _round_up(tensor.bytes, block)
+        change[stop] -= _round_up(tensor.bytes, block)
     return list(itertools.accumulate(change[:-1]))
 
 
@@ -165,7 +171,7 @@ def _add_replay(
     counted: Sequence[SavedTensor],
     times: Mapping[str, float],
     costs: Costs,
-    replays: Mapping[str, tuple[Sequence[str], str]] | None,
+    replays: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None,
 ) -> SavedTensor:
     """Return the tensor with its replay, if there is one whose sources are in memory then."""
     if replays is None:
@@ -175,9 +181,9 @@ def _add_replay(
         if any(name not in index for name in sources):
             return saved
     elif saved.name in replays:
-        names, source = replays[saved.name]
+        names, given = replays[saved.name]
         steps = [network.step(name) for name in names]
-        sources = [source] if source else []
+        sources = list(given)
     else:
         return saved
     numbers = tuple(index[name] for name in sources)

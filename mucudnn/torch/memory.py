@@ -51,6 +51,7 @@ def plan_memory(
         model: a model on a GPU in training mode. With `device`, on any device.
         example_input: a tensor or a tuple of arguments, as the model will get them. Its values are not read.
             With a tensor that `spatial.divide` returned, the plan is for this rank's part.
+            Under torch.autocast, the plan is for steps under the same autocast.
         memory: bytes for parameters, gradients, activations, the input and workspaces: a number or "12GiB".
             The optimizer's state is not among them.
         workspace: the most bytes of one convolution's workspace; None for no limit but the memory.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn.errors import MucudnnError
-from mucudnn.torch.saved import Storage, View, reference
+from mucudnn.torch.saved import Storage, View, check_version, reference
 
 
 @dataclass
@@ -55,12 +55,7 @@ class Recipe:
         Raises RuntimeError if a parameter was changed meanwhile, MucudnnError if the result has another size.
         """
         for parameter, version in self.versions:
-            if parameter._version != version:
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace "
-                    f"operation: a parameter of shape {list(parameter.shape)} is at version "
-                    f"{parameter._version}; expected version {version} instead."
-                )
+            check_version(parameter, version)
         enabled, dtype = self.calls[0].autocast
         x = self.calls[0].view.of(self.source())
         if getattr(self.modules[0], "inplace", False):

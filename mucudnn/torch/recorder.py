@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -23,6 +24,7 @@ DATA_TYPES = {
     torch.uint8: "u8", torch.bool: "bool",
 }  # fmt: skip
 NO_NODE = -3
+FOR_EVER = 2**62
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Memory:
     kind: str = "activation"
     names: list[str] = field(default_factory=list)
     is_saved: bool = False
+    held: int = -1  # the last forward operation during which the program held it
 
     @property
     def name(self) -> str:
@@ -56,6 +59,7 @@ class Operation:
     saves: dict[str, None] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     flops: int = 0
+    is_random: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Pack:
     node: int
     geometry: tuple[Any, ...]
     module: str
+    data_type: torch.dtype
+    device: torch.device
 
 
 class Recorder(TorchDispatchMode):
@@ -81,7 +87,10 @@ class Recorder(TorchDispatchMode):
         self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
         self.is_backward = False
         self._known: dict[int, Memory] = {}
-        self._alive: list[Any] = []  # storages, so that no address is used twice
+        self._references: list[StorageWeakRef] = []  # while one exists, no other storage has its address
+        self._held: list[tuple[Memory, StorageWeakRef]] = []  # activations that the program holds so far
+        self._rebuilt: list[Tensor] = []
+        self._is_rebuilding = False
         self._names: dict[tuple[str, str], int] = {}
         self._modules: list[tuple[str, int]] = [("", 0)]
         self._calls: dict[str, int] = {}
@@ -122,24 +131,57 @@ class Recorder(TorchDispatchMode):
         self._names[noun, name] = count
         return name if count == 1 else self.unique(f"{name}:{count}", noun)
 
-    def pack(self, tensor: Tensor) -> tuple[int, Tensor]:
-        """Record that autograd saves a tensor."""
+    def pack(self, tensor: Tensor) -> tuple[int, Tensor | None]:
+        """Record that autograd saves a tensor. An activation is not kept: only the program holds it then."""
         memory = self._find(tensor)
         if memory is None:  # no operation has written it: checkpoints save an empty tensor
             memory = self._make_memory(tensor, self.unique(f"{self.module or 'model'}.saved"), "buffer")
         memory.is_saved = True
         geometry = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
         self.packs.append(
-            Pack(memory, memory.name, len(self.operations), _newest_node(), geometry, self.module)
-        )
-        return len(self.packs) - 1, tensor
+            Pack(
+                memory, memory.name, len(self.operations), _newest_node(), geometry, self.module,
+                tensor.dtype, tensor.device,
+            )
+        )  # fmt: skip
+        return len(self.packs) - 1, None if memory.kind == "activation" else tensor
 
-    def unpack(self, packed: tuple[int, Tensor]) -> Tensor:
+    def unpack(self, packed: tuple[int, Tensor | None]) -> Tensor:
         """Record that autograd needs a saved tensor again."""
         number, tensor = packed
         operation = self._backward_operation()
         operation.reads[self.packs[number].memory.name] = None
         self.unpacked.append((number, len(self.operations) - 1))
+        return self._rebuild(self.packs[number]) if tensor is None else tensor
+
+    def end_forward(self) -> None:
+        """Note that the backward steps begin: what the program holds still, it holds to the end."""
+        self.is_backward = True
+        self._note_released()
+        for memory, _ in self._held:
+            memory.held = FOR_EVER
+        self._held.clear()
+
+    def _note_released(self) -> None:
+        """Note which activations the program no longer holds, before the next operation begins."""
+        left = []
+        for memory, reference in self._held:
+            if reference.expired():
+                memory.held = len(self.operations) - 1
+            else:
+                left.append((memory, reference))
+        self._held = left
+
+    def _rebuild(self, pack: Pack) -> Tensor:
+        """Return a tensor without memory in place of a saved one."""
+        shape, strides, _ = pack.geometry
+        self._is_rebuilding = True
+        try:
+            tensor = torch.empty_strided(shape, strides, dtype=pack.data_type, device=pack.device)
+        finally:
+            self._is_rebuilding = False
+        self._rebuilt.append(tensor)
+        self._known[tensor.untyped_storage()._cdata] = pack.memory
         return tensor
 
     def __torch_dispatch__(
@@ -147,6 +189,10 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run an operation and record it."""
         kwargs = kwargs or {}
+        if self._is_rebuilding:
+            return function(*args, **kwargs)
+        if not self.is_backward:
+            self._note_released()
         result = function(*args, **kwargs)
         reads = [tensor for tensor in _tensors((args, kwargs)) if self._find(tensor) is not None]
         written = list(_written(function, args, kwargs))
@@ -156,6 +202,7 @@ class Recorder(TorchDispatchMode):
         if not new and all(map(self._is_updated, written)):
             return result  # a count of batches or a running mean
         operation = self._backward_operation() if self.is_backward else self._forward_operation(function)
+        operation.is_random |= torch.Tag.nondeterministic_seeded in function.tags
         for tensor in reads:
             memory = self._find(tensor)
             assert memory is not None
@@ -181,7 +228,8 @@ class Recorder(TorchDispatchMode):
 
     def _make_memory(self, tensor: Tensor, name: str, kind: str) -> Memory:
         storage = tensor.untyped_storage()
-        self._alive.append(storage)
+        reference = StorageWeakRef(storage)
+        self._references.append(reference)
         size = storage.nbytes()
         shape, data_type = tuple(tensor.shape), DATA_TYPES.get(tensor.dtype, "u8")
         if math.prod(shape) * nouns.DATA_TYPES[data_type] != size:
@@ -189,6 +237,8 @@ class Recorder(TorchDispatchMode):
         memory = Memory(shape, data_type, size, kind, [name])
         self._known[storage._cdata] = memory
         self.memories.append(memory)
+        if kind == "activation" and not self.is_backward:
+            self._held.append((memory, reference))
         return memory
 
     def _write_in_place(self, operation: Operation, tensor: Tensor) -> None:

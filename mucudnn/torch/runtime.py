@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -74,11 +74,15 @@ class Runtime:
     def _run_step(
         self, forward: Callable[..., Any], args: Any, given: dict[str, Any], inputs: list[Tensor]
     ) -> Any:
-        own = {key_of(tensor) for tensor in (*inputs, *self._model.parameters(), *self._model.buffers())}
+        own = {key_of(x): x for x in (*inputs, *self._model.parameters(), *self._model.buffers())}
         names = {module: name for name, module in self._model.named_modules() if name}
-        step = Step(self._schedule, self.lanes, self.slab, own, inputs, names, self.warn, self._note_lack)
+        buffers = {key_of(buffer) for buffer in self._model.buffers()}
+        step = Step(
+            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self.warn, self._note_lack
+        )
+        noted = nullcontext() if step.operations is None else step.operations.followed()
         try:
-            with self._alone(), step.calls.followed(), _saved_by(step):
+            with self._alone(), step.calls.followed(), noted, _saved_by(step):
                 result = forward(*args, **given)
         except BaseException:
             step.abandon()

@@ -35,6 +35,16 @@ class Watched:
             )
 
 
+def check_version(tensor: Tensor, version: int) -> None:
+    """Raise PyTorch's error if a parameter or an input was changed in place since it had this version."""
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"a parameter or an input of shape {list(tensor.shape)} is at version {tensor._version}; "
+            f"expected version {version} instead."
+        )
+
+
 class Kept:
     """A saved tensor that no plan manages: it stays as it is, and its version is still checked."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.memory_parts import PlannedTensor
 from mucudnn.torch.offload import HostCopy, Lanes
+from mucudnn.torch.operations import Content, OperationRecipe, Operations
 from mucudnn.torch.recompute import Calls, Recipe, has_hooks
 from mucudnn.torch.recorder import DATA_TYPES
 from mucudnn.torch.saved import Kept, Storage, View, Watched, key_of, reference
@@ -28,6 +29,7 @@ class Schedule:
         self.least_bytes = plan.least_bytes
         self.by_name = {tensor.name: tensor for tensor in plan.tensors}
         self.replayed = frozenset(name for tensor in plan.tensors for name in tensor.modules)
+        self.has_operations = any(one.choice == "recompute" and not one.modules for one in plan.tensors)
         self.releases: defaultdict[int, list[int]] = defaultdict(list)
         self.fetches: defaultdict[int, list[int]] = defaultdict(list)
         for tensor in plan.tensors:
@@ -51,7 +53,8 @@ class Record:
         self.size = tensor.untyped_storage().nbytes()
         self.storage: Storage | None = tensor.untyped_storage()
         self.host: HostCopy | None = None
-        self.recipe: Recipe | None = None
+        self.recipe: Recipe | OperationRecipe | None = None
+        self.content: Content | None = None
         self.packs: set[int] = set()
         self.unpacked: set[int] = set()  # in this backward pass
 
@@ -100,21 +103,25 @@ class Step:
         schedule: Schedule,
         lanes: Lanes,
         slab: Slab,
-        own: set[int],
+        own: dict[int, Tensor],
+        buffers: set[int],
         inputs: Sequence[Tensor],
         names: dict[torch.nn.Module, str],
         warn: Callable[[str], None],
         note_lack: Callable[[], None],
     ) -> None:
-        """Begin a step. `own` are the storages of parameters, buffers and inputs, which stay on the device.
+        """Begin a step.
 
-        `warn` is told of each deviation from the plan, `note_lack` is called if a copy in finds no memory.
+        `own` are parameters, buffers and inputs by the keys of their storages, which stay on the device.
+        `buffers` are the keys of the buffers. `warn` is told of each deviation from the plan. `note_lack` is
+        called if a copy in finds no memory.
         """
         self._note_lack = note_lack
         self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
         self._own, self._inputs, self._names = own, inputs, names
         self._modules = {name: module for module, name in names.items()}
         self.calls = Calls(names, schedule.replayed, self._confirm)
+        self.operations = Operations(own, buffers) if schedule.has_operations else None
         self._lock = RLock()
         self._packs = 0
         self._orders = 0
@@ -191,6 +198,8 @@ class Step:
     def _add(self, tensor: Tensor, event: int) -> Record:
         """Return the record of a storage that is saved for the first time, and do with it as planned."""
         record = Record(tensor)
+        if self.operations is not None:
+            record.content = self.operations.content_of(tensor)
         self._records[record.reference.cdata] = record
         order = self._orders
         self._orders += 1
@@ -209,6 +218,12 @@ class Step:
                 assert record.storage is not None
                 record.host = HostCopy(self._lanes, self._slab, order, place, record.storage)
                 record.storage = None
+        elif planned.choice == "recompute" and not planned.modules:
+            recipe = self._find_operations(record, planned)
+            if recipe is None:
+                self._warn_unplanned(planned)
+            else:
+                record.recipe, record.storage = recipe, None
         elif planned.choice == "recompute":
             self._unconfirmed.append((record, planned))
             self._confirm(None)
@@ -247,13 +262,28 @@ class Step:
                 left.append((record, planned))
                 continue
             if recipe is None or not self._is_result(record, recipe):
-                self._warn(
-                    "modules did not run as planned, and their results stay on the device: the first is "
-                    f"{planned.name}"
-                )
+                self._warn_unplanned(planned)
                 continue
             record.recipe, record.storage = recipe, None
         self._unconfirmed = left
+
+    def _warn_unplanned(self, planned: PlannedTensor) -> None:
+        self._warn(
+            "modules did not run as planned, and their results stay on the device: the first is "
+            f"{planned.name}"
+        )
+
+    def _find_operations(self, record: Record, planned: PlannedTensor) -> OperationRecipe | None:
+        """Return the operations that made a storage from the planned sources."""
+        sources: dict[Content, Callable[[], Storage]] = {}
+        for name in planned.sources:
+            source = self._by_order.get(self._schedule.by_name[name].order)
+            if source is None or source.recipe is not None or source.content is None:
+                return None
+            sources[source.content] = source.get
+        if self.operations is None or record.content is None:
+            return None
+        return self.operations.find(record.content, record.size, sources)
 
     def _is_result(self, record: Record, recipe: Recipe) -> bool:
         last = recipe.calls[-1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
 from mucudnn.torch.recorder import DATA_TYPES, NO_NODE, Memory, Operation, Pack, Recorder
 
+MOST_STEPS = 8  # one recomputation runs no more
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
@@ -74,14 +75,13 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     recorder = Recorder()
-    lower = _autocast_type()
+    device, lower = _autocast_of()
     try:
-        # Autocast does not know the device meta. It casts fake tensors on the CPU as it does on a GPU.
+        # Autocast does not know the device meta, so fake tensors take its place.
         with nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True):
-            device = "meta" if lower is None else "cpu"
             twin = copy_without_memory(model, device)
             inputs = tree_map(lambda value: _without_memory(value, device), example_input)
-            run = _Run(recorder, twin, inputs, lower)
+            run = _Run(recorder, twin, inputs, device, lower)
             run.run()
     except MucudnnError:
         raise
@@ -94,12 +94,16 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     return _identify(network, recorder, run.calls, model, example_input, least_bytes)
 
 
-def _autocast_type() -> torch.dtype | None:
-    """Return the type to which autocast casts now, on a GPU or else on the CPU; None if it is disabled."""
-    for kind in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(kind):
-            return torch.get_autocast_dtype(kind)
-    return None
+def _autocast_of() -> tuple[str, torch.dtype | None]:
+    """Return the device for which autocast is enabled, a GPU first, and the type to which it casts there.
+
+    Autocast casts the arguments of other functions on a GPU than on the CPU. Return "meta" and None if it is
+    disabled.
+    """
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return device, torch.get_autocast_dtype(device)
+    return "meta", None
 
 
 def _without_memory(value: Any, device: str) -> Any:
@@ -147,8 +151,10 @@ def _dropout_arguments(
 class _Run:
     """A run of a model under the recorder, and the calls of its modules."""
 
-    def __init__(self, recorder: Recorder, model: nn.Module, inputs: Any, lower: torch.dtype | None) -> None:
-        self._lower = lower
+    def __init__(
+        self, recorder: Recorder, model: nn.Module, inputs: Any, device: str, lower: torch.dtype | None
+    ) -> None:
+        self._device, self._lower = device, lower
         self.calls: list[ModuleCall] = []
         self.with_hooks = {name for name, one in model.named_modules() if any(map(_has_hooks, one.modules()))}
         self._recorder, self._model, self._inputs = recorder, model, inputs
@@ -169,8 +175,10 @@ class _Run:
             stack.enter_context(_watched(model, self))
             stack.enter_context(hooks)
             stack.enter_context(recorder)
-            with _LikeCuda(), torch.autocast("cpu", self._lower, enabled=self._lower is not None):
+            kind = "cpu" if self._lower is None else self._device
+            with _LikeCuda(), torch.autocast(kind, self._lower, enabled=self._lower is not None):
                 outputs = [one for one in tree_leaves(model(*args)) if isinstance(one, Tensor)]
+            torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)
 
     def _differentiate(self, outputs: list[Tensor]) -> None:
@@ -182,7 +190,7 @@ class _Run:
         differentiated = [output for output in outputs if output.requires_grad]
         if not differentiated:
             return
-        recorder.is_backward = True
+        recorder.end_forward()
         gradients = []
         for output in differentiated:
             memory = recorder.memory_of(output)
@@ -229,7 +237,8 @@ class _Run:
         if not source or memory is None or result.numel() * result.element_size() != memory.bytes:
             return
         steps = range(begin, len(self._recorder.operations))
-        is_once = any(_runs_once(one) for one in module.modules()) or name in self.with_hooks
+        is_random = any(one.is_random for one in self._recorder.operations[begin:])
+        is_once = is_random or any(_runs_once(one) for one in module.modules()) or name in self.with_hooks
         self.calls.append(ModuleCall(name, source, geometry, memory.name, steps, is_once))
 
 
@@ -330,11 +339,19 @@ def _identify(
             unpacked_at[managed_number[number]] = step
     first_packs = {packs[0][1].name: packs[0][1] for packs in managed.values()}
     inputs = [one.name for one in network.tensors if one.kind == "input"]
+    orders = {name: order for order, name in enumerate(first_packs)}
+    convolutions = {step.name for step in network.steps if step.kernels}
     saved = []
     for order, packs in enumerate(managed.values()):
         _, first = packs[0]
         one = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
-        saved.append(_with_replay(one, calls, first_packs, inputs, network))
+        by_modules = _with_replay(one, calls, first_packs, inputs, network)
+        if by_modules.modules and convolutions.isdisjoint(by_modules.replayed):
+            saved.append(by_modules)
+            continue
+        # Single operations may do without the convolutions of a whole block.
+        by_operations = _with_operations(one, network, orders, recorder)
+        saved.append(by_operations if by_operations.replayed else by_modules)
     return Trace(
         network,
         tuple(saved),
@@ -344,7 +361,29 @@ def _identify(
         spell_inputs(example_input),
         fingerprint(model),
         least_bytes,
+        {one.name: one.held for one in recorder.memories if one.held >= 0},
     )
+
+
+def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], recorder: Recorder) -> Saved:
+    """Return the tensor with the steps that compute it again, if some do that no module contains alone.
+
+    They are few, run no convolution, and use no random numbers. They read inputs, parameters, and tensors
+    that were saved before this one, which are its sources.
+    """
+    found = network.recomputation(saved.name)
+    at = {one.name: one for one in recorder.operations}
+    if len(found.steps) > MOST_STEPS or any(at[s.name].is_random or s.kernels for s in found.steps):
+        return saved
+    sources = []
+    for one in found.sources:
+        if one.kind == "activation" and one.name in orders:
+            sources.append(one.name)
+        elif one.kind not in ("input", "parameter", "buffer"):
+            return saved
+    if any(orders[name] >= saved.order for name in sources):
+        return saved
+    return replace(saved, sources=tuple(sources), replayed=tuple(step.name for step in found.steps))
 
 
 def _with_replay(

@@ -76,9 +76,32 @@ const char* obstacle_to(State& state, const LegacyCall& call, Decision& decision
                                                                  : nullptr;
 }
 
+// Computes the samples from `done` on in ever smaller slices, until the library finds memory for them. Sets
+// `done` to the number of samples that are computed.
+void run_slices(State& state, const KnownCall& call, std::int64_t& done, cudnnStatus_t& status) {
+  const Kernel& kernel = call.seen.kernel;
+  const Kernel rest = kernel.with_mini_batch(kernel.problem.mini_batch - done);
+  const Arguments at = done > 0 ? advanced(kernel, call.arguments, done) : call.arguments;
+  std::int64_t computed = 0;
+  state.decider(call.seen).try_divisions(call.handle, rest, call.seen.api, call.own,
+                                         bytes(call.workspace.size), [&](const PreparedChoice& choice) {
+                                           try {
+                                             choice.division->run(call.handle, at, call.workspace, computed);
+                                             status = CUDNN_STATUS_SUCCESS;
+                                           } catch (const CallFailed& failure) {
+                                             status = failure.code();
+                                           }
+                                           return status == CUDNN_STATUS_SUCCESS || computed > 0 ||
+                                                  !lacks_memory(status);
+                                         });
+  if (status == CUDNN_STATUS_SUCCESS) computed = rest.problem.mini_batch;
+  done += computed;
+  if (lacks_memory(status) && computed > 0) run_slices(state, call, done, status);
+}
+
 // Computes the samples from `done` on, by the caller's own algorithm or by another that fits the workspace.
 // The samples before `done` are complete and are not touched again.
-cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
+cudnnStatus_t run_rest(State& state, const KnownCall& work, std::int64_t done) {
   const Kernel& kernel = work.seen.kernel;
   const Kernel rest = kernel.with_mini_batch(kernel.problem.mini_batch - done);
   const Arguments at = advanced(kernel, work.arguments, done);
@@ -93,6 +116,7 @@ cudnnStatus_t run_rest(State& state, const Work& work, std::int64_t done) {
                                       }
                                       return status == CUDNN_STATUS_SUCCESS;
                                     });
+  if (lacks_memory(status)) run_slices(state, work, done, status);
   return status;
 }
 
@@ -121,22 +145,44 @@ void count_passed(State& state, const Decision& decision, const LegacyCall& call
 }
 
 bool rescue(State& state, const LegacyCall& call, cudnnStatus_t& status) noexcept {
-  if (state.answers().least_shortfall() == kNoLimit || !is_complete(call)) return false;
+  if (!is_complete(call)) return false;
   const RecursionGuard guard;
+  if (lacks_memory(status)) {
+    if (!run_in_slices(state.library(), call, true, status)) return false;
+    state.tally().lacked_memory();
+    state.warn_lacking();
+    return true;
+  }
+  if (state.answers().least_shortfall() == kNoLimit) return false;
   const std::size_t given = call.workspace.data == nullptr ? 0 : call.workspace.size;
   const std::int64_t needed = own_workspace(state.library(), call);
-  if (needed <= bytes(given) || !run_in_slices(state.library(), call, status)) return false;
+  if (needed <= bytes(given) || !run_in_slices(state.library(), call, false, status)) return false;
   state.tally().rescued();
   state.warn_rescued(needed, bytes(given));
   return true;
+}
+
+void rescue_in_slices(State& state, const KnownCall& call, cudnnStatus_t& status) noexcept {
+  if (state.find_decider(call.seen) == nullptr) return;
+  const RecursionGuard guard;
+  std::int64_t done = 0;
+  try {
+    run_slices(state, call, done, status);
+    if (status != CUDNN_STATUS_SUCCESS) return;
+    state.tally().lacked_memory();
+    state.warn_lacking();
+  } catch (const std::exception&) {
+    // The library's status stands.
+  }
 }
 
 bool run(State& state, const Decision& decision, const LegacyCall& call, cudnnStatus_t& status) noexcept {
   SeenKernel& seen = *decision.seen;
   const Kernel& kernel = seen.kernel;
   return run(state,
-             {seen, *decision.choice, call.handle, arguments_of(call, kernel.problem.data_type),
-              call.workspace, legacy_algorithm(kernel.pass, call.algorithm)},
+             {{seen, call.handle, arguments_of(call, kernel.problem.data_type), call.workspace,
+               legacy_algorithm(kernel.pass, call.algorithm)},
+              *decision.choice},
              status);
 }
 

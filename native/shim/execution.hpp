@@ -15,16 +15,16 @@ Decision choose(State& state, const LegacyCall& call) noexcept;
 
 bool run(State& state, const Decision& decision, const LegacyCall& call, cudnnStatus_t& status) noexcept;
 
-// Makes the caller's own call with `own` and counts it. If that call fails for lack of workspace because we
-// answered a smaller size than the library would have, it runs in slices that fit.
+// Makes the caller's own call with `own` and counts it. It runs in slices that fit if that call fails because
+// the library finds no memory, or because we answered a smaller workspace than the library would have.
 template <typename Own>
 cudnnStatus_t pass_on(State& state, const Decision& decision, const LegacyCall& call, Own own) noexcept;
 
 // Counts a call that is passed on. Warns once if such calls take more than the workspace limit.
 void count_passed(State& state, const Decision& decision, const LegacyCall& call) noexcept;
 
-// Runs a call in slices after the library refused it. Returns false if our answers did not cause the refusal,
-// or if no slices fit.
+// Runs a call in slices after the library refused it for lack of memory, or for lack of workspace because of
+// our answers. Returns false for another refusal, or if no slices fit.
 bool rescue(State& state, const LegacyCall& call, cudnnStatus_t& status) noexcept;
 
 template <typename Own>
@@ -34,15 +34,28 @@ cudnnStatus_t pass_on(State& state, const Decision& decision, const LegacyCall& 
   return status;
 }
 
-// The input of run(), from either API.
-struct Work {
+// A call of either API, on a kernel that we know.
+struct KnownCall {
   SeenKernel& seen;
-  const PreparedChoice& choice;
   cudnnHandle_t handle;
   Arguments arguments;
   Scratch workspace;
   const char* own;  // the caller's own algorithm
 };
+
+// The input of run().
+struct Work : KnownCall {
+  const PreparedChoice& choice;
+};
+
+// Returns whether the library reports that it could not allocate memory of the device.
+inline bool lacks_memory(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
+// Runs a call in ever smaller slices after the library found no memory for it. Leaves `status` as it is if
+// nothing was computed.
+void rescue_in_slices(State& state, const KnownCall& call, cudnnStatus_t& status) noexcept;
 
 // Runs the choice and sets `status`. Returns false if nothing was computed: then the caller's own call is to
 // be made.

@@ -146,12 +146,17 @@ std::int64_t own_workspace(const Library& library, const LegacyCall& call) noexc
                                         : 0;
 }
 
-bool run_in_slices(const Library& library, const LegacyCall& call, cudnnStatus_t& status) noexcept {
+bool run_in_slices(const Library& library, const LegacyCall& call, bool lacks_memory,
+                   cudnnStatus_t& status) noexcept {
   try {
     Slices slices(library, call);
     if (!slices.is_divisible()) return false;
-    for (const unsigned algorithm : algorithms_for(call)) {
+    std::vector<unsigned> algorithms = algorithms_for(call);
+    if (lacks_memory)
+      algorithms.resize(1);  // the library may refuse the caller's algorithm for other reasons
+    for (const unsigned algorithm : algorithms) {
       for (std::int64_t size = slices.samples(); size > 0; size /= 2) {
+        if (lacks_memory && size == slices.samples() && size > 1) continue;
         const std::int64_t count = (slices.samples() + size - 1) / size;
         if (count > slices.most_slices() || !slices.all_fit(algorithm, size)) continue;
         std::int64_t done = 0;
@@ -160,6 +165,7 @@ bool run_in_slices(const Library& library, const LegacyCall& call, cudnnStatus_t
           status = result;
           return true;
         }
+        if (lacks_memory && shim::lacks_memory(result)) continue;
         break;  // the library refuses this algorithm for this call
       }
     }

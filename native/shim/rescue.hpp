@@ -1,4 +1,5 @@
-// Rescues a call of the legacy API that brings too little workspace because of a size that we answered.
+// Rescues a call of the legacy API that brings too little workspace because of a size that we answered, or
+// for which the library finds no memory.
 #pragma once
 
 #include "shim/execution.hpp"
@@ -12,6 +13,9 @@ std::int64_t own_workspace(const Library& library, const LegacyCall& call) noexc
 // workspace. The slices use copies of the caller's descriptors, so convolutions that we do not recognise are
 // rescued too. Nothing is planned or measured. Returns false if nothing was computed: then the library's own
 // status stands.
-bool run_in_slices(const Library& library, const LegacyCall& call, cudnnStatus_t& status) noexcept;
+// With `lacks_memory`, the slices are smaller than the mini-batch, they run the caller's own algorithm alone,
+// and they get smaller as long as the library finds no memory for them.
+bool run_in_slices(const Library& library, const LegacyCall& call, bool lacks_memory,
+                   cudnnStatus_t& status) noexcept;
 
 }  // namespace mucudnn::shim

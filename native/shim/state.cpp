@@ -257,6 +257,15 @@ void State::warn_rescued(std::int64_t needed, std::int64_t given) noexcept {
   }
 }
 
+void State::warn_lacking() noexcept {
+  if (has_warned_lacking_.exchange(true)) return;
+  try {
+    log(LogLevel::warning, "cuDNN found no memory for a convolution: it runs in smaller slices");
+  } catch (const std::bad_alloc&) {
+    // Then without the warning.
+  }
+}
+
 void State::finish() noexcept {
   try {
     const bool is_long = is_logged(LogLevel::info);

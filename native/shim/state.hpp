@@ -50,6 +50,9 @@ class State {
   // Returns the decider that decided about this kernel.
   const Decider& decider(const SeenKernel& seen) const { return *deciders_[index(seen.device)]; }
 
+  // Returns the same, or null in mode record.
+  const Decider* find_decider(const SeenKernel& seen) const { return deciders_[index(seen.device)].get(); }
+
   // Returns the bytes that the algorithm needs for one sample; kNoLimit if it cannot run one sample.
   std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen, unsigned algorithm) const;
 
@@ -60,6 +63,9 @@ class State {
 
   // Warns once that calls run in slices because the program brings less workspace than they need.
   void warn_rescued(std::int64_t needed, std::int64_t given) noexcept;
+
+  // Warns once that a call runs in smaller slices because the library found no memory for it.
+  void warn_lacking() noexcept;
 
   // Writes the record and logs the tally, at the end of the process.
   void finish() noexcept;
@@ -95,7 +101,7 @@ class State {
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // the device of the first decider
   std::mutex deciders_mutex_;       // guards deciders_ and journals_
-  std::atomic<bool> has_warned_rescued_{false};
+  std::atomic<bool> has_warned_rescued_{false}, has_warned_lacking_{false};
   std::mutex plans_mutex_;  // guards SeenKernel::in_plans
 };
 

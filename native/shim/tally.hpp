@@ -13,6 +13,7 @@ class Tally {
   void divided(std::int64_t workspace) noexcept { count(divided_, workspace); }
   void exchanged(std::int64_t workspace) noexcept { count(exchanged_, workspace); }
   void rescued() noexcept { count(rescued_); }
+  void lacked_memory() noexcept { count(lacking_); }
   // `reason` must live as long as the process: it is compared by address.
   void passed(const char* reason) noexcept;
   // Returns true at the first call for each reason, so that the user is warned once.
@@ -43,6 +44,7 @@ class Tally {
   Counter divided_{0};
   Counter exchanged_{0};            // undivided, but by another algorithm than the caller's
   Counter rescued_{0};              // in slices, because the caller's workspace was too small
+  Counter lacking_{0};              // in slices, because the library found no memory
   Counter most_workspace_{0};       // bytes, of the first two
   std::array<Reason, 64> reasons_;  // more slots than the code has reasons
 };

@@ -10,6 +10,10 @@ std::string text_of(const EngineConfiguration& configured) {
   return configured.family + " " + std::to_string(configured.mini_batch) + " " + configured.engine;
 }
 
+std::string convolution_of(const EngineConfiguration& configured) {
+  return configured.family + " " + std::to_string(configured.mini_batch);
+}
+
 template <typename Map, typename Key>
 bool keep_least(Map& map, const Key& key, std::int64_t bytes) {
   const auto [found, is_new] = map.try_emplace(key, bytes);
@@ -38,6 +42,38 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
   std::int64_t least = least_shortfall();
   while (bytes < least && !least_shortfall_.compare_exchange_weak(least, bytes)) {
   }
+}
+
+void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::int64_t bytes) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& [least, most] = unused_.try_emplace(convolution_of(configured), bytes, bytes).first->second;
+    least = std::min(least, bytes);
+    most = std::max(most, bytes);
+  } catch (const std::bad_alloc&) {
+    // Out of memory: the next plan is divided as if this one had never been.
+  }
+}
+
+void WorkspaceAnswers::note_used(const EngineConfiguration& configured) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unused_.erase(convolution_of(configured));
+  } catch (const std::bad_alloc&) {
+    // Out of memory: later plans of this convolution may be divided further than they need.
+  }
+}
+
+std::pair<std::int64_t, std::int64_t> WorkspaceAnswers::unused(
+    const EngineConfiguration& configured) const noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = unused_.find(convolution_of(configured));
+    if (found != unused_.end()) return found->second;
+  } catch (const std::bad_alloc&) {
+    // Out of memory: as if there were none.
+  }
+  return {kNoLimit, 0};
 }
 
 std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) const noexcept {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "core/options.hpp"
 
@@ -40,6 +41,14 @@ class WorkspaceAnswers {
   // Returns the least answer that was below the library's own; kNoLimit if there was none.
   std::int64_t least_shortfall() const noexcept { return least_shortfall_.load(std::memory_order_relaxed); }
 
+  // Notes that the program destroyed a plan unexecuted after it had read `bytes` as its workspace: perhaps it
+  // could not allocate them. note_used() takes that back, because a plan of the convolution was executed.
+  void note_unused(const EngineConfiguration& configured, std::int64_t bytes) noexcept;
+  void note_used(const EngineConfiguration& configured) noexcept;
+  // Returns the least and the most bytes of the unused plans of a convolution and mini-batch, of any engine.
+  // Returns kNoLimit and 0 if there are none.
+  std::pair<std::int64_t, std::int64_t> unused(const EngineConfiguration& configured) const noexcept;
+
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -48,6 +57,8 @@ class WorkspaceAnswers {
   std::unordered_map<std::string, std::int64_t> least_;  // the least answer for each text_of()
   // The answers below the library's, for each family and mini-batch.
   std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;
+  std::unordered_map<std::string, std::pair<std::int64_t, std::int64_t>>
+      unused_;  // for each convolution_of()
   std::atomic<std::int64_t> least_shortfall_{kNoLimit};
   std::atomic<std::uint64_t> revision_{1};
   std::atomic<bool> is_incomplete_{false};  // memory ran out, so that any answer may be missing

@@ -188,6 +188,96 @@ def test_under_autocast_activations_are_half_as_large() -> None:
     assert [size for _, size in sizes] == [network.tensor(one.name).bytes for one in trace.saved]
 
 
+def test_a_modules_argument_is_held_until_the_module_ends() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 3)
+            self.body = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            x = self.body(x)  # this frame still holds the body's argument
+            return x.sum((1, 2, 3))
+
+    trace = trace_model(Model(), X, 256)
+    names = [step.name for step in trace.network.steps]
+    assert names[trace.held["stem"]] == "body.2"
+    assert trace.network.lifetimes["stem"].last_forward_use == names.index("body.0")
+    assert names[trace.held["body.0"]] == "body.1"
+
+
+def test_an_activation_that_the_model_keeps_is_held_for_ever() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = self.first(x)
+            return self.second(self.kept).relu()
+
+    trace = trace_model(Model(), X, 256)
+    assert trace.held["first"] > len(trace.network.steps)
+    assert trace.held["second"] < len(trace.network.steps)
+
+
+class Joined(nn.Module):
+    """A block with a shortcut, functions that are no modules, and a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm, self.last = nn.BatchNorm2d(8), nn.Conv2d(16, 4, 3)
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        y = torch.relu(self.between(self.norm(self.conv(x)) + x))
+        return self.last(torch.cat([x, y], 1))
+
+
+def test_operations_between_modules_are_computed_again() -> None:
+    saved = {one.name: one for one in trace_model(Joined(), X, 256).saved}
+    assert (saved["relu"].sources, saved["relu"].replayed) == (("stem", "conv"), ("norm", "add", "relu"))
+    assert (saved["cat"].sources, saved["cat"].replayed) == (("stem", "relu"), ("cat",))
+    assert not saved["relu"].modules
+
+
+def test_a_block_is_computed_again_without_its_convolutions() -> None:
+    trace = trace_model(nn.Sequential(nn.Conv2d(3, 16, 3), Block(16, 16, 1), nn.Conv2d(16, 4, 3)), X, 256)
+    last = next(one for one in reversed(trace.saved) if one.name.startswith("1"))
+    assert last.replayed
+    assert not any(trace.network.step(name).kernels for name in last.replayed)
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, torch.nn.functional.dropout], ids=["rand", "dropout"])
+def test_random_numbers_are_not_drawn_again(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Random(Joined):
+        def between(self, x: torch.Tensor) -> torch.Tensor:
+            return x + draw(x)
+
+    saved = {one.name: one for one in trace_model(Random(), X, 256).saved}
+    assert not saved["relu"].replayed
+    assert saved["cat"].replayed
+    inside = nn.Sequential(nn.Conv2d(3, 8, 3), Noise(draw), nn.Conv2d(8, 4, 3))
+    saved = {one.name: one for one in trace_model(inside, X, 256).saved}
+    assert not any(one.replayed for one in saved.values() if one.name.startswith("1"))
+
+
+class Noise(nn.Module):
+    """A module that draws random numbers in a function."""
+
+    def __init__(self, draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.draw(x)).exp()
+
+
 def test_a_module_with_hooks_is_not_computed_again() -> None:
     model = small()
     model[1].register_forward_hook(lambda module, args, result: None)

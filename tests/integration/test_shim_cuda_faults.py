@@ -52,7 +52,7 @@ def test_the_program_does_not_notice_a_call_that_fails_during_online_tuning(
     name: str, kind: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": "", "MUCUDNN_BATCH_POLICY": "undivided"}
-    online["AVAILABLE"] = str(2**24)  # so that measuring takes small tensors
+    online["FREE_BYTES"] = str(2**24)  # so that measuring takes small tensors
     check_attempts(CASES[name], kind, tmp_path, {**libraries, **online})
 
 

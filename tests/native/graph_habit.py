@@ -2,6 +2,8 @@
 
 A case may have these entries besides those of shim_client.py:
 - engine: its number; without it, the first engine of the heuristics
+- engines: several numbers; like PyTorch, the program takes the first whose workspace it can allocate
+- allocates: the most bytes that the program can allocate; the default is no limit
 - knobs: values of that engine's knobs by type
 - keep: if true, all descriptors exist while the plan runs
 - unknown: further attributes that the graph gets
@@ -65,11 +67,25 @@ def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
         ("OPERATIONGRAPH_HANDLE", "HANDLE", [client.handle]),
     ]
     graph = client.make("OPERATIONGRAPH", [*attributes, *map(tuple, case.get("unknown", []))])
+    if "engines" in case:
+        return first_that_fits(client, graph, case)
     engine = case.get("engine")
     knobs = {int(type_): value for type_, value in case.get("knobs", {}).items()}
     config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine, knobs)
     plan = client.plan(config)
     return client.plan_from_json(client.json(plan)) if case.get("json") else plan
+
+
+def first_that_fits(client: Client, graph: Descriptor, case: dict[str, Any]) -> Descriptor:
+    """Return the first plan whose workspace can be allocated. The others are destroyed before the next."""
+    for engine in case["engines"]:
+        plan = client.plan(client.config(graph, engine))
+        size = client.read(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT64")
+        if size <= case["allocates"]:
+            return plan
+        client.check(client.library.dll.cudnnBackendDestroyDescriptor(plan))
+        client.library.created.remove(plan)
+    raise AssertionError("unable to find an engine to execute this computation")
 
 
 def workspace_size(client: Client, plan: Descriptor, pack: Descriptor) -> int:

@@ -144,20 +144,21 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* exch
 static void allocate_or_free(void) {{
   if (capturing || (others && mode != cudaStreamCaptureModeRelaxed)) abort();
 }}
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {{
+  if (!is_set("FREE_BYTES"))
+    return ((cudaError_t(*)(size_t*, size_t*))find("cudaMemGetInfo"))(available, total);
+  *available = *total = (size_t)atoll(getenv("FREE_BYTES"));
+  return cudaSuccess;
+}}
 cudaError_t cudaMalloc(void** device, size_t size) {{
   allocate_or_free();
+  if (is_set("FREE_BYTES") && size > (size_t)atoll(getenv("FREE_BYTES"))) return cudaErrorMemoryAllocation;
   if (is_set("MEET")) meet(); /* measuring begins with an allocation */
   return ((cudaError_t(*)(void**, size_t))find("cudaMalloc"))(device, size);
 }}
 cudaError_t cudaFree(void* device) {{
   allocate_or_free();
   return ((cudaError_t(*)(void*))find("cudaFree"))(device);
-}}
-/* AVAILABLE says how many bytes are free. */
-cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {{
-  const cudaError_t error = ((cudaError_t(*)(size_t*, size_t*))find("cudaMemGetInfo"))(available, total);
-  if (is_set("AVAILABLE")) *available = (size_t)atoll(getenv("AVAILABLE"));
-  return error;
 }}
 /* These invalidate a capture in any mode. */
 cudaError_t cudaDeviceSynchronize(void) {{ abort(); }}
@@ -180,7 +181,7 @@ def build_cudart(folder: Path) -> Path:
     to a call once. Variables:
 
     - ONE_NAME: the devices have the same name
-    - AVAILABLE: the bytes that are free
+    - FREE_BYTES: the bytes that are free; no allocation may exceed them
     - MEET: two threads measure at once, or the process ends
     - TRACE: the library prints each event that is recorded or waited for, and the stream of each copy of pieces
     """

@@ -41,6 +41,13 @@ static void note(const char* name, int type) {
 static atomic_int live;
 int live_descriptors(void) { return live; }
 
+/* Returns whether this is one of the first LACKING executions, which find no memory of the device. */
+static int lacks_memory(void) {
+  static atomic_int executions;
+  const char* text = getenv("LACKING");
+  return text != NULL && *text != '\\0' && executions++ < atoi(text);
+}
+
 static int fails(const char* name, int executes) {
   const char* refused = getenv("REFUSED");
   if (refused != NULL && strcmp(refused, name) == 0) return 1;
@@ -117,6 +124,8 @@ AFTER = {
 def wrapper_source(result: str, name: str, parameters: str) -> str:
     names = "" if parameters == "void" else ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
     fails = f'if (fails("{name}", {int(name.startswith(EXECUTING))})) return 4000;'
+    if name.startswith(EXECUTING):
+        fails += "\n  if (lacks_memory()) return 4004;"
     type_ = "type" if name == "cudnnBackendCreateDescriptor" else "0"
     body = f"{'' if result == 'void' else 'return '}real({names});"
     after = AFTER.get(name, "")
@@ -143,6 +152,7 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     - NONDETERMINISTIC: the filter gradient's ALGO_0 is reported as nondeterministic
     - ENGINE_NOTES: numerical notes of the graph API's engines
     - CUDA_GRAPHS: the functions of CUDA graphs succeed, and execute the plan at once
+    - LACKING: so many executions fail, because the library finds no memory of the device
     - REFUSED: the name of a function that fails
     - REFUSED_ENGINE: the number of an engine that cannot be finalized
     - REFUSED_ALGORITHM: the number of a forward algorithm for which GetWorkspaceSize fails

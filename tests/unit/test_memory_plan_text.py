@@ -59,6 +59,12 @@ def test_a_plan_read_again_is_the_same() -> None:
     assert MemoryPlan.parse(str(PLAN)) == PLAN
 
 
+def test_the_sources_of_operations_are_kept() -> None:
+    added = replace(PLAN.tensors[1], modules=(), source="", sources=("conv", "the input"))
+    plan = replace(PLAN, tensors=(PLAN.tensors[0], added))
+    assert MemoryPlan.parse(str(plan)) == plan
+
+
 def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None:
     plan = replace(PLAN, lower=replace(PLAN, memory=2000, lower=replace(PLAN, memory=1000)))
     plan.write(tmp_path / "net.plan")

@@ -254,6 +254,34 @@ void Decider::try_each(cudnnHandle_t handle, const Kernel& kernel, Api api, cons
   }
 }
 
+void Decider::try_divisions(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& own,
+                            std::int64_t workspace, const std::function<bool(PreparedChoice&)>& use) const {
+  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
+  const std::int64_t samples = kernel.problem.mini_batch;
+  const auto is_used = [&](const std::string& algorithm, std::int64_t size) {
+    PreparedChoice choice;
+    for (std::int64_t done = 0; done < samples; done += size)
+      choice.configuration.push_back({std::min(size, samples - done), algorithm});
+    try {
+      make_ready(*engine, kernel, choice);
+    } catch (const EngineError&) {
+      return false;  // the algorithm cannot run slices of this size, or nothing can sum so many
+    }
+    return choice.workspace <= workspace && use(choice);
+  };
+  for (std::int64_t size = samples; size > 1;) {
+    size = (size + 1) / 2;
+    if (is_used(own, size)) return;
+  }
+  for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel.with_mini_batch(1)))) {
+    const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
+                             is_deterministic(candidate.notes);
+    if (candidate.algorithm != own && is_harmless && candidate.workspace <= workspace &&
+        is_used(candidate.algorithm, 1))
+      return;
+  }
+}
+
 void Decider::restart_in_child() noexcept {
   if (measurements_) measurements_->restart_in_child();
 }

@@ -40,6 +40,12 @@ class Decider {
   void try_each(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& first,
                 std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const;
 
+  // Prepares divisions into ever smaller slices that fit `workspace` bytes, down to single samples, until
+  // `use` returns true. They run the algorithm `own`; the last one runs the first algorithm that the library
+  // lists with less workspace for one sample. Nothing is measured. Throws EngineError.
+  void try_divisions(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& own,
+                     std::int64_t workspace, const std::function<bool(PreparedChoice&)>& use) const;
+
   // Resets the mutexes in a child of fork(), in which no thread is measuring.
   void restart_in_child() noexcept;
 

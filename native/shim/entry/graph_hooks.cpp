@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shim/entry/hooks.hpp"
+#include "shim/execution.hpp"
 #include "shim/graph/execution_plan.hpp"
 
 namespace mucudnn::shim {
@@ -62,7 +63,9 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
   // The shadow goes first: the library may give the freed address to another thread's new descriptor.
-  if (State* const state = state_if_active()) state->shadows().forget(descriptor);
+  if (State* const state = state_if_active()) {
+    if (const auto plan = state->shadows().forget(descriptor)) note_end(*state, *plan);
+  }
   return mucudnn_real_cudnnBackendDestroyDescriptor(descriptor);
 }
 
@@ -118,10 +121,12 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   cudnnBackendDescriptor_t variant_pack) {
   State* const state = state_if_active();
   cudnnStatus_t status{};
-  if (const auto known = plan_of(state, plan)) {
-    if (execute(*state, *known, handle, variant_pack, status)) return status;
-  }
-  return mucudnn_real_cudnnBackendExecute(handle, plan, variant_pack);
+  const auto known = plan_of(state, plan);
+  if (known == nullptr) return mucudnn_real_cudnnBackendExecute(handle, plan, variant_pack);
+  if (execute(*state, *known, handle, variant_pack, status)) return status;
+  status = mucudnn_real_cudnnBackendExecute(handle, plan, variant_pack);
+  if (lacks_memory(status)) rescue(*state, *known, handle, variant_pack, status);
+  return status;
 }
 
 cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cudnn/graph_engine.hpp"
+#include "shim/decisions/notes.hpp"
 #include "shim/execution.hpp"
 #include "shim/graph/plan_text.hpp"
 
@@ -40,6 +41,33 @@ bool are_planned(const GraphConvolution& c) {
 EngineConfiguration name_configuration(const GraphConvolution& convolution, const std::string& engine) {
   const Kernel& kernel = convolution.recognised.kernel;
   return {to_text(kernel.with_mini_batch(1)), kernel.problem.mini_batch, engine};
+}
+
+// Returns the addresses in a variant pack; nothing if one of them is missing.
+std::optional<Arguments> arguments_of(const ExecutionPlan& plan, const Shadow& pack) {
+  const auto uids = pack.values<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+  const auto pointers = pack.values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  const auto pointer = [&](std::int64_t uid) {
+    const auto at = static_cast<std::size_t>(std::find(uids.begin(), uids.end(), uid) - uids.begin());
+    return at < uids.size() && at < pointers.size() ? static_cast<char*>(pointers[at]) : nullptr;
+  };
+  const GraphConvolution& c = plan.convolution;
+  Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
+  bool is_complete = tensors.x != nullptr && tensors.w != nullptr && tensors.y != nullptr;
+  const Epilogue& epilogue = plan.seen->kernel.problem.epilogue;
+  for (std::size_t i = 0; i < epilogue.size(); ++i) {
+    if (operand_of(epilogue[i].kind) == Operand::none) continue;
+    tensors.operands[i] = pointer(c.operands[i]);
+    is_complete = is_complete && tensors.operands[i] != nullptr;
+  }
+  if (!is_complete) return std::nullopt;
+  return Arguments{tensors, c.alpha, c.beta};
+}
+
+// Returns the workspace of a variant pack, which gives the address without the size.
+Scratch workspace_of(State& state, const ExecutionPlan& plan, const Shadow& pack) {
+  auto* const data = static_cast<char*>(pack.value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
+  return {data, data == nullptr ? 0 : static_cast<std::size_t>(plan.granted_workspace(state.answers()))};
 }
 
 // Removes zeros at the end: some programs count the terminating zero of a text, others do not.
@@ -88,14 +116,18 @@ std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, Executi
   return std::nullopt;
 }
 
+cudnnHandle_t handle_of(const Shadow& plan, const Shadow& graph) {
+  return plan.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
+                    graph.value<cudnnHandle_t>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, nullptr));
+}
+
 void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, ExecutionPlan& made) {
   made.own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made.reported_workspace = made.own.workspace;
   GraphConvolution& convolution = made.convolution;
   made.obstacle = convolution.recognised.obstacle;
   if (made.obstacle != nullptr) return;
-  const auto handle = shadow.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
-                                   graph.value<cudnnHandle_t>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, nullptr));
+  const auto handle = handle_of(shadow, graph);
   if (handle == nullptr ||
       !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                         CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION})) {
@@ -149,6 +181,37 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   }
 }
 
+// Divides the plan further if the program gave up another plan of this convolution, and the device has less
+// memory free than that one needs. Each plan that the program gives up halves the workspace of the next one.
+void fit_free_memory(State& state, cudnnHandle_t handle, ExecutionPlan& made) {
+  const auto [least, largest] = state.answers().unused(*made.configured);
+  const Decider* const decider = state.find_decider(*made.seen);
+  if (least == kNoLimit || decider == nullptr) return;
+  const auto available = static_cast<std::int64_t>(decider->device().available());
+  if (available >= largest) return;
+  const std::int64_t most = std::min({available, least / 2, made.least_answer});
+  if (made.reported_workspace <= most) return;
+  const bool is_planned = are_planned(made.convolution);
+  std::optional<PreparedChoice> choice;
+  if (made.known != nullptr) {
+    const std::int64_t limit = std::min(most, state.limit().value_or(kNoLimit));
+    choice = choose(state, handle, made, {limit, is_deterministic(made.own.notes), !is_planned}, most);
+  }
+  if (!choice && is_planned) {
+    const SeenKernel& seen = *made.seen;
+    decider->try_divisions(handle, seen.kernel, seen.api, made.own.algorithm, most,
+                           [&](PreparedChoice& found) { return choice.emplace(std::move(found)), true; });
+  }
+  if (!choice || is_callers_own(*choice, made.own.algorithm.c_str())) return;
+  state.warn_once(*made.seen, "the device has no memory for " + std::to_string(largest) +
+                                  " bytes of workspace: " + describe(choice->configuration) + " needs " +
+                                  std::to_string(choice->workspace));
+  made.obstacle = nullptr;
+  made.reported_workspace = choice->workspace;
+  if (made.without_workspace && made.without_workspace->workspace > 0) made.without_workspace.reset();
+  made.choice = std::move(choice);
+}
+
 // Describes the execution plan of a graph. Returns null if the graph holds no convolution.
 std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& shadow, const Shadow& graph,
                                                    const Backend& plan) {
@@ -156,6 +219,12 @@ std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& s
   made->convolution = recognise_graph(graph);
   if (!made->convolution.is_convolution) return nullptr;
   fill(state, shadow, graph, plan, *made);
+  if (made->seen == nullptr) return made;
+  try {
+    fit_free_memory(state, handle_of(shadow, graph), *made);
+  } catch (const EngineError&) {
+    // The device does not say how much memory is free: the plan stays as it is.
+  }
   return made;
 }
 
@@ -249,8 +318,31 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
   }
 }
 
+void note_end(State& state, const ExecutionPlan& plan) noexcept {
+  if (plan.configured && plan.is_asked && !plan.is_executed && plan.reported_workspace > 0)
+    state.answers().note_unused(*plan.configured, plan.reported_workspace);
+}
+
+void rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
+            cudnnStatus_t& status) noexcept {
+  if (plan.seen == nullptr || !are_planned(plan.convolution)) return;
+  const RecursionGuard guard;
+  try {
+    const auto shadow = state.shadows().find_finalized(pack);
+    const auto arguments = shadow == nullptr ? std::nullopt : arguments_of(plan, *shadow);
+    if (!arguments) return;
+    const Scratch workspace = workspace_of(state, plan, *shadow);
+    rescue_in_slices(state, {*plan.seen, handle, *arguments, workspace, plan.own.algorithm.c_str()}, status);
+  } catch (const std::bad_alloc&) {
+    // Out of memory: the library's status stands.
+  }
+}
+
 bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
              cudnnStatus_t& status) noexcept {
+  if (plan.configured && !plan.is_executed.load(std::memory_order_relaxed) &&
+      !plan.is_executed.exchange(true, std::memory_order_relaxed))
+    state.answers().note_used(*plan.configured);
   if (plan.seen != nullptr) plan.seen->executions.fetch_add(1, std::memory_order_relaxed);
   const auto pass = [&](const char* reason, cudnnStatus_t otherwise = CUDNN_STATUS_BAD_PARAM) {
     state.tally().passed(reason);
@@ -267,36 +359,15 @@ bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudn
       return pass("a variant pack that was not finalized", CUDNN_STATUS_BAD_PARAM) && !is_refused;
     }
     if (handle == nullptr) return pass("a pointer is NULL", CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
-    const auto uids = shadow->values<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-    const auto pointers = shadow->values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
-    const auto pointer = [&](std::int64_t uid) {
-      const auto at = static_cast<std::size_t>(std::find(uids.begin(), uids.end(), uid) - uids.begin());
-      return at < uids.size() && at < pointers.size() ? static_cast<char*>(pointers[at]) : nullptr;
-    };
-    const GraphConvolution& c = plan.convolution;
-    Tensors tensors{pointer(c.x), pointer(c.w), pointer(c.y)};
-    bool is_complete = tensors.x != nullptr && tensors.w != nullptr && tensors.y != nullptr;
-    const Epilogue& epilogue = plan.seen->kernel.problem.epilogue;
-    for (std::size_t i = 0; i < epilogue.size(); ++i) {
-      if (operand_of(epilogue[i].kind) == Operand::none) continue;
-      tensors.operands[i] = pointer(c.operands[i]);
-      is_complete = is_complete && tensors.operands[i] != nullptr;
-    }
-    if (!is_complete) return pass("a pointer is NULL");
-    // A variant pack gives the workspace's address without its size.
-    auto* const data = static_cast<char*>(shadow->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
-    const std::int64_t size = data == nullptr ? 0 : plan.granted_workspace(state.answers());
+    const auto arguments = arguments_of(plan, *shadow);
+    if (!arguments) return pass("a pointer is NULL");
+    const Scratch workspace = workspace_of(state, plan, *shadow);
     const std::optional<PreparedChoice>& choice =
-        plan.choice->workspace <= size ? plan.choice : plan.without_workspace;
+        plan.choice->workspace <= static_cast<std::int64_t>(workspace.size) ? plan.choice
+                                                                            : plan.without_workspace;
     if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str()))
       return pass("nothing within the workspace");
-    const Arguments arguments{tensors, c.alpha, c.beta};
-    const Work work{*plan.seen,
-                    *choice,
-                    handle,
-                    arguments,
-                    {data, static_cast<std::size_t>(size)},
-                    plan.own.algorithm.c_str()};
+    const Work work{{*plan.seen, handle, *arguments, workspace, plan.own.algorithm.c_str()}, *choice};
     return run(state, work, status) || !plan.own_fits(state.answers());
   } catch (const std::bad_alloc&) {
     status = CUDNN_STATUS_ALLOC_FAILED;

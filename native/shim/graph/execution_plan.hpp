@@ -11,8 +11,8 @@
 
 namespace mucudnn::shim {
 
-// The decisions about one execution plan, made when the program finalized it. Only `is_asked` changes
-// afterwards.
+// The decisions about one execution plan, made when the program finalized it. Only `is_asked` and
+// `is_executed` change afterwards.
 struct ExecutionPlan {
   const char* obstacle = nullptr;  // why the plan passes through; null if it does not
   GraphConvolution convolution{};
@@ -25,7 +25,8 @@ struct ExecutionPlan {
   std::optional<EngineConfiguration> configured;  // set if the convolution is recognised
   std::int64_t reported_workspace = 0;            // bytes that we answer when the program asks
   std::int64_t least_answer = kNoLimit;  // bytes that the program read before this plan, and may bring to it
-  mutable std::atomic<bool> is_asked{false};  // the program has read reported_workspace
+  mutable std::atomic<bool> is_asked{false};     // the program has read reported_workspace
+  mutable std::atomic<bool> is_executed{false};  // the program has executed this plan
 
   // Returns whether the program's own plan fits the workspace that the program brings. If it does not, no
   // call may be passed on: the library would write beyond the end of the program's buffer. A program that has
@@ -63,6 +64,14 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
 // holds no convolution.
 std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
                                                          cudnnBackendDescriptor_t plan) noexcept;
+
+// Notes that the program has destroyed the plan.
+void note_end(State& state, const ExecutionPlan& plan) noexcept;
+
+// Runs the plan in smaller slices after the library refused the program's own plan for lack of memory. Leaves
+// `status` as it is if nothing was computed.
+void rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
+            cudnnStatus_t& status) noexcept;
 
 // Runs the plan on the tensors of the variant pack and sets `status`. Returns false if the caller must
 // execute the program's own plan instead.

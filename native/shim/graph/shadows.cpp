@@ -125,13 +125,14 @@ void Shadows::create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptor
   }
 }
 
-void Shadows::forget(cudnnBackendDescriptor_t descriptor) noexcept {
+std::shared_ptr<const ExecutionPlan> Shadows::forget(cudnnBackendDescriptor_t descriptor) noexcept {
   Entry forgotten;  // freed after the lock is released
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(descriptor);
-  if (found == entries_.end()) return;
+  if (found == entries_.end()) return nullptr;
   forgotten = std::move(found->second);
   entries_.erase(found);
+  return forgotten.plan;
 }
 
 void Shadows::initialize(cudnnBackendDescriptor_t descriptor) noexcept {

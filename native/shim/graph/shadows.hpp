@@ -78,7 +78,8 @@ class Shadow {
 class Shadows {
  public:
   void create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept;
-  void forget(cudnnBackendDescriptor_t descriptor) noexcept;
+  // Returns the plan that belonged to the descriptor, or null.
+  std::shared_ptr<const ExecutionPlan> forget(cudnnBackendDescriptor_t descriptor) noexcept;
   // Clears the descriptor's shadow. Other shadows that refer to it keep the old attributes.
   void initialize(cudnnBackendDescriptor_t descriptor) noexcept;
   void set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,

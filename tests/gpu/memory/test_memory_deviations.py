@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from memory_networks import Net
-from memory_steps import Observed, quick_plan, train, warnings_of
+from memory_steps import Observed, differentiate, quick_plan, train, warnings_of
 from needs_torch import mt, torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -38,7 +38,7 @@ def test_another_shape_stays_on_the_device(planned: nn.Module, x: Tensor) -> Non
 
 
 def test_autocast_gives_equal_results_on_the_device(model: nn.Module, x: Tensor) -> None:
-    # Plans are made without autocast, whose casts are saved too.
+    # This plan is made without autocast, whose casts are saved too.
     expected = train(model, x, autocast=True)
     mt.apply(model, quick_plan(model, x, "joint"))
     with pytest.warns(RuntimeWarning, match="does not save the planned tensors") as caught:
@@ -85,7 +85,7 @@ def test_foreign_hooks_around_the_model_have_precedence(
             pytest.warns(RuntimeWarning, match="surround"),
         ):
             output = planned(x)
-        output.float().square().mean().backward()
+        differentiate(output)
     assert all(
         torch.equal(p.grad.cpu(), g) for p, g in zip(planned.parameters(), stock.gradients, strict=True)
     )
@@ -197,7 +197,7 @@ def test_restore_undoes_apply(planned: nn.Module, x: Tensor, stock: Observed) ->
     assert mt.restore(planned) is planned
     assert type(planned) is Net
     assert set(planned.state_dict()) == names
-    output.square().mean().backward()  # its tensors still come back
+    differentiate(output)  # its tensors still come back
     planned.zero_grad(set_to_none=True)
     with patch.object(HostCopy, "__init__", side_effect=AssertionError):
         planned(x)
@@ -233,7 +233,7 @@ def test_distributed_data_parallel_wraps_a_planned_model(
     try:
         wrapped = nn.parallel.DistributedDataParallel(planned)
         with patch.object(HostCopy, "fetch", autospec=True, side_effect=HostCopy.fetch) as fetch:
-            wrapped(x).float().square().mean().backward()
+            differentiate(wrapped(x))
         assert fetch.call_count > 0
     finally:
         torch.distributed.destroy_process_group()

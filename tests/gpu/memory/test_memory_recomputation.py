@@ -1,0 +1,170 @@
+"""Operations that no module contains alone run again: sums, concatenations and functions.
+
+All steps run with late streams, in which a copy that nobody waits for has not happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from memory_steps import quick_plan, train, warnings_of
+from needs_torch import mt, torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mucudnn.plans.memory import MemoryPlan
+from mucudnn.torch.trace import trace_model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]
+
+
+class Block(nn.Module):
+    """Two convolutions and norms, functional activations in and out of place, and a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = functional.relu(self.norm1(self.first(x)))
+        inner = self.norm2(self.second(inner))
+        inner += x
+        return functional.relu(inner, inplace=True)
+
+
+class Joined(nn.Module):
+    """Blocks whose results are concatenated, scaled and convolved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), Block(8), Block(8)
+        self.scale = nn.Parameter(torch.ones(24, 1, 1))
+        self.last = nn.Conv2d(24, 8, 3, padding=1)
+
+    def between(self, x: Tensor) -> Tensor:
+        """Return what the last convolution gets."""
+        return functional.silu(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        one = self.one(x)
+        joined = torch.cat([x, one, self.two(one)], 1) * self.scale
+        return self.last(self.between(joined)).mean((2, 3))
+
+
+class Random(Joined):
+    """The same with random numbers in a function."""
+
+    def between(self, x: Tensor) -> Tensor:
+        """Return what the last convolution gets."""
+        return functional.silu(functional.dropout(x, 0.5) + torch.rand_like(x))
+
+
+def plan_without_offload(model: nn.Module, x: Tensor) -> MemoryPlan:
+    """Return a plan at the floor that recomputes as much as it can."""
+    return quick_plan(model, x, "joint", host_memory=0)
+
+
+def recomputed(plan: MemoryPlan) -> set[str]:
+    """Return the names of the tensors that operations compute again, without modules."""
+    return {one.name for one in plan.tensors if one.choice == "recompute" and not one.modules}
+
+
+@pytest.fixture
+def joined() -> nn.Module:
+    torch.manual_seed(1)
+    return Joined().cuda()
+
+
+def recompute(model: nn.Module, x: Tensor, *wanted: str) -> MemoryPlan:
+    """Return a plan that recomputes the wanted tensors, by default most, and keeps the others.
+
+    Most are those whose sources are not recomputed, the last ones first.
+    """
+    plan = quick_plan(model, x, "joint", memory=2**40)
+    saved = trace_model(model, x).saved
+    chosen, needed = set(wanted), set()
+    for one in () if wanted else reversed(saved):
+        if one.replayed and one.name not in needed:
+            chosen.add(one.name)
+            needed |= {one.source, *one.sources}
+    tensors = tuple(
+        replace(
+            one, choice="recompute" if one.name in chosen else "keep",
+            modules=how.modules, source=how.source, source_input=how.source_input, sources=how.sources,
+        )
+        for one, how in zip(plan.tensors, saved, strict=True)
+    )  # fmt: skip
+    return replace(plan, tensors=tensors)
+
+
+@pytest.mark.parametrize("variant", ["plain", "channels_last", "autocast"])
+def test_results_and_statistics_are_bit_equal(joined: nn.Module, x: Tensor, variant: str) -> None:
+    if variant == "channels_last":
+        joined = joined.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    is_cast = variant == "autocast"
+    stock = train(joined, x, is_cast)
+    with torch.autocast("cuda", torch.float16, is_cast):
+        plan = recompute(joined, x)
+    assert len(recomputed(plan)) >= 2
+    mt.apply(joined, plan)
+    for _ in range(2):
+        found = train(joined, x, is_cast)
+        assert found.equals(stock)
+        assert found.peak < stock.peak
+
+
+def test_memory_is_as_predicted(joined: nn.Module, x: Tensor) -> None:
+    stock = train(joined, x)
+    plan = plan_without_offload(joined, x)
+    assert recomputed(plan)
+    mt.apply(joined, plan)
+    found = train(joined, x)
+    assert found.equals(stock)
+    assert found.peak <= 1.03 * plan.peak < stock.peak
+
+
+def test_every_tensor_that_can_be_recomputed_alone_is_right(joined: nn.Module, x: Tensor) -> None:
+    stock = train(joined, x)
+    possible = [one for one in trace_model(joined, x).saved if one.replayed]
+    assert len([one for one in possible if not one.modules]) >= 5
+    for chosen in possible:
+        mt.apply(joined, recompute(joined, x, chosen.name))
+        assert warnings_of(joined, x, stock) == [], chosen.name
+
+
+def test_random_numbers_are_not_drawn_again(x: Tensor) -> None:
+    torch.manual_seed(1)
+    model = Random().cuda()
+    torch.manual_seed(2)
+    stock = train(model, x)
+    plan = recompute(model, x)
+    assert recomputed(plan)
+    mt.apply(model, plan)
+    torch.manual_seed(2)
+    assert train(model, x).equals(stock)
+
+
+def test_a_tensor_that_other_operations_made_stays_on_the_device(joined: nn.Module, x: Tensor) -> None:
+    plan = recompute(joined, x, "mul")
+    with patch.object(Joined, "between", lambda self, x: functional.silu(x.add_(torch.rand_like(x)))):
+        torch.manual_seed(2)
+        stock = train(joined, x)
+        mt.apply(joined, plan)
+        torch.manual_seed(2)
+        with pytest.warns(RuntimeWarning, match="their results stay on the device: the first is mul"):
+            assert train(joined, x).equals(stock)
+
+
+def test_a_source_that_is_changed_in_place_is_pytorchs_error(joined: nn.Module, x: Tensor) -> None:
+    mt.apply(joined, recompute(joined, x, "mul"))
+    output = joined(x)
+    with torch.no_grad():
+        joined.scale.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
