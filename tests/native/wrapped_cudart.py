@@ -183,7 +183,7 @@ def build_cudart(folder: Path) -> Path:
     - ONE_NAME: the devices have the same name
     - FREE_BYTES: the bytes that are free; no allocation may exceed them
     - MEET: two threads measure at once, or the process ends
-    - TRACE: the library prints each event that is recorded or waited for, and the stream of each copy of pieces
+    - TRACE: the library prints each event that is recorded or waited for, and the stream of each copy
     """
     source = re.sub(r"^cudaError_t (\w+)", r"static cudaError_t own_\1", SOURCE, flags=re.MULTILINE)
     functions = []
