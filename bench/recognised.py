@@ -42,11 +42,17 @@ def read_convolutions(network: str) -> list[Kernel]:
 
 
 def shapes_of(kernel: Kernel) -> tuple[list[int], list[int]]:
-    """Return the shapes of x and w, with spatial sizes cut to MOST or to the extent of the filter."""
+    """Return the shapes of x and w, with spatial sizes cut to about MOST, at least to the filter's extent.
+
+    A cut is a multiple of the stride. A stride that leaves a remainder still does: XLA's gradients differ there.
+    """
     problem = kernel.problem
     extents = [(k - 1) * d + 1 for k, d in zip(problem.kernel, problem.dilation, strict=True)]
     most = MOST[len(problem.kernel)]
-    sizes = [min(size, max(most, extent)) for size, extent in zip(problem.input, extents, strict=True)]
+    sizes = [
+        size - max(0, size - max(most, extent)) // stride * stride
+        for size, extent, stride in zip(problem.input, extents, problem.stride, strict=True)
+    ]
     x = [problem.mini_batch, problem.in_channels, *sizes]
     return x, [problem.out_channels, problem.in_channels // problem.groups, *problem.kernel]
 

@@ -35,6 +35,13 @@
     (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \
      size_t* size))
 
+/* A function that 9.2.0 and 9.2.1 export in place of PopulateCudaGraph, and that no header declares. The
+ * library makes the graph itself (cudnn::backend::create_cuda_graph takes a CUgraph_st**). */
+#define MUCUDNN_BACKEND_FUNCTIONS_OF_902(X)                                                      \
+  X(cudnnStatus_t, cudnnBackendCreateCudaGraph,                                                  \
+    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \
+     cudaGraph_t * graph))
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -220,6 +227,7 @@ typedef enum MUCUDNN_ANY_NUMBER {
 #define MUCUDNN_DECLARE(result, function, parameters) result function parameters;
 MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_DECLARE)
 MUCUDNN_BACKEND_FUNCTIONS_SINCE_92300(MUCUDNN_DECLARE)
+MUCUDNN_BACKEND_FUNCTIONS_OF_902(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 #pragma GCC visibility pop
 
