@@ -30,7 +30,7 @@ class Form(NamedTuple):
     activation: str = ""
 
 
-# The types and forms that onnxruntime has for CUDA. FusedConv is what its optimizer makes of Conv, Add and Relu.
+# The types and forms that onnxruntime has for CUDA. Its optimizer makes FusedConv of Conv, Add and Relu.
 FORMS = {
     np.float32: [
         Form("Conv"),
@@ -47,7 +47,9 @@ def main(network: str) -> None:
     """Run each convolution once in each form, with and without onnxruntime's own fusion of the bias."""
     for type_, forms in FORMS.items():
         for form in forms:
-            for fuses in ("0", "1") if form.has_bias else ("0",):
+            # cuDNN has no engine for the fused graph in 16 bits, which has 16-bit intermediates in NCHW.
+            # onnxruntime then makes the call that it makes without fusion.
+            for fuses in ("0", "1") if form.has_bias and type_ is np.float32 else ("0",):
                 _run(read_convolutions(network), type_, form, fuses)
 
 
@@ -82,15 +84,12 @@ def _run(kernels: list[Kernel], type_: Any, form: Form, fuses: str) -> None:
             attributes["activation"] = form.activation
         nodes.append(helper.make_node(form.operator, names, [f"y{index}"], domain=form.domain, **attributes))
         outputs.append(helper.make_tensor_value_info(f"y{index}", TYPES[type_], None))
-    given = [
-        helper.make_tensor_value_info(name, TYPES[type_], value.shape) for name, value in inputs.items()
-    ]
+    given = [helper.make_tensor_value_info(name, TYPES[type_], value.shape) for name, value in inputs.items()]
     graph = helper.make_graph(nodes, "convolutions", given, outputs, constants)
     model = helper.make_model(graph, opset_imports=OPERATORS, ir_version=9)
     own = {"cudnn_conv_algo_search": "HEURISTIC", "fuse_conv_bias": fuses}
     session_options = onnxruntime.SessionOptions()
     session_options.log_severity_level = 3
-    session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), session_options, providers=[("CUDAExecutionProvider", own)]
     )
