@@ -59,9 +59,7 @@ def plan(cudnn: Path, stubs: Path) -> Plan:
     return partial(plan_on, cudnn, stubs)
 
 
-def plan_on(
-    cudnn: Path, stubs: Path, kernels: Iterable[Kernel], device: str = "h200"
-) -> list[list[Planned]]:
+def plan_on(cudnn: Path, stubs: Path, kernels: Iterable[Kernel], device: str = "h200") -> list[list[Planned]]:
     wanted = {"device": read_properties(device), "kernels": [(str(p), pass_) for p, pass_ in kernels]}
     program = (sys.executable, HERE / "planning_program.py")
     ran = run(*program, stdin=json.dumps(wanted), LD_LIBRARY_PATH=f"{cudnn}:{stubs}", LD_PRELOAD="")
