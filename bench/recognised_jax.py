@@ -6,13 +6,13 @@ usage: python bench/recognised_jax.py NETWORK
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax._src import hardware_utils
+import jax  # type: ignore[import-not-found]
+import jax.numpy as jnp  # type: ignore[import-not-found]
+from jax._src import hardware_utils  # type: ignore[import-not-found]
 
 from bench.recognised import options_of, read_convolutions, shapes_of
 from mucudnn.problems.kernels import Kernel
@@ -38,7 +38,7 @@ def main(network: str) -> None:
 
 
 def _each(
-    function: Callable[..., Any], convolutions: list[Callable[..., Array]], last: bool, operands: Array
+    function: Callable[..., Any], convolutions: Sequence[Callable[..., Array]], last: bool, operands: Array
 ) -> Array:
     pairs = zip(convolutions, operands, strict=True)
     return [function(convolve, last, x, w) for convolve, (x, w) in pairs]

@@ -97,7 +97,7 @@ def _run(kernels: list[Kernel], type_: Any, form: Form, fuses: str) -> None:
 
 
 def _bytes(shape: list[int], type_: Any) -> int:
-    return int(np.prod(shape)) * np.dtype(type_).itemsize
+    return int(np.prod(shape) * np.dtype(type_).itemsize)
 
 
 def _output_shape(x: list[int], w: list[int], options: dict[str, Any]) -> list[int]:

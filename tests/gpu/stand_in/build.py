@@ -104,7 +104,7 @@ def build(folder: Path) -> None:
 
 
 def _prepare_pytorch(folder: Path, runtime: Path, cudnn: Path) -> None:
-    """Have PyTorch find the driver, load our operators, and accept the version of our cuDNN."""
+    """Make PyTorch find the driver, load our operators, and accept the version of our cuDNN."""
     _link(folder / "torch" / "lib" / "libcuda.so.1", runtime)  # PyTorch opens it by name
     shutil.copy(HERE / "operators.py", folder / "stand_in_operators.py")
     information = folder / "stand_in-0.dist-info"  # importing PyTorch calls this entry point
