@@ -1,9 +1,9 @@
 """`python -m bench.recognised [FOLDER]`: the share of a program's convolutions that the drop-in recognises.
 
-The programs are cudnn-frontend's Python module on the host engine and, in FOLDER, PyTorch's CUDA build with
-the stand-in for CUDA (tests/gpu/stand_in/build.py). The drop-in only records, so nothing is measured or
-divided. A call counts as recognised if the drop-in could divide it. Spatial sizes are cut, so that a CPU is
-fast enough: the form of a call decides, not its size.
+The program is cudnn-frontend's Python module on the host engine. If FOLDER is given, it is the CUDA build of
+PyTorch, onnxruntime or JAX in FOLDER, with the stand-in for CUDA (tests/gpu/stand_in/build.py). The drop-in
+only records, so nothing is measured or divided. A call counts as recognised if the drop-in could divide it.
+Spatial sizes are cut, so that a CPU is fast enough: the form of a call decides, not its size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 import scipy_openblas32
 from rich.console import Console
 
-from bench.record import RESULTS, Record, describe_machine, show, update
+from bench.record import RESULTS, Record, describe_machine, read, show, update
 from mucudnn._native import cudart_library, host_library
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
@@ -42,11 +44,17 @@ def read_convolutions(network: str) -> list[Kernel]:
 
 
 def shapes_of(kernel: Kernel) -> tuple[list[int], list[int]]:
-    """Return the shapes of x and w, with spatial sizes cut to MOST or to the extent of the filter."""
+    """Return the shapes of x and w, with spatial sizes cut to about MOST, at least to the filter's extent.
+
+    A cut is a multiple of the stride, because XLA writes gradients otherwise if a stride leaves a remainder.
+    """
     problem = kernel.problem
     extents = [(k - 1) * d + 1 for k, d in zip(problem.kernel, problem.dilation, strict=True)]
     most = MOST[len(problem.kernel)]
-    sizes = [min(size, max(most, extent)) for size, extent in zip(problem.input, extents, strict=True)]
+    sizes = [
+        size - max(0, size - max(most, extent)) // stride * stride
+        for size, extent, stride in zip(problem.input, extents, problem.stride, strict=True)
+    ]
     x = [problem.mini_batch, problem.in_channels, *sizes]
     return x, [problem.out_channels, problem.in_channels // problem.groups, *problem.kernel]
 
@@ -62,35 +70,98 @@ def options_of(kernel: Kernel) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Program:
+    """A framework, and the program beside this file that makes its convolutions."""
+
+    name: str
+    package: str
+    file: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+FRONTEND = Program("cudnn-frontend", "", "recognised_frontend.py")
+PROGRAMS = (
+    Program("PyTorch", "torch", "recognised_torch.py"),
+    Program("onnxruntime-gpu", "onnxruntime_gpu", "recognised_onnxruntime.py"),
+    # XLA tries several engines for each convolution, as it does by default. It captures nothing into CUDA
+    # graphs, which the stand-in lacks, and its own kernels do nothing.
+    Program(
+        "JAX",
+        "jax",
+        "recognised_jax.py",
+        {
+            "JAX_PLATFORMS": "cuda",
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+            "XLA_FLAGS": "--xla_gpu_autotune_level=1 --xla_gpu_experimental_enable_fusion_autotuner=false "
+            "--xla_gpu_enable_command_buffer=",
+            "STAND_IN_LEAVES_KERNELS": "1",
+        },
+    ),
+)
+
+
 def main() -> None:
     """Measure each network in a process of its own, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="PyTorch's CUDA build with the stand-in")
+    parser.add_argument("folder", type=Path, nargs="?", help="a framework's CUDA build with the stand-in")
     parser.add_argument("--only", default=",".join(NETWORKS), help="networks, with commas between")
     arguments = parser.parse_args()
     networks = arguments.only.split(",")
-    with tempfile.TemporaryDirectory() as scratch:
-        version = metadata.version("nvidia-cudnn-frontend")
-        records = _measure(
-            f"cudnn-frontend {version}", "recognised_frontend.py", networks, _host_engine(Path(scratch))
-        )
     if arguments.folder:
         folder = arguments.folder.resolve()
-        name = f"PyTorch {_version_of_pytorch(folder)}"
-        records += _measure(name, "recognised_torch.py", networks, _pytorch(folder))
+        program, version = _program_in(folder)
+        records = _measure(program, version, networks, {**_stand_in(folder), **program.variables})
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            version = metadata.version("nvidia-cudnn-frontend")
+            records = _measure(FRONTEND, version, networks, _host_engine(Path(scratch)))
     show(Console(), records)
-    if networks == list(NETWORKS) and arguments.folder:
-        machine = describe_machine(device="none: the program runs on the CPU", library="mucudnn-host")
-        update(RESULTS / "recognised.jsonl", machine, records)
+    _write(records)
 
 
-def _measure(name: str, program: str, networks: list[str], variables: dict[str, str]) -> list[Record]:
-    records, total = [], Counter[str]()
+def _write(records: list[Record]) -> None:
+    """Write the records, with those of the same version's other networks and the share of them all."""
+    path = RESULTS / "recognised.jsonl"
+    cases = {record.case for record in records}
+    version = records[0].case.partition(": ")[0]
+    kept = [
+        old
+        for _, old in read(path)
+        if old.bench == records[0].bench
+        and old.case.startswith(f"{version}: ")
+        and old.case not in cases
+        and not old.case.endswith(": all")
+    ]
+    networks = sorted([*kept, *records], key=lambda record: record.case)
+    total = sum((_calls(record) for record in networks), Counter[str]())
+    machine = describe_machine(device="none: the program runs on the CPU", library="mucudnn-host")
+    update(path, machine, [*networks, _record(records[0].bench, f"{version}: all", total)])
+
+
+def _calls(record: Record) -> Counter[str]:
+    """Return the number of calls of a record by reason, as the drop-in logged it."""
+    others = Counter({reason: int(number) for reason, number in record.details.items() if reason != "calls"})
+    return others + Counter({RECORDED: int(record.details["calls"]) - others.total()})
+
+
+def _program_in(folder: Path) -> tuple[Program, str]:
+    """Return the program whose package is in the folder, and the package's version."""
+    versions = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
+    for program in PROGRAMS:
+        for name, version in versions.items():
+            if name.replace("-", "_") == program.package:
+                return program, version
+    sys.exit(f"{folder} holds no PyTorch, onnxruntime or JAX")
+
+
+def _measure(program: Program, version: str, networks: list[str], variables: dict[str, str]) -> list[Record]:
+    bench = Path(program.file).stem
+    records = []
     for network in networks:
-        calls = count_calls(_run(Path(__file__).with_name(program), network, variables))
-        records.append(_record(f"{name}: {network}", calls))
-        total += calls
-    return [*records, _record(f"{name}: all", total)]
+        calls = count_calls(_run(Path(__file__).with_name(program.file), network, variables))
+        records.append(_record(bench, f"{program.name} {version}: {network}", calls))
+    return records
 
 
 def _host_engine(folder: Path) -> dict[str, str]:
@@ -100,17 +171,10 @@ def _host_engine(folder: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
 
 
-def _pytorch(folder: Path) -> dict[str, str]:
-    runtimes = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime")]
-    found = [str(path) for path in runtimes if path.is_dir()]
+def _stand_in(folder: Path) -> dict[str, str]:
+    libraries = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime", "cudnn")]
+    found = [str(path) for path in libraries if path.is_dir()]
     return {"LD_LIBRARY_PATH": ":".join(found), "PYTHONPATH": str(folder)}
-
-
-def _version_of_pytorch(folder: Path) -> str:
-    version = re.search(r"__version__ = '(.*)'", (folder / "torch" / "version.py").read_text())
-    if version is None:
-        sys.exit(f"{folder} holds no PyTorch")
-    return version[1]
 
 
 def _run(program: Path, network: str, variables: dict[str, str]) -> str:
@@ -143,11 +207,11 @@ def count_calls(log: str) -> Counter[str]:
     return Counter({reason: int(calls) for calls, reason in reasons})
 
 
-def _record(case: str, calls: Counter[str]) -> Record:
+def _record(bench: str, case: str, calls: Counter[str]) -> Record:
     total = calls.total()
     value = 100 * calls[RECORDED] / total if total else None
     others = {reason: number for reason, number in calls.most_common() if reason != RECORDED}
-    return Record("recognised", case, METRIC, value, "%", {"calls": total, **others})
+    return Record(bench, case, METRIC, value, "%", {"calls": total, **others})
 
 
 if __name__ == "__main__":

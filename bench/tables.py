@@ -99,6 +99,25 @@ def _by_case(bench: str, metric: str, unit: str, cases: str = ".*") -> Callable[
     return answer
 
 
+def _recognised(bench: str) -> Callable[[Records], str]:
+    """Make a function that shows the share of all calls, the lowest share, and the reasons of the rest."""
+
+    def answer(records: Records) -> str:
+        found = [record for record in records if record.bench == bench and record.value is not None]
+        if not found:
+            return ""
+        total, least = found[-1], min(found[:-1], key=lambda record: record.value or 0)
+        reasons = {name: count for name, count in total.details.items() if name != "calls"}
+        rest = "".join(f"; {count} calls: {name}" for name, count in reasons.items())
+        shares = [_short(record.value or 0) for record in (total, least)]
+        name, network = total.case.partition(": ")[0], least.case.partition(": ")[2]
+        return (
+            f"{name}: {shares[0]} % of {total.details['calls']} calls; least, {network}: {shares[1]} %{rest}"
+        )
+
+    return answer
+
+
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
@@ -248,10 +267,14 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
          _by_case("placement", "speedup", "", r".*150 GB/s, 2 devices.*")),
     )),
     ("python -m bench.recognised FOLDER", "recognised.jsonl", (
-        ("share of PyTorch's convolutions that the drop-in recognises, ten networks, all passes, fused",
-         "at least 99 %", _by_case("recognised", "share", "%", "PyTorch.*")),
+        ("share of PyTorch's convolution calls that the drop-in recognises, ten networks, all passes, fused",
+         "at least 99 %", _recognised("recognised_torch")),
         ("the same, convolutions that cudnn-frontend fuses with addition, bias and RELU, NCHW and NHWC",
-         "at least 99 %", _by_case("recognised", "share", "%", "cudnn-frontend.*")),
+         "at least 99 %", _recognised("recognised_frontend")),
+        ("the same, convolutions of onnxruntime, also with bias, addition and RELU, and transposed",
+         "at least 99 %", _recognised("recognised_onnxruntime")),
+        ("the same, convolutions of JAX, all passes, also with addition, bias and RELU",
+         "at least 99 %", _recognised("recognised_jax")),
     )),
 )  # fmt: skip
 

@@ -74,6 +74,14 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         if doubt := doubt_limit(size):
             print(f"Warning: {doubt}", file=sys.stderr, flush=True)
         variables[settings.WORKSPACE_LIMIT.variable] = "none" if size is None else str(size)
+    if _brings_no_workspace(os.environ.get("XLA_FLAGS", "")):
+        # XLA reads the workspace of each plan all the same, so the drop-in alone cannot know.
+        print(
+            "Warning: with --xla_gpu_autotune_level=0 XLA brings no workspace: the limit is 0 bytes",
+            file=sys.stderr,
+            flush=True,
+        )
+        variables[settings.WORKSPACE_LIMIT.variable] = "0"
     if arguments.plan:
         read_plan(arguments.plan)  # an error now is better than a warning later
         variables[settings.PLAN.variable] = str(arguments.plan.absolute())
@@ -86,6 +94,11 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         cache.parent.mkdir(parents=True, exist_ok=True)
     variables[settings.CACHE.variable] = str(cache)
     return variables
+
+
+def _brings_no_workspace(xla_flags: str) -> bool:
+    """Return whether these flags switch XLA's autotuning off. The last of several levels counts."""
+    return re.findall(r"--xla_gpu_autotune_level=(\S+)", xla_flags)[-1:] == ["0"]
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:

@@ -8,25 +8,28 @@
 #include "abi/cudnn.h"
 
 /* X(result, function, parameters) */
-#define MUCUDNN_BACKEND_FUNCTIONS(X)                                                              \
-  X(cudnnStatus_t, cudnnBackendCreateDescriptor,                                                  \
-    (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t * descriptor))                   \
-  X(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor))          \
-  X(cudnnStatus_t, cudnnBackendInitialize, (cudnnBackendDescriptor_t descriptor))                 \
-  X(cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor))                   \
-  X(cudnnStatus_t, cudnnBackendSetAttribute,                                                      \
-    (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,                       \
-     cudnnBackendAttributeType_t type, int64_t count, const void* elements))                      \
-  X(cudnnStatus_t, cudnnBackendGetAttribute,                                                      \
-    (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,                       \
-     cudnnBackendAttributeType_t type, int64_t requested, int64_t* count, void* elements))        \
-  X(cudnnStatus_t, cudnnBackendExecute,                                                           \
-    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack)) \
-  X(cudnnStatus_t, cudnnBackendPopulateCudaGraph,                                                 \
-    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack,  \
-     cudaGraph_t graph))                                                                          \
-  X(cudnnStatus_t, cudnnBackendUpdateCudaGraph,                                                   \
-    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack,  \
+#define MUCUDNN_BACKEND_FUNCTIONS(X)                                                       \
+  X(cudnnStatus_t, cudnnBackendCreateDescriptor,                                           \
+    (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t * descriptor))            \
+  X(cudnnStatus_t, cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor))   \
+  X(cudnnStatus_t, cudnnBackendInitialize, (cudnnBackendDescriptor_t descriptor))          \
+  X(cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor))            \
+  X(cudnnStatus_t, cudnnBackendSetAttribute,                                               \
+    (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,                \
+     cudnnBackendAttributeType_t type, int64_t count, const void* elements))               \
+  X(cudnnStatus_t, cudnnBackendGetAttribute,                                               \
+    (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,                \
+     cudnnBackendAttributeType_t type, int64_t requested, int64_t* count, void* elements)) \
+  X(cudnnStatus_t, cudnnBackendExecute,                                                    \
+    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack))
+
+/* The functions of CUDA graphs. 9.0.0 and 9.2.0 lack the first, so no program of ours needs them. */
+#define MUCUDNN_BACKEND_FUNCTIONS_SINCE_90500(X)                                                 \
+  X(cudnnStatus_t, cudnnBackendPopulateCudaGraph,                                                \
+    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \
+     cudaGraph_t graph))                                                                         \
+  X(cudnnStatus_t, cudnnBackendUpdateCudaGraph,                                                  \
+    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \
      cudaGraph_t graph))
 
 /* The functions that cuDNN has since 9.23. */
@@ -34,6 +37,13 @@
   X(cudnnStatus_t, cudnnGetExecutionPlanWorkspaceSize,                                           \
     (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \
      size_t* size))
+
+/* A function that 9.2.0 and 9.2.1 export in place of PopulateCudaGraph, and that no header declares. The
+ * library makes the graph itself (cudnn::backend::create_cuda_graph takes a CUgraph_st**). */
+#define MUCUDNN_BACKEND_FUNCTIONS_OF_902(X)                                                      \
+  X(cudnnStatus_t, cudnnBackendCreateCudaGraph,                                                  \
+    (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t variant_pack, \
+     cudaGraph_t * graph))
 
 #ifdef __cplusplus
 extern "C" {
@@ -219,7 +229,9 @@ typedef enum MUCUDNN_ANY_NUMBER {
 #pragma GCC visibility push(default)
 #define MUCUDNN_DECLARE(result, function, parameters) result function parameters;
 MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_DECLARE)
+MUCUDNN_BACKEND_FUNCTIONS_SINCE_90500(MUCUDNN_DECLARE)
 MUCUDNN_BACKEND_FUNCTIONS_SINCE_92300(MUCUDNN_DECLARE)
+MUCUDNN_BACKEND_FUNCTIONS_OF_902(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 #pragma GCC visibility pop
 

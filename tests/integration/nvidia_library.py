@@ -44,7 +44,23 @@ def cudnn(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a folder with stand-ins for the two libraries of CUDA that planning looks for."""
-    folder = tmp_path_factory.mktemp("stubs")
+    return build_stubs(tmp_path_factory.mktemp("stubs"))
+
+
+@pytest.fixture(scope="module")
+def compiling_stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder with which cuDNN also plans the engines that it compiles at run time."""
+    packages = package_folder("nvidia")
+    compilers = [*packages.glob("cu13/lib/libnvrtc*.so*")] if packages else []
+    if not compilers:
+        is_missing("needs NVIDIA's compiler: pip install --no-deps nvidia-cuda-nvrtc")
+    folder = build_stubs(tmp_path_factory.mktemp("compiling"), "-DCOMPILES")
+    for compiler in compilers:
+        (folder / compiler.name).symlink_to(compiler)
+    return folder
+
+
+def build_stubs(folder: Path, *options: str) -> Path:
     for name in ("libcuda.so.1", "libcublasLt.so.13"):
-        compile_c("-shared", "-fPIC", f"-Wl,-soname,{name}", STUBS, "-o", folder / name)
+        compile_c("-shared", "-fPIC", *options, f"-Wl,-soname,{name}", STUBS, "-o", folder / name)
     return folder

@@ -53,6 +53,23 @@ def test_the_example_of_the_docs_runs_and_takes_the_workspace_that_they_name() -
     assert result.stdout.splitlines() == ["told of 138461248 bytes of workspace", "mean square 561.9"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "limit"),
+    [
+        ("--xla_gpu_autotune_level=0", "0"),
+        ("--xla_gpu_autotune_level=4 --xla_gpu_autotune_level=0 --xla_dump_to=x", "0"),
+        ("--xla_gpu_autotune_level=0 --xla_gpu_autotune_level=1", "8MiB"),
+        ("", "8MiB"),
+    ],
+)
+def test_xla_without_autotuning_brings_no_workspace_so_the_limit_is_0(flags: str, limit: str) -> None:
+    ran = run_under_mucudnn(
+        "printenv", "MUCUDNN_WORKSPACE_LIMIT", XLA_FLAGS=flags, MUCUDNN_WORKSPACE_LIMIT="8MiB"
+    )
+    assert ran.stdout == f"{limit}\n"
+    assert ("XLA brings no workspace: the limit is 0 bytes" in ran.stderr) == (limit == "0")
+
+
 def test_a_program_ends_with_a_line_about_its_convolutions(tmp_path: Path) -> None:
     shared = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_CACHE": str(tmp_path / "cache")}
     limited = {**shared, "MUCUDNN_WORKSPACE_LIMIT": "8MiB", "MUCUDNN_BATCH_POLICY": "power_of_two"}

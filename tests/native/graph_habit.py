@@ -10,7 +10,7 @@ A case may have these entries besides those of shim_client.py:
 - json: if true, the plan is written to its JSON text and made again from it
 - share: the number of threads that run one plan
 - scratch: if False, the program passes no workspace
-- call: a function instead of Execute, PopulateCudaGraph or UpdateCudaGraph
+- call: a function instead of Execute, CreateCudaGraph, PopulateCudaGraph or UpdateCudaGraph
 A problem with an epilogue may have these too:
 - reverse: if true, the graph lists its operations from the last to the first
 - alias: operands that lie in the memory of other tensors

@@ -112,14 +112,14 @@ class Operations:
             ],
         )
 
-    def convolution(self, problem: Problem) -> Descriptor:
+    def convolution(self, problem: Problem, *, flips: bool = False) -> Descriptor:
         compute = "f64" if problem.data_type == "f64" else "f32"
         return self.make(
             "CONVOLUTION",
             [
                 ("CONVOLUTION_SPATIAL_DIMS", "INT64", [problem.dims]),
                 ("CONVOLUTION_COMP_TYPE", "DATA_TYPE", [data_type(compute)]),
-                ("CONVOLUTION_CONV_MODE", "CONVOLUTION_MODE", [1]),
+                ("CONVOLUTION_CONV_MODE", "CONVOLUTION_MODE", [0 if flips else 1]),
                 ("CONVOLUTION_PRE_PADDINGS", "INT64", problem.padding),
                 ("CONVOLUTION_POST_PADDINGS", "INT64", problem.padding),
                 ("CONVOLUTION_DILATIONS", "INT64", problem.dilation),
@@ -135,6 +135,7 @@ class Operations:
         alpha: float = 1,
         beta: float = 0,
         y: Descriptor | None = None,
+        flips: bool = False,
     ) -> Descriptor:
         tensors = {
             name: self.tensor(
@@ -157,7 +158,7 @@ class Operations:
                     (attribute + name, "BACKEND_DESCRIPTOR", [tensor])
                     for name, tensor in zip(names, tensors.values(), strict=True)
                 ),
-                (attribute + "CONV_DESC", "BACKEND_DESCRIPTOR", [self.convolution(problem)]),
+                (attribute + "CONV_DESC", "BACKEND_DESCRIPTOR", [self.convolution(problem, flips=flips)]),
                 (attribute + "ALPHA", scale, [alpha]),
                 (attribute + "BETA", scale, [beta]),
             ],

@@ -78,7 +78,7 @@ def test_a_convolution_and_what_follows_agree_with_the_definition(
     same_type: bool,
 ) -> None:
     checked, residual, bias = operands(engine, problem)
-    virtual_type = problem.data_type if same_type else "f32"
+    virtual_type = problem.data_type if same_type and problem.layout == "nhwc" else "f32"
     fused = Fused(problem, order, alphas, virtual_type=virtual_type, swapped=swapped)
     exact = fused.expected(checked.values, residual, bias)
     result = run(fused, checked.values, residual, bias)
@@ -173,6 +173,9 @@ def unsupported() -> dict[str, list[Descriptor]]:
             convolution,
             client.pointwise("ADD", between, y, tensor(6, sizes=narrower)),
         ],
+        "16-bit intermediates in NCHW": Fused(
+            PLAIN.replace(data_type="f16"), virtual_type="f16"
+        ).operations(),
         "strides with gaps": [
             client.operation(
                 PLAIN, "forward", y=client.tensor(UIDS["y"], shape, [2 * s for s in strides], "f32")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy_openblas32
 from reference import PASSES
 from shim_cases import Ran, case, run_alone, run_under_shim, write_plan
 from wrapped_library import build_wrapper
@@ -15,7 +16,7 @@ from mucudnn._native import Engine, host_library
 SMALL = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 REFUSED = 3013  # CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API
 HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}  # engines whose workspace grows with N
-CALLS = pytest.mark.parametrize("call", ["PopulateCudaGraph", "UpdateCudaGraph"])
+CALLS = pytest.mark.parametrize("call", ["CreateCudaGraph", "PopulateCudaGraph", "UpdateCudaGraph"])
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +56,14 @@ def test_above_the_limit_a_cuda_graph_is_refused_as_plans_refuse_it_that_have_no
     _, found = run_graph_calls(call, engine, library, tmp_path, "64KiB")
     assert [facts["statuses"] for facts in found.facts] == [[REFUSED]] * len(PASSES)
     assert "no CUDA graph: the program's own plan is above the workspace limit" in found.stderr
+
+
+def test_a_library_as_old_as_9_2_without_populate_is_divided(engine: Engine, tmp_path: Path) -> None:
+    name = b"cudnnBackendPopulateCudaGraph"
+    older = tmp_path / "libcudnn.so.9"
+    older.write_bytes(Path(host_library()).read_bytes().replace(name, name[::-1]))
+    plan = write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [[(1, "eng2")] * 7]})
+    environment = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), "MUCUDNN_WORKSPACE_LIMIT": "1MiB"}
+    libraries = {"MUCUDNN_LIBRARY": str(older), "LD_LIBRARY_PATH": scipy_openblas32.get_lib_dir()}
+    found = run_under_shim([case(SMALL, "forward", "graph", engine=2)], tmp_path, **environment, **libraries)
+    assert found.summary == "1 of 1 convolutions divided"

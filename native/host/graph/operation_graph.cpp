@@ -146,7 +146,13 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
                              : convolution->pass == Pass::backward_data ? 0
                                                                         : 1;
   convert_inputs(shapes, {x->uid, w->uid, y->uid}, output, fusion.copies);
-  fusion.kernel.problem = problem_of(convolution->grouped(), shapes[0], shapes[1], shapes[2]);
+  cudnnConvolutionStruct shape = convolution->grouped();
+  if (shape.mode == CUDNN_CONVOLUTION) {
+    if (output == 1) not_supported("the host engine does not flip the gradient of a filter");
+    fusion.flipped = shapes[1];
+    shape.mode = CUDNN_CROSS_CORRELATION;
+  }
+  fusion.kernel.problem = problem_of(shape, shapes[0], shapes[1], shapes[2]);
   fusion.x = x->uid;
   fusion.w = w->uid;
   fusion.y = y->uid;
@@ -160,6 +166,9 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
   const Tensor* last = convolution->y.get();
   for (const PointwiseOperation* operation : chain) {
     if (last->sizes != y->sizes) not_supported("a virtual tensor of other sizes than the output");
+    // cuDNN 9.19 and 9.28 have no engine for this either.
+    if (is_narrow(last->type) && fusion.kernel.problem.layout == Layout::nchw)
+      not_supported("16-bit intermediate results in NCHW");
     if (operation->pointwise->mode == CUDNN_POINTWISE_ADD) {
       std::int64_t operand = 0;
       fusion.steps.emplace_back(addition_of(*operation, last->uid, fusion.output, operand));

@@ -26,6 +26,8 @@ struct Fusion {
   std::int64_t residual = 0;  // unique id: the output, or a tensor like it that is added first
   std::vector<Step> steps;
   std::vector<std::int64_t> operands;  // unique ids for the additions in `steps`, in order
+  // The filter to be flipped in space before the convolution (CUDNN_CONVOLUTION).
+  std::optional<cudnnTensorStruct> flipped;
   // Inputs of another layout or data type than the output. The plan copies them into the workspace first.
   std::vector<Copy> copies;
 

@@ -19,6 +19,8 @@ constexpr Named kDataTypes[] = {{"CUDNN_DATA_FLOAT", CUDNN_DATA_FLOAT},
                                 {"CUDNN_DATA_DOUBLE", CUDNN_DATA_DOUBLE},
                                 {"CUDNN_DATA_HALF", CUDNN_DATA_HALF},
                                 {"CUDNN_DATA_BFLOAT16", CUDNN_DATA_BFLOAT16}};
+constexpr Named kModes[] = {{"CUDNN_CONVOLUTION", CUDNN_CONVOLUTION},
+                            {"CUDNN_CROSS_CORRELATION", CUDNN_CROSS_CORRELATION}};
 constexpr Named kFunctions[] = {{"CUDNN_POINTWISE_ADD", CUDNN_POINTWISE_ADD},
                                 {"CUDNN_POINTWISE_RELU_FWD", CUDNN_POINTWISE_RELU_FWD}};
 
@@ -93,7 +95,7 @@ std::string written(const Tensor& tensor) {
 std::string written(const ConvolutionOperation& operation) {
   const Operands& names = kConvolutions[static_cast<std::size_t>(operation.pass)];
   const Convolution& convolution = *operation.convolution;
-  return object({member("operation", names.operation), member("mode", "CUDNN_CROSS_CORRELATION"),
+  return object({member("operation", names.operation), member("mode", name_of(kModes, convolution.mode)),
                  member("mathPrec", name_of(kDataTypes, convolution.compute_type)),
                  member("alpha", operation.alpha.value), member("beta", operation.beta.value),
                  member("pad", convolution.paddings), member("stride", convolution.strides),
@@ -160,8 +162,7 @@ std::shared_ptr<Tensor> tensor_in(const Tensors& tensors, const Json& name) {
 
 std::shared_ptr<Operation> convolution_from(const Json& node, const Tensors& tensors, const Operands& names) {
   const auto convolution = std::make_shared<Convolution>();
-  if (node.at("mode").text() != "CUDNN_CROSS_CORRELATION") not_supported("the host engine flips no filters");
-  convolution->mode = CUDNN_CROSS_CORRELATION;
+  convolution->mode = value_of<cudnnConvolutionMode_t>(kModes, node.at("mode"));
   convolution->compute_type = value_of<cudnnDataType_t>(kDataTypes, node.at("mathPrec"));
   convolution->paddings = convolution->post_paddings = node.at("pad").integers();
   convolution->strides = node.at("stride").integers();

@@ -49,6 +49,27 @@ void ExecutionPlan::attributes(Access& access) {
                 static_cast<std::int64_t>(config_ ? workspace() : 0));
 }
 
+namespace {
+
+// Returns the filter flipped in space.
+std::vector<char> flip(const cudnnTensorStruct& filter, const void* from) {
+  cudnnTensorStruct backwards = filter;
+  std::int64_t last = 0, size = 1;
+  for (int axis = 0; axis < filter.dims; ++axis) {
+    size *= filter.sizes[axis];
+    if (axis < 2) continue;
+    backwards.strides[axis] = -filter.strides[axis];
+    last += (filter.sizes[axis] - 1) * filter.strides[axis];
+  }
+  const std::size_t bytes = size_of(filter.type);
+  std::vector<char> flipped(static_cast<std::size_t>(size) * bytes);
+  const void* const first = static_cast<const char*>(from) + static_cast<std::size_t>(last) * bytes;
+  apply({Addition{0, 1, backwards, first}}, filter, flipped.data());
+  return flipped;
+}
+
+}  // namespace
+
 void ExecutionPlan::complete() {
   if (!json_.empty()) {
     if (config_) bad_parameter("a plan is made from an engine configuration or from JSON, not from both");
@@ -81,7 +102,9 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
     return to;
   };
   void* const x = usable(fusion.x);
-  void* const w = usable(fusion.w);
+  void* w = usable(fusion.w);
+  std::vector<char> flipped;
+  if (fusion.flipped) w = (flipped = flip(*fusion.flipped, w)).data();
   const Tensors tensors{x, w, usable(fusion.y)};
   if (fusion.kernel.pass != Pass::forward) {
     return convolve(variant, fusion.kernel, tensors, fusion.alpha, fusion.beta, scratch);

@@ -129,6 +129,12 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   return status;
 }
 
+cudnnStatus_t cudnnBackendCreateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                          cudnnBackendDescriptor_t variant_pack, cudaGraph_t* graph) {
+  return make_cuda_graph(
+      plan, [&] { return mucudnn_real_cudnnBackendCreateCudaGraph(handle, plan, variant_pack, graph); });
+}
+
 cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                             cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
   return make_cuda_graph(

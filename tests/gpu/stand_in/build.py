@@ -1,4 +1,4 @@
-"""`python tests/gpu/stand_in/build.py FOLDER`: PyTorch's CUDA build finds stand-ins in place of CUDA.
+"""`python tests/gpu/stand_in/build.py FOLDER`: a framework's CUDA build finds stand-ins in place of CUDA.
 
 `pip install --no-deps --target FOLDER torch==2.11.0` fills FOLDER with PyTorch alone. For CUDA 12 (up to 2.8)
 `nvidia-cuda-runtime-cu12` of that version must be there too, for its headers. This program adds stand-ins in
@@ -7,6 +7,9 @@ The latter is a CUDA runtime with the host's memory as device memory, and functi
 "not supported". With FOLDER in PYTHONPATH a program has a CUDA device. A program that does not import PyTorch
 also needs the folder of that library in LD_LIBRARY_PATH. PyTorch's unmodified code makes its convolutions by
 cuDNN's functions. Its other operators are computed on the CPU (operators.py).
+
+onnxruntime-gpu and JAX find the same stand-ins. Their other kernels cannot run: a launch fails, and names the
+kernel. XLA leaves out such kernels if STAND_IN_LEAVES_KERNELS is set. Its results are then garbage.
 """
 
 from __future__ import annotations
@@ -41,8 +44,19 @@ REFUSAL = "int {0}(void); int {0}(void) {{ return 801; }}\n"
 DRIVER = """
 int cuInit(unsigned flags) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13020, 0; }
-int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) { return *is_active = 1, 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
+  return *flags = 0, *is_active = 1, 0;
+}
 """
+# The libraries that call CUDA, in FOLDER.
+CALLERS = (
+    "torch/lib/*.so*",
+    "onnxruntime/capi/libonnxruntime_providers_cuda.so",
+    "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+)
+# XLA opens these libraries, and is linked against none.
+OPENED = {"libcudart.so.13", "libcublas.so.13", "libcuda.so.1", "libnvidia-ml.so.1", CUDNN}
+OPENED |= {"libcublasLt.so.13", "libcupti.so.13"}
 
 # The functions of native/cudart that cudart.cpp replaces, and calls by another name.
 OWN = ("GetLastError", "PeekAtLastError")
@@ -54,19 +68,22 @@ Version = tuple[int, int, int]
 
 
 def build(folder: Path) -> None:
-    """Put the stand-ins beside the PyTorch in `folder`."""
-    libraries = sorted((folder / "torch" / "lib").glob("*.so*"))
+    """Put the stand-ins beside the framework in `folder`."""
+    libraries = [library for pattern in CALLERS for library in sorted(folder.glob(pattern))]
     wanted = {
         name for file in libraries for name in re.findall(r"NEEDED.*\[(.*)\]", _ask("readelf", "-d", file))
     }
+    if is_xla := any("xla" in library.name for library in libraries):
+        wanted |= OPENED
     absent = {name for name in wanted if name.startswith(("libcu", "libnccl", "libnv"))}
     absent -= {library.name for library in libraries}
     runtime = next((name for name in RUNTIMES if name in absent), None)
-    if CUDNN not in absent or runtime is None:
-        sys.exit(f"{folder} holds no PyTorch for CUDA 12 or 13")
+    if runtime is None:
+        sys.exit(f"{folder} holds no PyTorch, onnxruntime or JAX for CUDA 12 or 13")
 
     cudnn = folder / "nvidia" / "cudnn" / "lib" / CUDNN
     cudnn.parent.mkdir(parents=True, exist_ok=True)
+    cudnn.unlink(missing_ok=True)
     cudnn.write_bytes(Path(host_library()).read_bytes().replace(DESCRIBE, DESCRIBE[::-1]))
     openblas = cudnn.parents[1] / "scipy_openblas32"  # the host engine looks for it here
     openblas.mkdir(exist_ok=True)
@@ -79,17 +96,22 @@ def build(folder: Path) -> None:
     others.mkdir(parents=True, exist_ok=True)
     functions = _called(libraries)
     functions[CUDNN] -= set(re.findall(r" T (\w+)", _ask("nm", "-D", cudnn)))
-    _compile(functions, others / runtime, package / "include")
+    _compile(functions, others / runtime, package / "include", is_xla)
     for name in absent - {runtime, CUDNN}:
         _link(others / name, others / runtime)
-    _link(folder / "torch" / "lib" / "libcuda.so.1", others / runtime)  # PyTorch opens it by name
+    if (folder / "torch").is_dir():
+        _prepare_pytorch(folder, others / runtime, cudnn)
 
+
+def _prepare_pytorch(folder: Path, runtime: Path, cudnn: Path) -> None:
+    """Make PyTorch find the driver, load our operators, and accept the version of our cuDNN."""
+    _link(folder / "torch" / "lib" / "libcuda.so.1", runtime)  # PyTorch opens it by name
     shutil.copy(HERE / "operators.py", folder / "stand_in_operators.py")
     information = folder / "stand_in-0.dist-info"  # importing PyTorch calls this entry point
     information.mkdir(exist_ok=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 0\n")
     (information / "entry_points.txt").write_text("[torch.backends]\nstand_in = stand_in_operators:install\n")
-    _pass_for_version(cudnn, _version_of_pytorch(folder, others))
+    _pass_for_version(cudnn, _version_of_pytorch(folder, runtime.parent))
 
 
 def _version_of_pytorch(folder: Path, libraries: Path) -> Version:
@@ -126,7 +148,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _called(libraries: list[Path]) -> Functions:
-    """Return the functions of CUDA's libraries that PyTorch's libraries call."""
+    """Return the functions of CUDA's libraries that a framework's libraries call."""
     found: Functions = defaultdict(set)
     for library in libraries:
         for symbol in re.findall(r" [Uw] (\S+)", _ask("nm", "-D", "--undefined-only", library)):
@@ -136,7 +158,7 @@ def _called(libraries: list[Path]) -> Functions:
     return found
 
 
-def _compile(functions: Functions, output: Path, headers: Path) -> None:
+def _compile(functions: Functions, output: Path, headers: Path, has_driver: bool) -> None:
     """Compile one library: our CUDA runtime, the additions beside this file, and refusals of the rest."""
     with tempfile.TemporaryDirectory() as scratch:
         base, rest, source, script = (
@@ -147,7 +169,8 @@ def _compile(functions: Functions, output: Path, headers: Path) -> None:
         renamed = [f"--redefine-sym=cuda{name}=own{name}" for name in OWN]
         renamed += [f"--redefine-sym=cuda{name}=prompt{name}" for name in PROMPT]
         _run("objcopy", "--weaken", *renamed, base)
-        own = [Path(scratch) / f"{file.stem}.o" for file in HERE.glob("*.cpp")]
+        sources = ["cudart", "late_streams", "handles", *(["driver"] if has_driver else [])]
+        own = [Path(scratch) / f"{name}.o" for name in sources]
         for compiled in own:
             # CUDA 12 has its folder crt/ in a large package. That of CUDA 13 serves as well.
             source_file = HERE / f"{compiled.stem}.cpp"
@@ -157,12 +180,13 @@ def _compile(functions: Functions, output: Path, headers: Path) -> None:
         source.write_text(DRIVER + "".join(map(REFUSAL.format, sorted(left))))
         _run("cc", "-w", "-O1", "-fPIC", "-c", source, "-o", rest)
         script.write_text("".join(map(_version, functions, functions.values())))
-        _run("c++", "-shared", base, *own, rest, f"-Wl,--version-script={script}", "-o", output)
+        versions = [f"-Wl,--version-script={script}"] if script.stat().st_size else []
+        _run("c++", "-shared", base, *own, rest, *versions, "-o", output)
 
 
 def _version(name: str, functions: set[str]) -> str:
     """Return the line of a version script, or '' for functions without a version."""
-    if not name:
+    if not name or not functions:
         return ""
     listed = (
         "cuda*; __cuda*;" if name in RUNTIMES else "".join(f"{function};" for function in sorted(functions))
