@@ -1,51 +1,7 @@
 #include "host/im2col.hpp"
 
-#include <cstring>
-#include <type_traits>
-
-#include "core/half.hpp"
-#include "host/transforms/transforms.hpp"
-
 namespace mucudnn::host {
 namespace {
-
-template <typename A, typename S>
-A load(S value) {
-  if constexpr (std::is_same_v<A, S>) {
-    return value;
-  } else {
-    return to_float(value);
-  }
-}
-
-template <typename S, typename A>
-S rounded(A value) {
-  if constexpr (std::is_same_v<S, Half>) {
-    return to_half(value);
-  } else if constexpr (std::is_same_v<S, BFloat16>) {
-    return to_bfloat16(value);
-  } else {
-    return value;
-  }
-}
-
-template <typename S, typename A>
-void copy(const S* from, std::int64_t count, std::int64_t step, A* to) {
-  if constexpr (std::is_same_v<S, A>) {
-    if (step == 1 && count > 64) {
-      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
-      return;
-    }
-  }
-  if constexpr (std::is_same_v<S, float>) {
-    if (step == 2) return transforms::kernels().copy_alternate(from, count, to);
-  }
-  if (step == 1) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i * step]);
-  }
-}
 
 template <typename A>
 void zero(A* to, std::int64_t count) {
@@ -104,7 +60,7 @@ void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size
           source + run.image * image_size +
           (d.source_at(run.depth, tap[0]) * h.source + h.source_at(run.height, tap[1])) * w.source;
       zero(to, from - run.width);
-      copy(line + w.source_at(from, tap[2]), until - from, w.step, to + (from - run.width));
+      load_row(line + w.source_at(from, tap[2]), until - from, w.step, to + (from - run.width));
       zero(to + (until - run.width), end - until);
     }
     to += run.length;
@@ -135,8 +91,8 @@ void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t 
       zero(to, end - begin);
     } else {
       zero(to, from - begin);
-      copy(source + image * image_size + d.source_at(depth, tap[0]) * source_plane + shift + from,
-           until - from, 1, to + (from - begin));
+      load_row(source + image * image_size + d.source_at(depth, tap[0]) * source_plane + shift + from,
+               until - from, 1, to + (from - begin));
       zero(to + (until - begin), end - until);
       const auto clear = [&](std::int64_t width) {
         const std::int64_t first = begin / line * line + width;
@@ -171,7 +127,7 @@ void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes&
       pixel = pixel * l.axes[i].source + at;
     }
     if (valid) {
-      copy(image + pixel * all_channels + channel, count, 1, to);
+      load_row(image + pixel * all_channels + channel, count, 1, to);
     } else {
       zero(to, count);
     }
@@ -208,7 +164,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
   if (!l.transposed) {
     filter += (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
     for (std::int64_t i = 0; i < channels.size(); ++i) {
-      copy(filter + i * l.rows(), rows.size(), 1, to + i * stride);
+      load_row(filter + i * l.rows(), rows.size(), 1, to + i * stride);
     }
     return;
   }
@@ -224,18 +180,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
     }
     const S* from = filter + (group * l.source_channels + source_channel) * l.result_channels * volume;
     from += first ? channels.begin * volume + offset : offset * l.result_channels + channels.begin;
-    copy(from, channels.size(), first ? volume : 1, to);
-  }
-}
-
-template <typename S, typename A>
-void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t step) {
-  if (beta == 0) {
-    for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      to[i * step] = rounded<S>(from[i] + beta * load<A>(to[i * step]));
-    }
+    load_row(from, channels.size(), first ? volume : 1, to);
   }
 }
 
@@ -275,8 +220,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
 #define MUCUDNN_INSTANTIATE(S, A)                                                                        \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
   template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);  \
-  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);       \
-  template void store_row(const A*, std::int64_t, A, S*, std::int64_t);
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)

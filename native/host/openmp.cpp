@@ -121,7 +121,8 @@ bool usable() {
   std::string line;
   if (!std::getline(file, line)) return false;
   std::size_t at = line.rfind(')');
-  for (int field = 0; field <= kFieldsBetween && at != std::string::npos; ++field) at = line.find(' ', at + 1);
+  for (int field = 0; field <= kFieldsBetween && at != std::string::npos; ++field)
+    at = line.find(' ', at + 1);
   if (at == std::string::npos) return false;
   return (std::stoul(line.substr(at + 1)) & kForkedWithoutExec) == 0;
 }

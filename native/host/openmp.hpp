@@ -11,8 +11,9 @@ namespace mucudnn::host::openmp {
 bool usable();
 
 // Calls `work` on up to `threads` threads of the runtime's team, one of which is the calling thread, and
-// returns when all calls have returned. `work` must not throw. Returns false, and calls nothing, if no runtime
-// is loaded, or if its teams are smaller: the runtime would start threads anew for each change of the size.
+// returns when all calls have returned. `work` must not throw. Returns false, and calls nothing, if no
+// runtime is loaded, or if its teams are smaller: the runtime would start threads anew for each change of the
+// size.
 bool run(int threads, const std::function<void()>& work);
 
 }  // namespace mucudnn::host::openmp
