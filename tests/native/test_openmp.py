@@ -1,4 +1,4 @@
-"""The host engine runs on the threads of the OpenMP runtime that its process has loaded, and else on its own."""
+"""The host engine runs on the threads of the process's OpenMP runtime; without one, on its own."""
 
 from __future__ import annotations
 
