@@ -41,8 +41,8 @@ struct Pieces {
   static std::int64_t per_thread(std::int64_t wanted) { return std::clamp<std::int64_t>(wanted, 1, 4); }
 };
 
-// What the threads of one call share. They take it piece by piece, so that no thread waits for one that
-// starts late.
+// The work of one call. Its threads take it piece by piece, so that no thread waits for one that starts
+// late.
 class Job {
  public:
   Job(const Pieces& pieces, const Body& body) : pieces_(pieces), body_(body) {}

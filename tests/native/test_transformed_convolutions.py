@@ -159,17 +159,12 @@ def test_strides_groups_fp64_and_dilated_depths_have_no_transform(
 
 def identity(engine: Engine, values: npt.NDArray[np.uint16], data_type: str, scale: float) -> bytes:
     """Return the bits of `values` after a 1×1 convolution with the filter `scale`."""
-    problem = Problem(
-        mini_batch=1, in_channels=1, out_channels=1, input=(1, values.size), kernel=(1, 1), data_type=data_type
-    )  # fmt: skip
+    one = {"mini_batch": 1, "in_channels": 1, "out_channels": 1}
+    problem = Problem(**one, input=(1, values.size), kernel=(1, 1), data_type=data_type)
     result, w = np.empty_like(values), engine.allocate(2)
     w.fill(data_type, 1, scale)
-    memory = (
-        engine.borrow(values.ctypes.data, values.nbytes),
-        w,
-        engine.borrow(result.ctypes.data, result.nbytes),
-    )
-    engine.execute(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")], *memory, None)
+    x, y = (engine.borrow(each.ctypes.data, each.nbytes) for each in (values, result))
+    engine.execute(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")], x, w, y, None)
     return result.tobytes()
 
 
