@@ -51,8 +51,8 @@ class Case:
     def _way(self, engine: Engine, kernel: Kernel, algorithm: str) -> Way:
         division = engine.prepare(kernel, [(kernel.mini_batch, algorithm)])
         workspace: Memory = engine.allocate(division.workspace)
-        addresses = [tensor.data_ptr() for tensor in (self._x, self._w, self._y)]
-        return lambda: division.run(*addresses, workspace)
+        x, w, y = (tensor.data_ptr() for tensor in (self._x, self._w, self._y))
+        return lambda: division.run(x, w, y, workspace)
 
     def _stock_forward(self) -> torch.Tensor:
         p = self.problem
@@ -69,8 +69,8 @@ class Case:
 def compare(kernel: Kernel, threads: int, rounds: int = ROUNDS) -> Record:
     """Return the ratio of our fastest algorithm's time to stock PyTorch's.
 
-    The two algorithms that are fastest in short runs take part in the long ones. All run in turns, each behind
-    an operation on OpenMP, as in a network.
+    The two algorithms that are fastest in short runs take part in the long ones. All run in turns, each
+    behind an operation on OpenMP, as in a network.
     """
     torch.set_num_threads(threads)
     case = Case(Engine(host_library(), threads=threads), kernel)
