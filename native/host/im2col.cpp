@@ -45,25 +45,59 @@ Range inside(const Axis& a, std::int64_t tap) {
 
 bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
 
+// Calls body(run, lines) for whole lines of one image together, and for each part of a line alone.
+template <typename Body>
+void for_each_lines(const Lowering& l, Range columns, const Body& body) {
+  const std::int64_t line = l.axes[2].positions, plane = l.axes[1].positions * line;
+  for (std::int64_t at = columns.begin; at < columns.end;) {
+    const std::int64_t left = columns.end - at, width = at % line, height = at % plane / line;
+    const std::int64_t index = at / plane, depths = l.axes[0].positions;
+    std::int64_t lines = width == 0 ? std::min(l.axes[1].positions - height, left / line) : 0;
+    const std::int64_t length = lines > 0 ? line : std::min(left, line - width);
+    lines = std::max<std::int64_t>(lines, 1);
+    body(Run{index / depths, index % depths, height, width, length}, lines);
+    at += lines * length;
+  }
+}
+
+template <typename S, typename A>
+void load_lines(const S* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, std::int64_t step,
+                A* to, std::int64_t to_pitch) {
+  if constexpr (std::is_same_v<S, float>) {
+    if (step == 2) return transforms::kernels().copy_alternate(from, pitch, lines, count, to, to_pitch);
+  }
+  for (std::int64_t i = 0; i < lines; ++i) load_row(from + i * pitch, count, step, to + i * to_pitch);
+}
+
 template <typename S, typename A>
 void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size, const Problem::Sizes& tap,
                      Range columns, A* to) {
   const auto& [d, h, w] = l.axes;
   const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
-  for_each_run(l, columns, [&](const Run& run) {
-    const std::int64_t end = run.width + run.length;
+  for_each_lines(l, columns, [&, &d = d, &h = h, &w = w](const Run& run, std::int64_t lines) {
+    const std::int64_t end = run.width + run.length, after = run.height + lines;
     const std::int64_t from = std::max(widths.begin, run.width), until = std::min(widths.end, end);
-    if (from >= until || !contains(depths, run.depth) || !contains(heights, run.height)) {
-      zero(to, run.length);
+    const std::int64_t first = std::max(heights.begin, run.height), last = std::min(heights.end, after);
+    A* const next = to + lines * run.length;
+    if (from >= until || first >= last || !contains(depths, run.depth)) {
+      zero(to, next - to);
     } else {
-      const S* line =
-          source + run.image * image_size +
-          (d.source_at(run.depth, tap[0]) * h.source + h.source_at(run.height, tap[1])) * w.source;
-      zero(to, from - run.width);
-      load_row(line + w.source_at(from, tap[2]), until - from, w.step, to + (from - run.width));
-      zero(to + (until - run.width), end - until);
+      const S* line = source + run.image * image_size +
+                      (d.source_at(run.depth, tap[0]) * h.source + h.source_at(first, tap[1])) * w.source;
+      A* const valid = to + (first - run.height) * run.length;
+      zero(to, valid - to);
+      load_lines(line + w.source_at(from, tap[2]), h.step * w.source, last - first, until - from, w.step,
+                 valid + (from - run.width), run.length);
+      A* const rest = valid + (last - first) * run.length;
+      if (from > run.width || until < end) {
+        for (A* each = valid; each < rest; each += run.length) {
+          zero(each, from - run.width);
+          zero(each + (until - run.width), end - until);
+        }
+      }
+      zero(rest, next - rest);
     }
-    to += run.length;
+    to = next;
   });
 }
 
@@ -111,6 +145,37 @@ Problem::Sizes tap_at(const Lowering& l, std::int64_t index) {
   return {index / width / height, index / width % height, index % width};
 }
 
+// Returns whether the taps of a line are successive values, in the source and in a column.
+bool taps_are_lines(const Lowering& l) {
+  return l.groups == 1 && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
+}
+
+template <typename S, typename A>
+void gather_nhwc_column_by_lines(const Lowering& l, const S* image, const Problem::Sizes& position,
+                                 Range rows, A* to) {
+  const auto& [d, h, w] = l.axes;
+  const std::int64_t channels = l.source_channels, line_rows = w.taps * channels;
+  const std::int64_t first = w.source_at(position[2], 0);
+  const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, w.taps) * channels;
+  const std::int64_t end = std::clamp<std::int64_t>(w.source - first, 0, w.taps) * channels;
+  for_each_part({rows.begin - rows.begin % line_rows, rows.end}, line_rows, [&](Range line) {
+    const std::int64_t tap = line.begin / line_rows;
+    const std::int64_t depth = d.source_at(position[0], tap / h.taps);
+    const std::int64_t height = h.source_at(position[1], tap % h.taps);
+    const Range wanted{std::max(line.begin, rows.begin) - line.begin, line.end - line.begin};
+    const bool valid = depth >= 0 && depth < d.source && height >= 0 && height < h.source;
+    const std::int64_t from = valid ? std::clamp(begin, wanted.begin, wanted.end) : wanted.end;
+    const std::int64_t until = valid ? std::clamp(end, from, wanted.end) : wanted.end;
+    zero(to, from - wanted.begin);
+    if (from < until) {
+      load_row(image + ((depth * h.source + height) * w.source + first) * channels + from, until - from, 1,
+               to + (from - wanted.begin));
+    }
+    zero(to + (until - wanted.begin), wanted.end - until);
+    to += wanted.size();
+  });
+}
+
 template <typename S, typename A>
 void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes& position, Range rows,
                         A* to) {
@@ -150,10 +215,11 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
     }
     return;
   }
+  const auto gather = taps_are_lines(l) ? gather_nhwc_column_by_lines<S, A> : gather_nhwc_column<S, A>;
   for_each_run(l, columns, [&](const Run& run) {
     const S* image = source + run.image * plane * channels + group * l.source_channels;
     for (std::int64_t i = 0; i < run.length; ++i, to += stride) {
-      gather_nhwc_column(l, image, {run.depth, run.height, run.width + i}, rows, to);
+      gather(l, image, {run.depth, run.height, run.width + i}, rows, to);
     }
   });
 }

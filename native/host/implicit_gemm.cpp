@@ -65,6 +65,31 @@ Matrix<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Rang
   return {buffer, stride};
 }
 
+// The place of a product's result: the tensor itself if the product is whole, else a thread's tile.
+template <typename A>
+struct Place {
+  A* data;
+  std::int64_t stride;
+};
+
+// Returns the place in the tensor; null if the result is not a matrix there, or is a sum of several products.
+template <typename S, typename A>
+Place<A> place_in(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
+  if constexpr (std::is_same_v<S, A>) {
+    const std::int64_t positions = l.positions(), all_channels = l.result_channels * l.groups;
+    const std::int64_t channel = group * l.result_channels + channels.begin;
+    const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
+    if (!l.dense() || l.rows() == 0 || l.rows() > kDepth) return {nullptr, 0};
+    if (l.layout == Layout::nhwc && fits_blas(all_channels)) {
+      return {result + columns.begin * all_channels + channel, all_channels};
+    }
+    if (l.layout == Layout::nchw && first + columns.size() <= positions && fits_blas(positions)) {
+      return {result + (image * all_channels + channel) * positions + first, positions};
+    }
+  }
+  return {nullptr, 0};
+}
+
 // The columns of the result, cut into parts. If images are large, a part lies within one image.
 class ColumnParts {
  public:
@@ -107,25 +132,29 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
       const std::int64_t first = index / column_parts.count() % channel_parts * channel_part;
       const Range channels{first, std::min(l.result_channels, first + channel_part)};
       const Range columns = column_parts[index % column_parts.count()];
-      const std::int64_t stride = nchw ? columns.size() : channels.size();
+      const Place<A> direct = place_in<S, A>(l, result, group, channels, columns);
+      const Place<A> place =
+          direct.data != nullptr ? direct : Place<A>{tile.result, nchw ? columns.size() : channels.size()};
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
         const Matrix<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
-        const A keep = rows.begin == 0 ? A(0) : A(1);
+        const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
           const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
           const std::int64_t at = part.begin - columns.begin;
           if (nchw) {
             gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, channels.size(), part.size(),
-                 rows.size(), alpha, f.data, f.stride, c.data, c.stride, keep, tile.result + at, stride);
+                 rows.size(), alpha, f.data, f.stride, c.data, c.stride, keep, place.data + at, place.stride);
           } else {
             gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, part.size(), channels.size(),
-                 rows.size(), alpha, c.data, c.stride, f.data, f.stride, keep, tile.result + at * stride,
-                 stride);
+                 rows.size(), alpha, c.data, c.stride, f.data, f.stride, keep, place.data + at * place.stride,
+                 place.stride);
           }
         });
       });
-      store(l, tile.result, stride, group, channels, columns, beta, result);
+      if (direct.data == nullptr) {
+        store(l, tile.result, place.stride, group, channels, columns, beta, result);
+      }
     }
   });
 }

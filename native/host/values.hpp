@@ -1,6 +1,7 @@
 // Copies of values between tensors, of type S, and memory for computing, of type A: fp32 for 16-bit tensors.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -39,23 +40,38 @@ S rounded(A value) {
   }
 }
 
+// Copies successive values. memcpy() takes longer than the copy of so few as a gather copies at a time.
+template <typename A>
+void copy_row(const A* from, std::int64_t count, A* to) {
+  const auto copy = [&](auto block) {
+    for (std::int64_t i = 0; i < count; i += block) {
+      const std::int64_t at = std::min<std::int64_t>(i, count - block);  // the last one overlaps
+      std::memcpy(to + at, from + at, block * sizeof(A));
+    }
+  };
+  if (count > 64) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
+  } else if (count >= 16) {
+    copy(std::integral_constant<int, 16>());
+  } else if (count >= 4) {
+    copy(std::integral_constant<int, 4>());
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+}
+
 // Copies `count` values that are `step` apart.
 template <typename S, typename A>
 void load_row(const S* from, std::int64_t count, std::int64_t step, A* to) {
   if constexpr (is_16_bit<S>) {
     if (step == 1) return conversion<S>().to_floats(&from->bits, count, to);
-  } else if (step == 1 && count > 64) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
-    return;
+  } else if (step == 1) {
+    return copy_row(from, count, to);
   }
   if constexpr (std::is_same_v<S, float>) {
-    if (step == 2) return transforms::kernels().copy_alternate(from, count, to);
+    if (step == 2) return transforms::kernels().copy_alternate(from, 0, 1, count, to, 0);
   }
-  if (step == 1) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = load_value<A>(from[i]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = load_value<A>(from[i * step]);
-  }
+  for (std::int64_t i = 0; i < count; ++i) to[i] = load_value<A>(from[i * step]);
 }
 
 // Computes to = from + beta * to. With beta 0 it does not read `to`.

@@ -113,7 +113,9 @@ struct Kernels {
   TileKernels winograd;  // F(4x4, 3x3): 36 real planes
   TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
-  void (*copy_alternate)(const float* from, std::int64_t count, float* to);  // every second float
+  // Copies every second float of lines, `count` of each. The pitches are floats from line to line.
+  void (*copy_alternate)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
+                         float* to, std::int64_t to_pitch);
   Conversion half, bfloat16;
 };
 
