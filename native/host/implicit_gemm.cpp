@@ -1,9 +1,12 @@
+#include <string_view>
+
 #include "core/half.hpp"
 #include "host/algorithms.hpp"
 #include "host/depthwise.hpp"
 #include "host/im2col.hpp"
 #include "host/parallel.hpp"
 #include "host/thread_memory.hpp"
+#include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::implicit_gemm {
 namespace {
@@ -29,6 +32,34 @@ Tile<A> tile_of_this_thread() {
   static_assert(kColumnsBytes + kResultBytes + kFactorBytes <= kThreadMemory);
   A* first = static_cast<A*>(memory_of_this_thread());
   return {first, first + Tile<A>::kColumns, first + Tile<A>::kColumns + Tile<A>::kResult};
+}
+
+// With few channels, copies inside a product take longer than the product. OpenBLAS's AVX-512 code multiplies
+// matrices of up to 10^6 multiplications without copying them first.
+constexpr std::int64_t kFewChannels = 96;
+constexpr std::int64_t kSmallProduct = 1'000'000;
+constexpr std::int64_t kSmallDepth = 128;
+constexpr std::int64_t kSmallWidth = 96;
+
+// Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
+constexpr std::int64_t kGap = 16;
+
+// Computes c = alpha * op(a) * b + beta * c, in blocks if there are few rows of c.
+template <typename A>
+void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<A> a,
+                   Matrix<A> b, A beta, A* c, std::int64_t stride) {
+  const NoFork no_fork;
+  const bool blocks = std::is_same_v<A, float> && m <= kFewChannels &&
+                      std::string_view(transforms::instruction_set()) == "avx512";
+  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
+  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (m * depth) / 16 * 16) : n;
+  for (std::int64_t column = 0; column < n; column += width) {
+    for (std::int64_t row = 0; row < k; row += depth) {
+      gemm(transpose, Transpose::no, m, std::min(width, n - column), std::min(depth, k - row), alpha,
+           a.data + (transpose == Transpose::yes ? row * a.stride : row), a.stride,
+           b.data + row * b.stride + column, b.stride, row == 0 ? beta : A(1), c + column, stride, no_fork);
+    }
+  }
 }
 
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
@@ -117,7 +148,7 @@ class ColumnParts {
 template <typename S, typename A>
 void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {
   const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), kDepth);
-  const std::int64_t width = Tile<A>::kColumns / depth;
+  const std::int64_t width = Tile<A>::kColumns / depth - kGap;
   const std::int64_t channel_part =
       even_part(l.result_channels, std::min(kChannels, Tile<A>::kFactor / depth));
   const std::int64_t channel_parts = ceil_div(l.result_channels, channel_part);
@@ -140,12 +171,16 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
         const Matrix<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
         const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
-          const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
           const std::int64_t at = part.begin - columns.begin;
           if (nchw) {
-            gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, channels.size(), part.size(),
-                 rows.size(), alpha, f.data, f.stride, c.data, c.stride, keep, place.data + at, place.stride);
+            // A copy is worth it also for a pointwise product: rows of x lie in different pages, in which
+            // OpenBLAS would read single cache lines.
+            const std::int64_t gap = part.size() + kGap;
+            gather_columns(l, source, group, rows, part, tile.columns, gap);
+            multiply_wide<A>(l.transposed ? Transpose::yes : Transpose::no, channels.size(), part.size(),
+                             rows.size(), alpha, f, {tile.columns, gap}, keep, place.data + at, place.stride);
           } else {
+            const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
             gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, part.size(), channels.size(),
                  rows.size(), alpha, c.data, c.stride, f.data, f.stride, keep, place.data + at * place.stride,
                  place.stride);
