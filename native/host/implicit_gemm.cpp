@@ -37,6 +37,7 @@ Tile<A> tile_of_this_thread() {
 // With few channels, copies inside a product take longer than the product. OpenBLAS's AVX-512 code multiplies
 // matrices of up to 10^6 multiplications without copying them first.
 constexpr std::int64_t kFewChannels = 96;
+constexpr std::int64_t kFewestColumns = 16;  // fewer channels do not fill a vector in NHWC
 constexpr std::int64_t kSmallProduct = 1'000'000;
 constexpr std::int64_t kSmallDepth = 128;
 constexpr std::int64_t kSmallWidth = 96;
@@ -44,22 +45,47 @@ constexpr std::int64_t kSmallWidth = 96;
 // Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
 constexpr std::int64_t kGap = 16;
 
-// Computes c = alpha * op(a) * b + beta * c, in blocks if there are few rows of c.
+// Returns whether products of so many channels are computed in small blocks.
+template <typename A>
+bool in_small_blocks(std::int64_t channels) {
+  return std::is_same_v<A, float> && channels <= kFewChannels &&
+         std::string_view(transforms::instruction_set()) == "avx512";
+}
+
+// Computes c = alpha * op(a) * b + beta * c, with few rows of c in small blocks.
 template <typename A>
 void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<A> a,
                    Matrix<A> b, A beta, A* c, std::int64_t stride) {
   const NoFork no_fork;
-  const bool blocks = std::is_same_v<A, float> && m <= kFewChannels &&
-                      std::string_view(transforms::instruction_set()) == "avx512";
+  const bool blocks = in_small_blocks<A>(m);
   const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
   const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (m * depth) / 16 * 16) : n;
-  for (std::int64_t column = 0; column < n; column += width) {
-    for (std::int64_t row = 0; row < k; row += depth) {
-      gemm(transpose, Transpose::no, m, std::min(width, n - column), std::min(depth, k - row), alpha,
-           a.data + (transpose == Transpose::yes ? row * a.stride : row), a.stride,
-           b.data + row * b.stride + column, b.stride, row == 0 ? beta : A(1), c + column, stride, no_fork);
-    }
-  }
+  for_each_part({0, n}, width, [&](Range columns) {
+    for_each_part({0, k}, depth, [&](Range rows) {
+      gemm(transpose, Transpose::no, m, columns.size(), rows.size(), alpha,
+           a.data + rows.begin * (transpose == Transpose::yes ? a.stride : 1), a.stride,
+           b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
+           c + columns.begin, stride, no_fork);
+    });
+  });
+}
+
+// Computes c = alpha * a * op(b) + beta * c, with few columns of c in small blocks if b is not transposed.
+template <typename A>
+void multiply_tall(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<A> a,
+                   Matrix<A> b, A beta, A* c, std::int64_t stride) {
+  const NoFork no_fork;
+  const bool blocks = transpose == Transpose::no && n >= kFewestColumns && in_small_blocks<A>(n);
+  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
+  const std::int64_t height = blocks ? kSmallProduct / (n * depth) : m;
+  for_each_part({0, m}, height, [&](Range rows) {
+    for_each_part({0, k}, depth, [&](Range terms) {
+      gemm(Transpose::no, transpose, rows.size(), n, terms.size(), alpha,
+           a.data + rows.begin * a.stride + terms.begin, a.stride,
+           b.data + terms.begin * (transpose == Transpose::yes ? 1 : b.stride), b.stride,
+           terms.begin == 0 ? beta : A(1), c + rows.begin * stride, stride, no_fork);
+    });
+  });
 }
 
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
@@ -83,17 +109,32 @@ Matrix<A> columns_of(const Lowering& l, const S* source, std::int64_t group, Ran
   return {buffer, stride};
 }
 
+// A block of the filter: channels × rows, or rows × channels.
+template <typename A>
+struct Filter {
+  Matrix<A> matrix;
+  bool by_rows;
+};
+
 template <typename S, typename A>
-Matrix<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
+Filter<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
                     A* buffer) {
-  if constexpr (std::is_same_v<S, A>) {
-    if (!l.transposed && fits_blas(l.rows())) {
-      return {filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin, l.rows()};
+  const S* first = filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
+  if (!l.transposed && l.layout == Layout::nhwc && channels.size() >= kFewestColumns &&
+      in_small_blocks<A>(channels.size())) {
+    for (std::int64_t i = 0; i < channels.size(); ++i) {
+      for (std::int64_t row = 0; row < rows.size(); ++row) {
+        buffer[row * channels.size() + i] = load_value<A>(first[i * l.rows() + row]);
+      }
     }
+    return {{buffer, channels.size()}, true};
+  }
+  if constexpr (std::is_same_v<S, A>) {
+    if (!l.transposed && fits_blas(l.rows())) return {{first, l.rows()}, false};
   }
   const std::int64_t stride = l.transposed ? channels.size() : rows.size();
   gather_filter(l, filter, group, channels, rows, buffer, stride);
-  return {buffer, stride};
+  return {{buffer, stride}, l.transposed};
 }
 
 // The place of a product's result: the tensor itself if the product is whole, else a thread's tile.
@@ -168,7 +209,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
           direct.data != nullptr ? direct : Place<A>{tile.result, nchw ? columns.size() : channels.size()};
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
-        const Matrix<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
+        const Filter<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
         const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
           const std::int64_t at = part.begin - columns.begin;
@@ -177,13 +218,14 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
             // OpenBLAS would read single cache lines.
             const std::int64_t gap = part.size() + kGap;
             gather_columns(l, source, group, rows, part, tile.columns, gap);
-            multiply_wide<A>(l.transposed ? Transpose::yes : Transpose::no, channels.size(), part.size(),
-                             rows.size(), alpha, f, {tile.columns, gap}, keep, place.data + at, place.stride);
+            multiply_wide<A>(f.by_rows ? Transpose::yes : Transpose::no, channels.size(), part.size(),
+                             rows.size(), alpha, f.matrix, {tile.columns, gap}, keep, place.data + at,
+                             place.stride);
           } else {
             const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
-            gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, part.size(), channels.size(),
-                 rows.size(), alpha, c.data, c.stride, f.data, f.stride, keep, place.data + at * place.stride,
-                 place.stride);
+            multiply_tall<A>(f.by_rows ? Transpose::no : Transpose::yes, part.size(), channels.size(),
+                             rows.size(), alpha, c, f.matrix, keep, place.data + at * place.stride,
+                             place.stride);
           }
         });
       });
