@@ -18,6 +18,7 @@ namespace mucudnn::host {
 namespace {
 
 using Body = std::function<void(std::int64_t, std::int64_t)>;
+using Clock = std::chrono::steady_clock;
 
 // The time that a thread spins for work, or for the end of it, before it sleeps. The phases of a convolution
 // follow each other faster than a sleeping thread wakes up.
@@ -49,6 +50,9 @@ class Job {
 
   void take_pieces();
 
+  // Returns how long ago the last piece ended.
+  Clock::duration idle() const { return Clock::now() - Clock::time_point(Clock::duration(end_)); }
+
   void rethrow_failure() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -57,8 +61,30 @@ class Job {
   const Pieces& pieces_;
   const Body& body_;
   std::atomic<std::int64_t> next_{0};  // the first piece that no thread has taken
+  std::atomic<Clock::rep> end_{0};     // of the last piece so far
   std::mutex mutex_;
   std::exception_ptr failure_;
+};
+
+// Decides which jobs go to the OpenMP runtime. A runtime returns only when all threads of its team have run.
+// On cores that other programs use, it waits for threads that find no work any more.
+class OpenMp {
+ public:
+  bool run(Job& job, int threads) {
+    if (!usable_ || (left_out_ > 0 && left_out_-- > 0)) return false;
+    if (!openmp::run(threads, [&job] { job.take_pieces(); })) return false;
+    pause_ = job.idle() > late ? std::min(longest_pause, 2 * pause_ + 1) : 0;
+    left_out_ = pause_;
+    return true;
+  }
+
+ private:
+  static constexpr std::chrono::microseconds late{500};  // a sleeping thread wakes up in less
+  static constexpr int longest_pause = 255;
+
+  const bool usable_ = openmp::usable();
+  int pause_ = 0;     // jobs to leave out after each one that waited
+  int left_out_ = 0;  // still to leave out
 };
 
 // One caller's job at a time runs on several threads: those of the process's OpenMP runtime if it has one,
@@ -80,7 +106,7 @@ class Pool {
   bool run(Job& job, int threads) {
     const std::unique_lock caller(caller_, std::try_to_lock);
     if (!caller) return false;
-    if (!openmp_ || !openmp::run(threads, [&job] { job.take_pieces(); })) run_on_workers(job, threads);
+    if (!openmp_.run(job, threads)) run_on_workers(job, threads);
     job.rethrow_failure();
     return true;
   }
@@ -107,8 +133,8 @@ class Pool {
 
   template <typename Condition>
   static void wait_for(const Condition& condition) {
-    const auto end = std::chrono::steady_clock::now() + patience;
-    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    const auto end = Clock::now() + patience;
+    while (!condition() && Clock::now() < end) std::this_thread::yield();
   }
 
   void work() {
@@ -131,9 +157,9 @@ class Pool {
   }
 
   const pid_t owner_ = getpid();
-  const bool openmp_ = openmp::usable();
   std::mutex caller_;  // held during a whole job
-  std::mutex mutex_;   // held to change the members below
+  OpenMp openmp_;
+  std::mutex mutex_;  // held to change the members below
   std::condition_variable wake_, done_;
   std::vector<std::thread> workers_;
   std::atomic<bool> stopping_{false};
@@ -167,7 +193,10 @@ void Job::take_pieces() {
   const Inside inside_now;
   try {
     std::int64_t piece;
-    while ((piece = next_++) < pieces_.count) pieces_.run(piece, body_);
+    while ((piece = next_++) < pieces_.count) {
+      pieces_.run(piece, body_);
+      end_ = Clock::now().time_since_epoch().count();
+    }
   } catch (...) {
     next_ = pieces_.count;
     const std::lock_guard lock(mutex_);

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from programs import compile_c, is_missing, run
 
-# `convolve` returns the bits of a result. `tasks` returns how many threads the process has.
+# `convolve` returns the bits of a result; by default it is one job of the threads. `tasks` returns how many
+# threads the process has.
 BEGIN = """
 import ctypes, os, signal, sys, threading
 import numpy as np
@@ -21,7 +22,7 @@ PROBLEM = Problem(
 )
 assert PROBLEM.flops > 8e6  # smaller problems run on one thread
 
-def convolve(threads=2, engine=None, algorithm="WINOGRAD_NONFUSED"):
+def convolve(threads=2, engine=None, algorithm="IMPLICIT_GEMM"):
     engine = engine or Engine(host_library(), threads=threads)
     division = engine.prepare(Kernel(PROBLEM, "forward"), [(8, algorithm)])
     x, w, y = (np.zeros(n, np.float32) for n in (PROBLEM.x_elements, PROBLEM.w_elements, PROBLEM.y_elements))
@@ -114,9 +115,8 @@ def test_an_engine_with_fewer_threads_leaves_the_team_as_it_is(team: Path) -> No
 team.set_team_size(3)
 assert team.threads_of_an_operation() == 3
 before = sorted(os.listdir("/proc/self/task"))
-for _ in range(3):
-    convolve(threads=2)
-    assert team.threads_of_an_operation() == 3
+convolve(threads=2)
+assert team.threads_of_an_operation() == 3
 assert sorted(os.listdir("/proc/self/task")) == before
 """
     succeed(LOADED + program, team)
@@ -184,3 +184,27 @@ division.run(x.ctypes.data, w.ctypes.data, y.ctypes.data, None)
 assert np.any(y != 1)
 """
     succeed(LOADED + program, team)
+
+
+def test_a_runtime_that_waits_for_busy_cores_is_left_out_more_and_more_often(tmp_path: Path) -> None:
+    source, library = tmp_path / "slow.c", tmp_path / "libgomp_slow.so"
+    source.write_text(
+        "#include <time.h>\n"
+        "static int calls;\n"
+        "int count_of_calls(void) { return calls; }\n"
+        "int omp_get_max_threads(void) { return 2; }\n"
+        "void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags) {\n"
+        "  const struct timespec late = {0, 5000000};\n"
+        "  calls += 1;\n"
+        "  work(data);\n"
+        "  clock_nanosleep(CLOCK_MONOTONIC, 0, &late, 0);\n"
+        "}\n"
+    )
+    compile_c("-D_GNU_SOURCE", "-shared", "-fPIC", source, "-o", library)
+    program = """
+slow = load(sys.argv[1])
+engine = Engine(host_library(), threads=2)
+assert len({convolve(engine=engine) for _ in range(40)}) == 1
+assert slow.count_of_calls() == 5, slow.count_of_calls()  # with 1, 3, 7 and 15 jobs between them
+"""
+    succeed(program, library)
