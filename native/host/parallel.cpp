@@ -61,7 +61,7 @@ class Job {
   const Pieces& pieces_;
   const Body& body_;
   std::atomic<std::int64_t> next_{0};  // the first piece that no thread has taken
-  std::atomic<Clock::rep> end_{0};     // of the last piece so far
+  std::atomic<Clock::rep> end_{0};     // the time at which the last piece so far ended
   std::mutex mutex_;
   std::exception_ptr failure_;
 };
