@@ -118,6 +118,17 @@ def _recognised(bench: str) -> Callable[[Records], str]:
     return answer
 
 
+def _above(bench: str, bound: float) -> Callable[[Records], str]:
+    """Make a function that shows each case of a bench whose value is above a bound, the largest first."""
+
+    def answer(records: Records) -> str:
+        found = [(r.value, r.case) for r in records if r.bench == bench and r.value is not None]
+        above = [f"{case}: {_short(value)}" for value, case in sorted(found, reverse=True) if value > bound]
+        return "; ".join(above) or ("none" if found else "")
+
+    return answer
+
+
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
@@ -208,6 +219,18 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
          _by_case("training", _STEP, "", r"volume within \w+")),
         ("speedup of a training step on all cores over stock PyTorch", "above 1",
          _by_case("training", _STEP, "", ".* threads")),
+    )),
+    ("python -m bench.kernels", "kernels.jsonl", (
+        ("time of our fastest algorithm over stock PyTorch's, 36 kernels, one thread: geometric mean, best "
+         "to worst", "0.75", _figure("kernels", case="1 thread", form="mean")),
+        ("the same, forward", "", _figure("kernels", case="forward, 1 thread", form="mean")),
+        ("the same, backward data", "", _figure("kernels", case="backward_data, 1 thread", form="mean")),
+        ("the same, backward filter", "", _figure("kernels", case="backward_filter, 1 thread", form="mean")),
+        ("the same on two threads, all passes", "0.85", _figure("kernels", case="2 threads", form="mean")),
+        ("the same, forward", "", _figure("kernels", case="forward, 2 threads", form="mean")),
+        ("the same, backward data", "", _figure("kernels", case="backward_data, 2 threads", form="mean")),
+        ("the same, backward filter", "", _figure("kernels", case="backward_filter, 2 threads", form="mean")),
+        ("rows above 1.5", "none", _above("kernels", 1.5)),
     )),
     ("python -m bench.peak", "peak.jsonl", (
         ("memory that a call takes beyond its arrays", "the limit", _by_case("peak", "peak", "MiB")),

@@ -19,33 +19,46 @@ Correlation::Correlation(const Kernel& kernel, std::int64_t tile_size) {
   const Problem& p = kernel.problem;
   in = {p.in_channels, p.input[0], p.input[1], p.input[2]};
   out = {p.out_channels, p.output[0], p.output[1], p.output[2]};
-  mini_batch = p.mini_batch;
   taps = p.kernel[0];
   pad_depth = p.padding[0];
-  pad_height = p.padding[1];
-  pad_width = p.padding[2];
+  rows = {p.kernel[1] == 1 ? 1 : p.dilation[1], 0, p.padding[1]};
+  columns = {p.kernel[2] == 1 ? 1 : p.dilation[2], 0, p.padding[2]};
   if (kernel.pass == Pass::backward_data) {
     std::swap(in, out);
     pad_depth = p.kernel[0] - 1 - pad_depth;
-    pad_height = p.kernel[1] - 1 - pad_height;
-    pad_width = p.kernel[2] - 1 - pad_width;
+    rows.pad = (p.kernel[1] - 1) * rows.dilation - rows.pad;
+    columns.pad = (p.kernel[2] - 1) * columns.dilation - columns.pad;
   }
+  rows.residues = std::min(rows.dilation, out.height);
+  columns.residues = std::min(columns.dilation, out.width);
+  stacks = p.mini_batch * rows.residues * columns.residues;
   step_height = tile_size - p.kernel[1] + 1;
   step_width = tile_size - p.kernel[2] + 1;
-  tile_rows = ceil_div(out.height, step_height);
-  tile_columns = ceil_div(out.width, step_width);
+  tile_rows = ceil_div(ceil_div(out.height, rows.dilation), step_height);
+  tile_columns = ceil_div(ceil_div(out.width, columns.dilation), step_width);
   image_tiles = tile_rows * tile_columns;
-  in_planes = {mini_batch * in.depth * image_tiles, whole_blocks(in.channels)};
-  out_planes = {mini_batch * out.depth * image_tiles, whole_blocks(out.channels)};
+  in_planes = {stacks * in.depth * image_tiles, whole_blocks(in.channels)};
+  out_planes = {stacks * out.depth * image_tiles, whole_blocks(out.channels)};
   filter_planes = {taps * in.channels, out_planes.row_stride};
 }
 
+// The pixel of `out` at residue + i * dilation reads those of `in` at residue - pad + (i + tap) * dilation.
+Correlation::Residue Correlation::Axis::of_in(std::int64_t size, std::int64_t residue) const {
+  const std::int64_t first = ((residue - pad) % dilation + dilation) % dilation;
+  return {first, ceil_div(std::max<std::int64_t>(0, size - first), dilation),
+          (pad - residue + first) / dilation};
+}
+
+Correlation::Residue Correlation::Axis::of_out(std::int64_t size, std::int64_t residue) const {
+  return {residue, ceil_div(size - residue, dilation), 0};
+}
+
 // If each image is correlated alone, all images form one volume, so that products are fewer and larger.
-std::int64_t Correlation::volumes() const { return taps == 1 && pad_depth == 0 ? 1 : mini_batch; }
+std::int64_t Correlation::volumes() const { return taps == 1 && pad_depth == 0 ? 1 : stacks; }
 
 Correlation::Seen Correlation::seen(std::int64_t volume, std::int64_t tap) const {
-  const std::int64_t in_depth = mini_batch / volumes() * in.depth;
-  const std::int64_t out_depth = mini_batch / volumes() * out.depth;
+  const std::int64_t in_depth = stacks / volumes() * in.depth;
+  const std::int64_t out_depth = stacks / volumes() * out.depth;
   // Added to the index of an image of `in`, it gives the image of `out` under this tap.
   const std::int64_t shift = pad_depth - tap;
   const std::int64_t first = std::clamp<std::int64_t>(shift, 0, out_depth);

@@ -31,12 +31,31 @@ struct Product {
 //
 // Tiles have height and width alone. A volume is a stack of images, and each tap of the filter's depth has a
 // spectrum of its own.
+//
+// A dilated filter touches only pixels of one residue by the dilation. Each pair of residues, of the rows and
+// of the columns, is an image of its own, which the filter without dilation correlates.
 struct Correlation {
   struct Stack {
     std::int64_t channels, depth, height, width;
   };
 
+  // The rows or the columns of one residue: the first of them in the tensor, their number, and the padding
+  // before them.
+  struct Residue {
+    std::int64_t first, size, pad;
+  };
+
+  // One axis of the images. `residues` leaves out those without a pixel of `out`.
+  struct Axis {
+    std::int64_t dilation, residues, pad;
+
+    Residue of_in(std::int64_t size, std::int64_t residue) const;
+    Residue of_out(std::int64_t size, std::int64_t residue) const;
+  };
+
   Correlation(const Kernel& kernel, std::int64_t tile_size);
+
+  bool undilated() const { return rows.dilation == 1 && columns.dilation == 1; }
 
   // Returns the products that correlate `in` with the filter to `out`.
   std::vector<Product> forward() const;
@@ -45,8 +64,9 @@ struct Correlation {
   std::vector<Product> backward_filter() const;
 
   Stack in, out;
-  std::int64_t mini_batch, taps;  // taps: the filter's depth
-  std::int64_t pad_depth, pad_height, pad_width;
+  std::int64_t stacks, taps;  // stacks: of all samples and residues; taps: the filter's depth
+  std::int64_t pad_depth;
+  Axis rows, columns;
   std::int64_t step_height, step_width;
   std::int64_t tile_rows, tile_columns, image_tiles;  // image_tiles: the tiles of one image
   Planes in_planes, out_planes, filter_planes;

@@ -1,55 +1,19 @@
 #include "host/im2col.hpp"
 
-#include <cstring>
-#include <type_traits>
-
-#include "core/half.hpp"
-#include "host/transforms/transforms.hpp"
-
 namespace mucudnn::host {
 namespace {
 
-template <typename A, typename S>
-A load(S value) {
-  if constexpr (std::is_same_v<A, S>) {
-    return value;
-  } else {
-    return to_float(value);
-  }
-}
-
-template <typename S, typename A>
-S rounded(A value) {
-  if constexpr (std::is_same_v<S, Half>) {
-    return to_half(value);
-  } else if constexpr (std::is_same_v<S, BFloat16>) {
-    return to_bfloat16(value);
-  } else {
-    return value;
-  }
-}
-
-template <typename S, typename A>
-void copy(const S* from, std::int64_t count, std::int64_t step, A* to) {
-  if constexpr (std::is_same_v<S, A>) {
-    if (step == 1 && count > 64) {
-      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
-      return;
-    }
-  }
-  if constexpr (std::is_same_v<S, float>) {
-    if (step == 2) return transforms::kernels().copy_alternate(from, count, to);
-  }
-  if (step == 1) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = load<A>(from[i * step]);
-  }
-}
-
+// Most gaps are a value or two. The barrier keeps the compiler from calling memset() for them.
 template <typename A>
 void zero(A* to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = 0;
+  if (count >= 16) {
+    std::fill_n(to, count, A(0));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = 0;
+    asm volatile("" ::: "memory");
+  }
 }
 
 // A part of a range of columns: positions along the width of one image.
@@ -89,25 +53,59 @@ Range inside(const Axis& a, std::int64_t tap) {
 
 bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
 
+// Calls body(run, lines) for whole lines of one image together, and for each part of a line alone.
+template <typename Body>
+void for_each_lines(const Lowering& l, Range columns, const Body& body) {
+  const std::int64_t line = l.axes[2].positions, plane = l.axes[1].positions * line;
+  for (std::int64_t at = columns.begin; at < columns.end;) {
+    const std::int64_t left = columns.end - at, width = at % line, height = at % plane / line;
+    const std::int64_t index = at / plane, depths = l.axes[0].positions;
+    std::int64_t lines = width == 0 ? std::min(l.axes[1].positions - height, left / line) : 0;
+    const std::int64_t length = lines > 0 ? line : std::min(left, line - width);
+    lines = std::max<std::int64_t>(lines, 1);
+    body(Run{index / depths, index % depths, height, width, length}, lines);
+    at += lines * length;
+  }
+}
+
+template <typename S, typename A>
+void load_lines(const S* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, std::int64_t step,
+                A* to, std::int64_t to_pitch) {
+  if constexpr (std::is_same_v<S, float>) {
+    if (step == 2) return transforms::kernels().copy_alternate(from, pitch, lines, count, to, to_pitch);
+  }
+  for (std::int64_t i = 0; i < lines; ++i) load_row(from + i * pitch, count, step, to + i * to_pitch);
+}
+
 template <typename S, typename A>
 void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size, const Problem::Sizes& tap,
                      Range columns, A* to) {
   const auto& [d, h, w] = l.axes;
   const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
-  for_each_run(l, columns, [&](const Run& run) {
-    const std::int64_t end = run.width + run.length;
+  for_each_lines(l, columns, [&, &d = d, &h = h, &w = w](const Run& run, std::int64_t lines) {
+    const std::int64_t end = run.width + run.length, after = run.height + lines;
     const std::int64_t from = std::max(widths.begin, run.width), until = std::min(widths.end, end);
-    if (from >= until || !contains(depths, run.depth) || !contains(heights, run.height)) {
-      zero(to, run.length);
+    const std::int64_t first = std::max(heights.begin, run.height), last = std::min(heights.end, after);
+    A* const next = to + lines * run.length;
+    if (from >= until || first >= last || !contains(depths, run.depth)) {
+      zero(to, next - to);
     } else {
-      const S* line =
-          source + run.image * image_size +
-          (d.source_at(run.depth, tap[0]) * h.source + h.source_at(run.height, tap[1])) * w.source;
-      zero(to, from - run.width);
-      copy(line + w.source_at(from, tap[2]), until - from, w.step, to + (from - run.width));
-      zero(to + (until - run.width), end - until);
+      const S* line = source + run.image * image_size +
+                      (d.source_at(run.depth, tap[0]) * h.source + h.source_at(first, tap[1])) * w.source;
+      A* const valid = to + (first - run.height) * run.length;
+      zero(to, valid - to);
+      load_lines(line + w.source_at(from, tap[2]), h.step * w.source, last - first, until - from, w.step,
+                 valid + (from - run.width), run.length);
+      A* const rest = valid + (last - first) * run.length;
+      if (from > run.width || until < end) {
+        for (A* each = valid; each < rest; each += run.length) {
+          zero(each, from - run.width);
+          zero(each + (until - run.width), end - until);
+        }
+      }
+      zero(rest, next - rest);
     }
-    to += run.length;
+    to = next;
   });
 }
 
@@ -135,8 +133,8 @@ void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t 
       zero(to, end - begin);
     } else {
       zero(to, from - begin);
-      copy(source + image * image_size + d.source_at(depth, tap[0]) * source_plane + shift + from,
-           until - from, 1, to + (from - begin));
+      load_row(source + image * image_size + d.source_at(depth, tap[0]) * source_plane + shift + from,
+               until - from, 1, to + (from - begin));
       zero(to + (until - begin), end - until);
       const auto clear = [&](std::int64_t width) {
         const std::int64_t first = begin / line * line + width;
@@ -155,6 +153,43 @@ Problem::Sizes tap_at(const Lowering& l, std::int64_t index) {
   return {index / width / height, index / width % height, index % width};
 }
 
+// Returns whether the taps of a line are successive values, in the source and in a column.
+bool taps_are_lines(const Lowering& l) {
+  return l.groups == 1 && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
+}
+
+template <typename S, typename A>
+void gather_nhwc_column_by_lines(const Lowering& l, const S* image, const Problem::Sizes& position,
+                                 Range rows, A* to) {
+  const auto& [d, h, w] = l.axes;
+  const std::int64_t channels = l.source_channels, line_rows = w.taps * channels;
+  const std::int64_t first = w.source_at(position[2], 0);
+  const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, w.taps) * channels;
+  const std::int64_t end = std::clamp<std::int64_t>(w.source - first, 0, w.taps) * channels;
+  const std::int64_t index = rows.begin / line_rows;
+  std::int64_t depth_tap = index / h.taps, height_tap = index % h.taps;
+  for (std::int64_t at = index * line_rows; at < rows.end; at += line_rows) {
+    const std::int64_t depth = d.source_at(position[0], depth_tap);
+    const std::int64_t height = h.source_at(position[1], height_tap);
+    const Range wanted{std::max(at, rows.begin) - at, std::min(at + line_rows, rows.end) - at};
+    if (depth < 0 || depth >= d.source || height < 0 || height >= h.source) {
+      zero(to, wanted.size());
+    } else {
+      const S* line = image + ((depth * h.source + height) * w.source + first) * channels;
+      const std::int64_t from = std::clamp(begin, wanted.begin, wanted.end);
+      const std::int64_t until = std::clamp(end, from, wanted.end);
+      zero(to, from - wanted.begin);
+      load_row(line + from, until - from, 1, to + (from - wanted.begin));
+      zero(to + (until - wanted.begin), wanted.end - until);
+    }
+    to += wanted.size();
+    if (++height_tap == h.taps) {
+      height_tap = 0;
+      ++depth_tap;
+    }
+  }
+}
+
 template <typename S, typename A>
 void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes& position, Range rows,
                         A* to) {
@@ -171,7 +206,7 @@ void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes&
       pixel = pixel * l.axes[i].source + at;
     }
     if (valid) {
-      copy(image + pixel * all_channels + channel, count, 1, to);
+      load_row(image + pixel * all_channels + channel, count, 1, to);
     } else {
       zero(to, count);
     }
@@ -194,10 +229,11 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
     }
     return;
   }
+  const auto gather = taps_are_lines(l) ? gather_nhwc_column_by_lines<S, A> : gather_nhwc_column<S, A>;
   for_each_run(l, columns, [&](const Run& run) {
     const S* image = source + run.image * plane * channels + group * l.source_channels;
     for (std::int64_t i = 0; i < run.length; ++i, to += stride) {
-      gather_nhwc_column(l, image, {run.depth, run.height, run.width + i}, rows, to);
+      gather(l, image, {run.depth, run.height, run.width + i}, rows, to);
     }
   });
 }
@@ -208,7 +244,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
   if (!l.transposed) {
     filter += (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
     for (std::int64_t i = 0; i < channels.size(); ++i) {
-      copy(filter + i * l.rows(), rows.size(), 1, to + i * stride);
+      load_row(filter + i * l.rows(), rows.size(), 1, to + i * stride);
     }
     return;
   }
@@ -224,18 +260,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
     }
     const S* from = filter + (group * l.source_channels + source_channel) * l.result_channels * volume;
     from += first ? channels.begin * volume + offset : offset * l.result_channels + channels.begin;
-    copy(from, channels.size(), first ? volume : 1, to);
-  }
-}
-
-template <typename S, typename A>
-void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t step) {
-  if (beta == 0) {
-    for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      to[i * step] = rounded<S>(from[i] + beta * load<A>(to[i * step]));
-    }
+    load_row(from, channels.size(), first ? volume : 1, to);
   }
 }
 
@@ -252,6 +277,16 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
            w.result_first + run.width * w.result_step;
   };
   if (l.layout == Layout::nchw) {
+    if (l.dense()) {
+      for_each_part({columns.begin - columns.begin % plane, columns.end}, plane, [&](Range image) {
+        const Range part{std::max(image.begin, columns.begin), image.end};
+        S* to = result + (image.begin / plane * all_channels + channel) * plane + part.begin % plane;
+        for (std::int64_t i = 0; i < channels.size(); ++i) {
+          store_row(from + i * stride + (part.begin - columns.begin), part.size(), beta, to + i * plane);
+        }
+      });
+      return;
+    }
     for (std::int64_t i = 0; i < channels.size(); ++i) {
       const A* line = from + i * stride;
       for_each_run(l, columns, [&, &w = w](const Run& run) {
@@ -275,8 +310,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
 #define MUCUDNN_INSTANTIATE(S, A)                                                                        \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
   template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);  \
-  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);       \
-  template void store_row(const A*, std::int64_t, A, S*, std::int64_t);
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "host/lowering.hpp"
+#include "host/values.hpp"
 
 namespace mucudnn::host {
 
@@ -22,9 +23,5 @@ void gather_filter(const Lowering& lowering, const S* filter, std::int64_t group
 template <typename S, typename A>
 void store(const Lowering& lowering, const A* from, std::int64_t stride, std::int64_t group, Range channels,
            Range columns, A beta, S* result);
-
-// Computes to = from + beta * to. With beta 0 it does not read `to`.
-template <typename S, typename A>
-void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t step = 1);
 
 }  // namespace mucudnn::host

@@ -1,9 +1,12 @@
+#include <string_view>
+
 #include "core/half.hpp"
 #include "host/algorithms.hpp"
 #include "host/depthwise.hpp"
 #include "host/im2col.hpp"
 #include "host/parallel.hpp"
 #include "host/thread_memory.hpp"
+#include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::implicit_gemm {
 namespace {
@@ -31,6 +34,60 @@ Tile<A> tile_of_this_thread() {
   return {first, first + Tile<A>::kColumns, first + Tile<A>::kColumns + Tile<A>::kResult};
 }
 
+// With few channels, copies inside a product take longer than the product. OpenBLAS's AVX-512 code multiplies
+// matrices of up to 10^6 multiplications without copying them first.
+constexpr std::int64_t kFewChannels = 96;
+constexpr std::int64_t kFewestColumns = 16;  // fewer channels do not fill a vector in NHWC
+constexpr std::int64_t kSmallProduct = 1'000'000;
+constexpr std::int64_t kSmallDepth = 128;
+constexpr std::int64_t kSmallWidth = 96;
+
+// Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
+constexpr std::int64_t kGap = 16;
+
+// Returns whether products of so many channels are computed in small blocks.
+template <typename A>
+bool in_small_blocks(std::int64_t channels) {
+  return std::is_same_v<A, float> && channels <= kFewChannels &&
+         std::string_view(transforms::instruction_set()) == "avx512";
+}
+
+// Computes c = alpha * op(a) * b + beta * c, with few rows of c in small blocks.
+template <typename A>
+void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<A> a,
+                   Matrix<A> b, A beta, A* c, std::int64_t stride) {
+  const NoFork no_fork;
+  const bool blocks = in_small_blocks<A>(m);
+  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
+  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (m * depth) / 16 * 16) : n;
+  for_each_part({0, n}, width, [&](Range columns) {
+    for_each_part({0, k}, depth, [&](Range rows) {
+      gemm(transpose, Transpose::no, m, columns.size(), rows.size(), alpha,
+           a.data + rows.begin * (transpose == Transpose::yes ? a.stride : 1), a.stride,
+           b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
+           c + columns.begin, stride, no_fork);
+    });
+  });
+}
+
+// Computes c = alpha * a * op(b) + beta * c, with few columns of c in small blocks if b is not transposed.
+template <typename A>
+void multiply_tall(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<A> a,
+                   Matrix<A> b, A beta, A* c, std::int64_t stride) {
+  const NoFork no_fork;
+  const bool blocks = transpose == Transpose::no && n >= kFewestColumns && in_small_blocks<A>(n);
+  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
+  const std::int64_t height = blocks ? kSmallProduct / (n * depth) : m;
+  for_each_part({0, m}, height, [&](Range rows) {
+    for_each_part({0, k}, depth, [&](Range terms) {
+      gemm(Transpose::no, transpose, rows.size(), n, terms.size(), alpha,
+           a.data + rows.begin * a.stride + terms.begin, a.stride,
+           b.data + terms.begin * (transpose == Transpose::yes ? 1 : b.stride), b.stride,
+           terms.begin == 0 ? beta : A(1), c + rows.begin * stride, stride, no_fork);
+    });
+  });
+}
+
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
 template <typename S, typename A>
 Matrix<A> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
@@ -52,17 +109,57 @@ Matrix<A> columns_of(const Lowering& l, const S* source, std::int64_t group, Ran
   return {buffer, stride};
 }
 
+// A block of the filter: channels × rows, or rows × channels.
+template <typename A>
+struct Filter {
+  Matrix<A> matrix;
+  bool by_rows;
+};
+
 template <typename S, typename A>
-Matrix<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
+Filter<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
                     A* buffer) {
-  if constexpr (std::is_same_v<S, A>) {
-    if (!l.transposed && fits_blas(l.rows())) {
-      return {filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin, l.rows()};
+  const S* first = filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
+  if (!l.transposed && l.layout == Layout::nhwc && channels.size() >= kFewestColumns &&
+      in_small_blocks<A>(channels.size())) {
+    for (std::int64_t i = 0; i < channels.size(); ++i) {
+      for (std::int64_t row = 0; row < rows.size(); ++row) {
+        buffer[row * channels.size() + i] = load_value<A>(first[i * l.rows() + row]);
+      }
     }
+    return {{buffer, channels.size()}, true};
+  }
+  if constexpr (std::is_same_v<S, A>) {
+    if (!l.transposed && fits_blas(l.rows())) return {{first, l.rows()}, false};
   }
   const std::int64_t stride = l.transposed ? channels.size() : rows.size();
   gather_filter(l, filter, group, channels, rows, buffer, stride);
-  return {buffer, stride};
+  return {{buffer, stride}, l.transposed};
+}
+
+// The place of a product's result: the tensor itself if the product is whole, else a thread's tile.
+template <typename A>
+struct Place {
+  A* data;
+  std::int64_t stride;
+};
+
+// Returns the place in the tensor; null if the result is not a matrix there, or is a sum of several products.
+template <typename S, typename A>
+Place<A> place_in(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
+  if constexpr (std::is_same_v<S, A>) {
+    const std::int64_t positions = l.positions(), all_channels = l.result_channels * l.groups;
+    const std::int64_t channel = group * l.result_channels + channels.begin;
+    const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
+    if (!l.dense() || l.rows() == 0 || l.rows() > kDepth) return {nullptr, 0};
+    if (l.layout == Layout::nhwc && fits_blas(all_channels)) {
+      return {result + columns.begin * all_channels + channel, all_channels};
+    }
+    if (l.layout == Layout::nchw && first + columns.size() <= positions && fits_blas(positions)) {
+      return {result + (image * all_channels + channel) * positions + first, positions};
+    }
+  }
+  return {nullptr, 0};
 }
 
 // The columns of the result, cut into parts. If images are large, a part lies within one image.
@@ -92,7 +189,7 @@ class ColumnParts {
 template <typename S, typename A>
 void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {
   const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), kDepth);
-  const std::int64_t width = Tile<A>::kColumns / depth;
+  const std::int64_t width = Tile<A>::kColumns / depth - kGap;
   const std::int64_t channel_part =
       even_part(l.result_channels, std::min(kChannels, Tile<A>::kFactor / depth));
   const std::int64_t channel_parts = ceil_div(l.result_channels, channel_part);
@@ -107,25 +204,34 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
       const std::int64_t first = index / column_parts.count() % channel_parts * channel_part;
       const Range channels{first, std::min(l.result_channels, first + channel_part)};
       const Range columns = column_parts[index % column_parts.count()];
-      const std::int64_t stride = nchw ? columns.size() : channels.size();
+      const Place<A> direct = place_in<S, A>(l, result, group, channels, columns);
+      const Place<A> place =
+          direct.data != nullptr ? direct : Place<A>{tile.result, nchw ? columns.size() : channels.size()};
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
-        const Matrix<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
-        const A keep = rows.begin == 0 ? A(0) : A(1);
+        const Filter<A> f = filter_of(l, filter, group, channels, rows, tile.factor);
+        const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
-          const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
           const std::int64_t at = part.begin - columns.begin;
           if (nchw) {
-            gemm(l.transposed ? Transpose::yes : Transpose::no, Transpose::no, channels.size(), part.size(),
-                 rows.size(), alpha, f.data, f.stride, c.data, c.stride, keep, tile.result + at, stride);
+            // A copy is worth it also for a pointwise product: rows of x lie in different pages, in which
+            // OpenBLAS would read single cache lines.
+            const std::int64_t gap = part.size() + kGap;
+            gather_columns(l, source, group, rows, part, tile.columns, gap);
+            multiply_wide<A>(f.by_rows ? Transpose::yes : Transpose::no, channels.size(), part.size(),
+                             rows.size(), alpha, f.matrix, {tile.columns, gap}, keep, place.data + at,
+                             place.stride);
           } else {
-            gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, part.size(), channels.size(),
-                 rows.size(), alpha, c.data, c.stride, f.data, f.stride, keep, tile.result + at * stride,
-                 stride);
+            const Matrix<A> c = columns_of(l, source, group, rows, part, tile.columns);
+            multiply_tall<A>(f.by_rows ? Transpose::no : Transpose::yes, part.size(), channels.size(),
+                             rows.size(), alpha, c, f.matrix, keep, place.data + at * place.stride,
+                             place.stride);
           }
         });
       });
-      store(l, tile.result, stride, group, channels, columns, beta, result);
+      if (direct.data == nullptr) {
+        store(l, tile.result, place.stride, group, channels, columns, beta, result);
+      }
     }
   });
 }

@@ -12,10 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "host/openmp.hpp"
+
 namespace mucudnn::host {
 namespace {
 
 using Body = std::function<void(std::int64_t, std::int64_t)>;
+using Clock = std::chrono::steady_clock;
 
 // The time that a thread spins for work, or for the end of it, before it sleeps. The phases of a convolution
 // follow each other faster than a sleeping thread wakes up.
@@ -39,8 +42,53 @@ struct Pieces {
   static std::int64_t per_thread(std::int64_t wanted) { return std::clamp<std::int64_t>(wanted, 1, 4); }
 };
 
-// The caller of a job and the workers that wake up in time take it piece by piece. No thread waits for a
-// worker that wakes up late. Workers start when first needed.
+// The work of one call. Its threads take it piece by piece, so that no thread waits for one that starts
+// late.
+class Job {
+ public:
+  Job(const Pieces& pieces, const Body& body) : pieces_(pieces), body_(body) {}
+
+  void take_pieces();
+
+  // Returns how long ago the last piece ended.
+  Clock::duration idle() const { return Clock::now() - Clock::time_point(Clock::duration(end_)); }
+
+  void rethrow_failure() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const Pieces& pieces_;
+  const Body& body_;
+  std::atomic<std::int64_t> next_{0};  // the first piece that no thread has taken
+  std::atomic<Clock::rep> end_{0};     // the time at which the last piece so far ended
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+// Decides which jobs go to the OpenMP runtime. A runtime returns only when all threads of its team have run.
+// On cores that other programs use, it waits for threads that find no work any more.
+class OpenMp {
+ public:
+  bool run(Job& job, int threads) {
+    if (!usable_ || (left_out_ > 0 && left_out_-- > 0)) return false;
+    if (!openmp::run(threads, [&job] { job.take_pieces(); })) return false;
+    pause_ = job.idle() > late ? std::min(longest_pause, 2 * pause_ + 1) : 0;
+    left_out_ = pause_;
+    return true;
+  }
+
+ private:
+  static constexpr std::chrono::microseconds late{500};  // a sleeping thread wakes up in less
+  static constexpr int longest_pause = 255;
+
+  const bool usable_ = openmp::usable();
+  int pause_ = 0;     // jobs to leave out after each one that waited
+  int left_out_ = 0;  // still to leave out
+};
+
+// One caller's job at a time runs on several threads: those of the process's OpenMP runtime if it has one,
+// else workers, which start when first needed.
 class Pool {
  public:
   ~Pool() {
@@ -55,21 +103,25 @@ class Pool {
   pid_t owner() const { return owner_; }
 
   // Runs nothing and returns false while another caller's job is in progress.
-  bool run(const Pieces& pieces, int threads, const Body& body) {
+  bool run(Job& job, int threads) {
     const std::unique_lock caller(caller_, std::try_to_lock);
     if (!caller) return false;
+    if (!openmp_.run(job, threads)) run_on_workers(job, threads);
+    job.rethrow_failure();
+    return true;
+  }
+
+ private:
+  void run_on_workers(Job& job, int threads) {
     {
       const std::lock_guard lock(mutex_);
       while (static_cast<int>(workers_.size()) < threads - 1) workers_.emplace_back(&Pool::work, this);
-      body_ = &body;
-      pieces_ = &pieces;
-      next_ = 0;
+      job_ = &job;
       wanted_ = threads - 1;
-      failure_ = nullptr;
-      ++job_;
+      ++jobs_;
     }
     wake_.notify_all();
-    take_pieces();
+    job.take_pieces();
     {
       const std::lock_guard lock(mutex_);
       wanted_ = 0;  // no worker may join from here on
@@ -77,50 +129,44 @@ class Pool {
     wait_for([&] { return working_ == 0; });
     std::unique_lock lock(mutex_);
     done_.wait(lock, [&] { return working_ == 0; });
-    if (failure_) std::rethrow_exception(failure_);
-    return true;
   }
 
- private:
   template <typename Condition>
   static void wait_for(const Condition& condition) {
-    const auto end = std::chrono::steady_clock::now() + patience;
-    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    const auto end = Clock::now() + patience;
+    while (!condition() && Clock::now() < end) std::this_thread::yield();
   }
 
   void work() {
     std::int64_t seen = 0;
     while (true) {
-      wait_for([&] { return job_ != seen || stopping_; });
+      wait_for([&] { return jobs_ != seen || stopping_; });
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_ || job_ != seen; });
+      wake_.wait(lock, [&] { return stopping_ || jobs_ != seen; });
       if (stopping_) return;
-      seen = job_;
+      seen = jobs_;
       if (wanted_ == 0) continue;
       --wanted_;
       ++working_;
+      Job& job = *job_;
       lock.unlock();
-      take_pieces();
+      job.take_pieces();
       lock.lock();
       if (--working_ == 0) done_.notify_one();
     }
   }
 
-  void take_pieces();
-
   const pid_t owner_ = getpid();
   std::mutex caller_;  // held during a whole job
-  std::mutex mutex_;   // held to change the members below, except next_
+  OpenMp openmp_;
+  std::mutex mutex_;  // held to change the members below
   std::condition_variable wake_, done_;
   std::vector<std::thread> workers_;
   std::atomic<bool> stopping_{false};
-  std::atomic<std::int64_t> job_{0};
-  const Body* body_ = nullptr;
-  const Pieces* pieces_ = nullptr;
-  std::atomic<std::int64_t> next_{0};  // the first piece that no thread has taken
-  int wanted_ = 0;                     // workers that may still join
+  std::atomic<std::int64_t> jobs_{0};
+  Job* job_ = nullptr;
+  int wanted_ = 0;  // workers that may still join
   std::atomic<int> working_{0};
-  std::exception_ptr failure_;
 };
 
 // The state of the process.
@@ -143,13 +189,16 @@ struct Inside {
   ~Inside() { inside = before; }
 };
 
-void Pool::take_pieces() {
+void Job::take_pieces() {
   const Inside inside_now;
   try {
     std::int64_t piece;
-    while ((piece = next_++) < pieces_->count) pieces_->run(piece, *body_);
+    while ((piece = next_++) < pieces_.count) {
+      pieces_.run(piece, body_);
+      end_ = Clock::now().time_since_epoch().count();
+    }
   } catch (...) {
-    next_ = pieces_->count;
+    next_ = pieces_.count;
     const std::lock_guard lock(mutex_);
     failure_ = std::current_exception();
   }
@@ -178,7 +227,8 @@ void parallel_for(std::int64_t count, const Body& body, std::int64_t least) {
   const int used = static_cast<int>(std::min<std::int64_t>(count, threads()));
   if (used == 1) return body(0, count);
   const Pieces pieces(count, used, least);
-  if (pool_of_this_process().run(pieces, used, body)) return;
+  Job job(pieces, body);
+  if (pool_of_this_process().run(job, used)) return;
   run_inline([&] {
     for (std::int64_t piece = 0; piece < pieces.count; ++piece) pieces.run(piece, body);
   });

@@ -10,6 +10,7 @@
 #include "host/forks.hpp"
 #include "host/lowering.hpp"
 #include "host/parallel.hpp"
+#include "host/values.hpp"
 
 namespace mucudnn::host::spectral {
 namespace {
@@ -28,6 +29,8 @@ float* scratch(std::int64_t floats) {
   return reinterpret_cast<float*>((address + 63) / 64 * 64);
 }
 
+// S is the type in the tensors.
+template <typename S>
 class Convolution {
  public:
   Convolution(const Method& method, const Kernel& kernel, const Tensors& tensors, float* workspace)
@@ -38,91 +41,140 @@ class Convolution {
             shape_.out_planes.row_stride};
     filter_ = {out_.data + planes * out_.plane_stride, shape_.filter_planes.plane_stride(),
                shape_.filter_planes.row_stride};
-    x_ = static_cast<float*>(tensors.x);
-    w_ = static_cast<float*>(tensors.w);
-    y_ = static_cast<float*>(tensors.y);
+    x_ = static_cast<S*>(tensors.x);
+    w_ = static_cast<S*>(tensors.w);
+    y_ = static_cast<S*>(tensors.y);
     if (pass_ == Pass::backward_data) std::swap(x_, y_);  // from here on x_ is the input and y_ the output
   }
 
   void run(float alpha, float beta) const {
     const auto& kernels = method_.kernels;
-    for_each_block(x_, shape_.in, in_, Tiles::overlapping, kernels.analyse_image);
+    const Access writing = beta == 0 ? Access::write : Access::update;
+    for_each_block(x_, shape_.in, in_, Tiles::overlapping, Access::read, kernels.analyse_image);
     if (pass_ == Pass::backward_filter) {
-      for_each_block(y_, shape_.out, out_, Tiles::disjoint, kernels.analyse_gradient);
+      for_each_block(y_, shape_.out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
       multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_);
-      for_each_block(w_, [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
+      for_each_block(w_, writing,
+                     [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
     } else {
-      for_each_block(w_, kernels.analyse_filter);
+      for_each_block(w_, Access::read, kernels.analyse_filter);
       multiply(Transpose::no, shape_.forward(), in_, filter_, out_);
-      for_each_block(y_, shape_.out, out_, Tiles::disjoint,
+      for_each_block(y_, shape_.out, out_, Tiles::disjoint, writing,
                      [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
     }
   }
 
  private:
   enum class Tiles { overlapping, disjoint };
+  enum class Access { read, write, update };
 
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
   // stay in the cache.
   template <typename Body>
-  void for_each_block(float* data, const Correlation::Stack& image, const Spectrum& spectrum, Tiles tiles,
-                      Body&& body) const {
+  void for_each_block(S* data, const Correlation::Stack& image, const Spectrum& spectrum, Tiles tiles,
+                      Access access, Body&& body) const {
+    const bool overlapping = tiles == Tiles::overlapping;
     ImageBlock whole{};
-    const bool channels_last = problem_.layout == Layout::nhwc;
-    const std::int64_t pixels = image.height * image.width;
-    whole.channel_stride = channels_last ? 1 : image.depth * pixels;
-    whole.pixel_stride = channels_last ? image.channels : 1;
-    whole.height = image.height;
-    whole.width = image.width;
     whole.step_height = shape_.step_height;
     whole.step_width = shape_.step_width;
-    whole.tile_height = tiles == Tiles::overlapping ? method_.tile_size : shape_.step_height;
-    whole.tile_width = tiles == Tiles::overlapping ? method_.tile_size : shape_.step_width;
-    whole.pad_height = tiles == Tiles::overlapping ? shape_.pad_height : 0;
-    whole.pad_width = tiles == Tiles::overlapping ? shape_.pad_width : 0;
+    whole.tile_height = overlapping ? method_.tile_size : shape_.step_height;
+    whole.tile_width = overlapping ? method_.tile_size : shape_.step_width;
     whole.tile_columns = shape_.tile_columns;
 
     constexpr std::int64_t band_pixels = 1024;
+    const std::int64_t widest = ceil_div(image.width, shape_.columns.dilation);
     const std::int64_t overlap = whole.tile_height - whole.step_height;
-    const std::int64_t band_rows = std::clamp<std::int64_t>(
-        (band_pixels / image.width - overlap) / whole.step_height, 1, shape_.tile_rows);
+    const std::int64_t band_rows =
+        std::clamp<std::int64_t>((band_pixels / widest - overlap) / whole.step_height, 1, shape_.tile_rows);
     const std::int64_t bands = ceil_div(shape_.tile_rows, band_rows);
     const std::int64_t blocks = spectrum.row_stride / block_channels;
-    const std::int64_t packed_pixels = (band_rows * whole.step_height + overlap + 1) * image.width;
+    const std::int64_t packed_pixels = (band_rows * whole.step_height + overlap + 1) * widest;
     const std::int64_t tile_row_columns = shape_.tile_columns * whole.step_width + method_.tile_size;
-    const std::int64_t scratch_floats =
+    const std::int64_t packed_floats =
         block_channels * (packed_pixels + method_.tile_size * tile_row_columns);
+    const std::int64_t copied_floats = in_place() ? 0 : block_channels * packed_pixels;
+    const std::int64_t size = image.depth * image.height * image.width;
+    const std::int64_t pixel_stride = channels_last() ? image.channels : 1;
+    const std::int64_t channel_stride = channels_last() ? 1 : size;
 
-    parallel_for(
-        problem_.mini_batch * image.depth * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
-          ImageBlock block = whole;
-          block.scratch = scratch(scratch_floats);
-          for (std::int64_t i = begin; i < end; ++i) {
-            const std::int64_t stacked = i / (blocks * bands), channel = i / bands % blocks * block_channels;
-            const std::int64_t n = stacked / image.depth, z = stacked % image.depth;
-            block.first_row = i % bands * band_rows;
-            block.last_row = std::min(block.first_row + band_rows, shape_.tile_rows);
-            block.channels = std::min(block_channels, image.channels - channel);
-            block.image = data + n * image.channels * image.depth * pixels + channel * block.channel_stride +
-                          z * pixels * block.pixel_stride;
-            const std::int64_t tile = stacked * shape_.image_tiles + block.first_row * shape_.tile_columns;
-            block.spectrum = spectrum;
-            block.spectrum.data += tile * spectrum.row_stride + channel;
-            body(block);
-          }
-        });
+    parallel_for(shape_.stacks * image.depth * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
+      ImageBlock block = whole;
+      block.scratch = scratch(packed_floats + copied_floats);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t stacked = i / (blocks * bands), channel = i / bands % blocks * block_channels;
+        const std::int64_t stack = stacked / image.depth, z = stacked % image.depth;
+        const std::int64_t n = stack / (shape_.rows.residues * shape_.columns.residues);
+        const std::int64_t row = stack / shape_.columns.residues % shape_.rows.residues;
+        const std::int64_t column = stack % shape_.columns.residues;
+        const Correlation::Residue rows =
+            overlapping ? shape_.rows.of_in(image.height, row) : shape_.rows.of_out(image.height, row);
+        const Correlation::Residue columns = overlapping ? shape_.columns.of_in(image.width, column)
+                                                         : shape_.columns.of_out(image.width, column);
+        block.height = rows.size;
+        block.width = columns.size;
+        block.pad_height = rows.pad;
+        block.pad_width = columns.pad;
+        block.first_row = i % bands * band_rows;
+        block.last_row = std::min(block.first_row + band_rows, shape_.tile_rows);
+        block.channels = std::min(block_channels, image.channels - channel);
+        const std::int64_t tile = stacked * shape_.image_tiles + block.first_row * shape_.tile_columns;
+        block.spectrum = spectrum;
+        block.spectrum.data += tile * spectrum.row_stride + channel;
+        S* const pixels =
+            data + n * image.channels * size + channel * channel_stride +
+            (z * image.height * image.width + rows.first * image.width + columns.first) * pixel_stride;
+        if (in_place()) {
+          if constexpr (std::is_same_v<S, float>) block.image = pixels;
+          block.channel_stride = channel_stride;
+          block.pixel_stride = pixel_stride;
+          body(block);
+        } else {
+          const std::int64_t row_stride = shape_.rows.dilation * image.width * pixel_stride;
+          block.image = block.scratch + packed_floats;
+          const Block copied =
+              copied_rows(block, channel_stride, row_stride, shape_.columns.dilation * pixel_stride);
+          through_copy(pixels + block.image_row * row_stride, copied, block.image, access,
+                       [&] { body(block); });
+        }
+      }
+    });
+  }
+
+  // Chooses the rows of which the block has a copy, and the strides of the copy.
+  Block copied_rows(ImageBlock& block, std::int64_t channel_stride, std::int64_t row_stride,
+                    std::int64_t column_stride) const {
+    const std::int64_t last = (block.last_row - 1) * block.step_height - block.pad_height + block.tile_height;
+    block.image_row =
+        std::clamp<std::int64_t>(block.first_row * block.step_height - block.pad_height, 0, block.height);
+    const Dimension rows{std::clamp(last, block.image_row, block.height) - block.image_row, row_stride};
+    const Dimension columns{block.width, column_stride}, channels{block.channels, channel_stride};
+    if (channels_last()) {
+      block.channel_stride = 1;
+      block.pixel_stride = block.channels;
+      return {channels, columns, rows};
+    }
+    block.channel_stride = rows.count * block.width;
+    block.pixel_stride = 1;
+    return {columns, rows, channels};
+  }
+
+  // Runs the body on a copy of a block of the tensor.
+  template <typename Body>
+  static void through_copy(S* tensor, const Block& block, float* copy, Access access, const Body& body) {
+    if (access != Access::write) load_block(tensor, block, copy);
+    body();
+    if (access != Access::read) store_block(copy, block, tensor);
   }
 
   // Calls body(block) for blocks of output channels and ranges of input channels, for each tap of the
   // filter's depth.
   template <typename Body>
-  void for_each_block(float* data, Body&& body) const {
+  void for_each_block(S* data, Access access, Body&& body) const {
     const std::int64_t depth = problem_.kernel[0], taps = problem_.kernel[1] * problem_.kernel[2];
-    const bool channels_last = problem_.layout == Layout::nhwc;
     FilterBlock whole{};
     whole.out_stride = problem_.in_channels * depth * taps;
-    whole.in_stride = channels_last ? 1 : depth * taps;
-    whole.tap_stride = channels_last ? problem_.in_channels : 1;
+    whole.in_stride = channels_last() ? 1 : depth * taps;
+    whole.tap_stride = channels_last() ? problem_.in_channels : 1;
     whole.rotated = pass_ == Pass::backward_data;
     if (whole.rotated) std::swap(whole.out_stride, whole.in_stride);
     whole.height = problem_.kernel[1];
@@ -131,21 +183,46 @@ class Convolution {
     constexpr std::int64_t run_channels = 16;
     const std::int64_t runs = ceil_div(shape_.in.channels, run_channels);
     const std::int64_t blocks = filter_.row_stride / block_channels;
+    const std::int64_t block_floats = block_channels * run_channels * taps;
     parallel_for(depth * runs * blocks, [&](std::int64_t begin, std::int64_t end) {
       FilterBlock block = whole;
-      block.scratch = scratch(block_channels * run_channels * taps);
+      block.scratch = scratch(2 * block_floats);
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t in = i / blocks % runs * run_channels, out = i % blocks * block_channels;
         const std::int64_t tap = i / (blocks * runs), slice = whole.rotated ? depth - 1 - tap : tap;
         block.in_channels = std::min(run_channels, shape_.in.channels - in);
         block.out_channels = std::min(block_channels, shape_.out.channels - out);
-        block.filter = data + in * block.in_stride + out * block.out_stride + slice * taps * block.tap_stride;
+        S* const filter =
+            data + in * whole.in_stride + out * whole.out_stride + slice * taps * whole.tap_stride;
         block.spectrum = filter_;
         block.spectrum.data += (tap * shape_.in.channels + in) * filter_.row_stride + out;
-        body(block);
+        if constexpr (std::is_same_v<S, float>) {
+          block.filter = filter;
+          body(block);
+        } else {
+          block.filter = block.scratch + block_floats;
+          through_copy(filter, copied_taps(block, whole), block.filter, access, [&] { body(block); });
+        }
       }
     });
   }
+
+  // Sets the strides of the block's copy, which has the tensor's order.
+  Block copied_taps(FilterBlock& block, const FilterBlock& whole) const {
+    const Dimension in{block.in_channels, whole.in_stride}, out{block.out_channels, whole.out_stride};
+    const Dimension taps{block.height * block.width, whole.tap_stride};
+    std::int64_t& inner_stride = block.rotated ? block.out_stride : block.in_stride;
+    std::int64_t& outer_stride = block.rotated ? block.in_stride : block.out_stride;
+    const Dimension &inner = block.rotated ? out : in, &outer = block.rotated ? in : out;
+    outer_stride = inner.count * taps.count;
+    inner_stride = channels_last() ? 1 : taps.count;
+    block.tap_stride = channels_last() ? inner.count : 1;
+    if (channels_last()) return {inner, taps, outer};
+    return {taps, inner, outer};
+  }
+
+  bool channels_last() const { return problem_.layout == Layout::nhwc; }
+  bool in_place() const { return std::is_same_v<S, float> && shape_.undilated(); }
 
   // Computes all products in every plane. A complex plane takes four real products.
   void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
@@ -209,17 +286,19 @@ class Convolution {
   const Pass pass_;
   const Correlation shape_;
   Spectrum in_, out_, filter_;
-  float *x_, *w_, *y_;
+  S *x_, *w_, *y_;
 };
 
 }  // namespace
 
 std::optional<std::size_t> workspace_size(const Method& method, const Kernel& kernel) {
   const Problem& p = kernel.problem;
-  if (p.data_type != DataType::f32 || p.groups != 1) return std::nullopt;
+  if (p.data_type == DataType::f64 || p.groups != 1) return std::nullopt;
+  if (p.kernel[0] > 1 && p.dilation[0] > 1) return std::nullopt;
   for (int axis = 0; axis < 3; ++axis) {
-    if (p.stride[axis] != 1 || p.dilation[axis] != 1) return std::nullopt;
-    if (kernel.pass == Pass::backward_data && p.padding[axis] >= p.kernel[axis]) return std::nullopt;
+    if (p.stride[axis] != 1) return std::nullopt;
+    const std::int64_t reach = (p.kernel[axis] - 1) * p.dilation[axis];
+    if (kernel.pass == Pass::backward_data && p.padding[axis] > reach) return std::nullopt;
   }
   const Correlation shape(kernel, method.tile_size);
   double floats = 0;
@@ -237,8 +316,13 @@ std::optional<std::size_t> workspace_size(const Method& method, const Kernel& ke
 
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
               void* workspace) {
-  Convolution(method, kernel, tensors, static_cast<float*>(workspace))
-      .run(static_cast<float>(alpha), static_cast<float>(beta));
+  const auto run = [&](auto type) {
+    Convolution<decltype(type)>(method, kernel, tensors, static_cast<float*>(workspace))
+        .run(static_cast<float>(alpha), static_cast<float>(beta));
+  };
+  if (kernel.problem.data_type == DataType::f16) return run(Half{});
+  if (kernel.problem.data_type == DataType::bf16) return run(BFloat16{});
+  run(float{});
 }
 
 }  // namespace mucudnn::host::spectral

@@ -19,9 +19,10 @@ struct Method {
   std::int64_t real_planes, complex_planes;
 };
 
-// Returns the bytes of workspace; nothing if the method cannot run the pass. The problem must be fp32 and
-// ungrouped, with stride and dilation 1. The kernel must be smaller than the tile, except in depth. In
-// backward_data the padding must be smaller than the kernel.
+// Returns the bytes of workspace; nothing if the method cannot run the pass. The problem must be ungrouped,
+// of stride 1, dilated in height and width alone, and not in fp64. Spectra and their products are fp32 for
+// 16-bit tensors, too. The kernel must be smaller than the tile, except in depth. In backward_data the
+// padding must be smaller than the dilated kernel.
 std::optional<std::size_t> workspace_size(const Method& method, const Kernel& kernel);
 
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,

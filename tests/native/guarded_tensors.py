@@ -13,7 +13,7 @@ from tests.drop_in.guarded_memory import GuardedBuffer
 def assert_keeps_to_its_tensors(
     engine: Engine, problem: Problem, pass_: str, algorithm: str, *, beta: float, at_end: bool
 ) -> None:
-    """Run an algorithm without workspace whose tensors end, or begin, at an inaccessible page."""
+    """Run an algorithm whose tensors end, or begin, at an inaccessible page."""
     counts = {"x": problem.x_elements, "w": problem.w_elements, "y": problem.y_elements}
     buffers = {
         name: GuardedBuffer(count * problem.element_size, at_end=at_end) for name, count in counts.items()
@@ -21,9 +21,9 @@ def assert_keeps_to_its_tensors(
     memory = {name: engine.borrow(buffer.address, buffer.size) for name, buffer in buffers.items()}
     for seed, (name, count) in enumerate(counts.items()):
         memory[name].fill_random(problem.data_type, count, seed)
-    engine.execute(
-        Kernel(problem, pass_), [(problem.mini_batch, algorithm)], *memory.values(), None, beta=beta
-    )
+    kernel, parts = Kernel(problem, pass_), [(problem.mini_batch, algorithm)]
+    workspace = engine.allocate(engine.prepare(kernel, parts).workspace)
+    engine.execute(kernel, parts, *memory.values(), workspace, beta=beta)
     assert np.isfinite(memory[OUTPUT[pass_]].read(problem.data_type, counts[OUTPUT[pass_]])).all()
     for buffer in buffers.values():
         assert not buffer.is_damaged()

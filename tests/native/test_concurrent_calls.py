@@ -28,7 +28,8 @@ from mucudnn.solver import Configuration, MicroConfiguration
 Bytes = npt.NDArray[np.uint8]
 CALLERS, CALLS, THREADS = 4, len(cases(3)), 3
 SPATIAL = {"images": (29, 27), "volumes": (5, 13, 11)}
-ALGORITHMS = {("f32", 1): 4, ("f32", 2): 2}  # how many run; all other problems have implicit GEMM alone
+# How many algorithms run; all other problems have implicit GEMM alone.
+ALGORITHMS = {("f32", 1): 4, ("f16", 1): 3, ("bf16", 1): 3, ("f32", 2): 2}
 
 
 def problem_of(data_type: str, layout: str, groups: int, input_: tuple[int, ...], **more: int) -> Problem:

@@ -1,6 +1,7 @@
 // This file is compiled once for each instruction set: MUCUDNN_ISA names it, MUCUDNN_LANES is the width of
 // its vectors. It must not include standard headers with code: the linker could use this file's copy of an
 // inline function in programs for lesser processors.
+#include "host/transforms/conversions.hpp"
 #include "host/transforms/depthwise_lines.hpp"
 #include "host/transforms/fft_tiles.hpp"
 #include "host/transforms/winograd_tiles.hpp"
@@ -17,6 +18,8 @@ const Kernels table = {
      winograd_analyse_filter, winograd_synthesise_filter},
     {fft_analyse, fft_analyse, fft_synthesise_image, fft_analyse_filter, fft_synthesise_filter},
     {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient},
-    copy_alternate};
+    copy_alternate,
+    {to_floats<HalfBits>, from_floats<HalfBits>},
+    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>}};
 
 }  // namespace mucudnn::host::transforms::MUCUDNN_ISA

@@ -23,12 +23,16 @@ struct Band {
   }
 };
 
+MUCUDNN_INLINE float* row_of(const ImageBlock& b, std::int64_t row, int lane) {
+  return b.image + lane * b.channel_stride + (row - b.image_row) * b.width * b.pixel_stride;
+}
+
 Band pack_band(const ImageBlock& b, int lane) {
   Band band{vectors(b.scratch), 0, 0, b.width};
   band.first = larger<std::int64_t>(0, b.first_row * b.step_height - b.pad_height);
   band.last = smaller(b.height, (b.last_row - 1) * b.step_height - b.pad_height + b.tile_height);
   if (band.first >= band.last) return Band{band.pixels, 0, 0, b.width};
-  float* source = b.image + lane * b.channel_stride + band.first * b.width * b.pixel_stride;
+  float* source = row_of(b, band.first, lane);
   pack(band.pixels, Run{source, (band.last - band.first) * b.width, channels_from(b.channels, lane),
                         b.channel_stride, b.pixel_stride});
   return band;
@@ -38,8 +42,8 @@ Band pack_band(const ImageBlock& b, int lane) {
 Run tile_row_run(const ImageBlock& b, std::int64_t i, int lane) {
   const std::int64_t first = i * b.step_height;
   const std::int64_t rows = smaller(b.step_height, b.height - first);
-  return Run{b.image + lane * b.channel_stride + first * b.width * b.pixel_stride, rows * b.width,
-             channels_from(b.channels, lane), b.channel_stride, b.pixel_stride};
+  return Run{row_of(b, first, lane), rows * b.width, channels_from(b.channels, lane), b.channel_stride,
+             b.pixel_stride};
 }
 
 // Fetches a run into the cache while the values to be written to it are computed: its channels lie in

@@ -18,10 +18,12 @@ struct Spectrum {
   std::int64_t row_stride;
 };
 
-// A block of channels of one image, and the rows [first_row, last_row) of its tiles. Tile (i, j) has its
-// first pixel at (i * step_height - pad_height, j * step_width - pad_width). Pixels outside the image are 0.
+// A block of channels of one image, and the rows [first_row, last_row) of its tiles. The memory behind
+// `image` holds the rows that these tiles cover, from image_row on. Tile (i, j) has its first pixel at (i *
+// step_height - pad_height, j * step_width - pad_width). Pixels outside the image are 0.
 struct ImageBlock {
-  float* image;  // pixel (0, 0) of the block's first channel
+  float* image;  // pixel (image_row, 0) of the block's first channel
+  std::int64_t image_row;
   std::int64_t channel_stride, pixel_stride;
   std::int64_t channels;  // 1 to block_channels
   std::int64_t height, width;
@@ -100,12 +102,21 @@ struct DepthwiseKernels {
                        std::int64_t positions, std::int64_t step);
 };
 
+// Conversions between fp32 and the bits of a 16-bit type, rounding to nearest even.
+struct Conversion {
+  void (*to_floats)(const std::uint16_t* from, std::int64_t count, float* to);
+  void (*from_floats)(const float* from, std::int64_t count, std::uint16_t* to);
+};
+
 struct Kernels {
   const char* instruction_set;
   TileKernels winograd;  // F(4x4, 3x3): 36 real planes
   TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
-  void (*copy_alternate)(const float* from, std::int64_t count, float* to);  // every second float
+  // Copies every second float of lines, `count` of each. The pitches are floats from line to line.
+  void (*copy_alternate)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
+                         float* to, std::int64_t to_pitch);
+  Conversion half, bfloat16;
 };
 
 const Kernels& kernels();  // those of the instruction set in use

@@ -67,16 +67,34 @@ MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
 }
 #endif
 
-// Copies every second float. The second load begins one float early, so that it ends with the last one.
-void copy_alternate(const float* from, std::int64_t count, float* to) {
-  if (count < lanes) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = from[2 * i];
-    return;
+// Copies every second float. `block` is at most `count`, and known to the compiler. The last block overlaps
+// the one before.
+template <int block>
+MUCUDNN_INLINE void copy_alternate(const float* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; i += block) {
+    const std::int64_t at = smaller(i, count - block);
+    if (block == lanes) {
+      // The second load begins one float early, so that it ends with the last float that is wanted.
+      store(to + at, alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)));
+    } else {
+#pragma GCC unroll 8
+      for (int k = 0; k < block; ++k) to[at + k] = from[2 * (at + k)];
+    }
   }
-  for (std::int64_t i = 0; i < count; i += lanes) {
-    const std::int64_t at = smaller(i, count - lanes);  // the last block overlaps the one before
-    store(to + at, alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)));
-  }
+}
+
+template <int block>
+MUCUDNN_INLINE void copy_alternate_lines(const float* from, std::int64_t pitch, std::int64_t lines,
+                                         std::int64_t count, float* to, std::int64_t to_pitch) {
+  for (; lines > 0; --lines, from += pitch, to += to_pitch) copy_alternate<block>(from, count, to);
+}
+
+void copy_alternate(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
+                    std::int64_t to_pitch) {
+  if (count >= lanes) return copy_alternate_lines<lanes>(from, pitch, lines, count, to, to_pitch);
+  if (count >= 8) return copy_alternate_lines<8>(from, pitch, lines, count, to, to_pitch);
+  if (count >= 4) return copy_alternate_lines<4>(from, pitch, lines, count, to, to_pitch);
+  copy_alternate_lines<1>(from, pitch, lines, count, to, to_pitch);
 }
 
 // Each interleaving of the two halves rotates the bits of an element's (row, column) by one place. After half

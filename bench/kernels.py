@@ -1,0 +1,184 @@
+"""`python -m bench.kernels`: compare the host engine's kernels with stock PyTorch, into `kernels.jsonl`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bench.openblas import OpenBlas, without_openblas_environment
+from bench.record import RESULTS, Record, append, describe_machine, read, show
+from mucudnn._native import Engine, Memory, host_library
+from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+
+KERNELS = Path(__file__).with_suffix(".txt")
+FILE = RESULTS / "kernels.jsonl"
+METRIC = "time over stock PyTorch"
+THREADS = (1, 2)
+ROUNDS, SHORT_ROUNDS, RIVALS = 9, 2, 2
+MOST_WORKSPACE = 2**30
+TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+Way = Callable[[], Any]
+
+
+class Case:
+    """A kernel with its tensors, and the ways to run it: stock PyTorch, and each algorithm of the engine."""
+
+    def __init__(self, engine: Engine, kernel: Kernel) -> None:
+        self.problem = p = kernel.problem
+        self._format: Any = torch.contiguous_format
+        if p.layout == "nhwc":
+            self._format = torch.channels_last if p.dims == 2 else torch.channels_last_3d
+        self._x = self._tensor(p.mini_batch, p.in_channels, *p.input)
+        self._w = self._tensor(p.out_channels, p.in_channels // p.groups, *p.kernel)
+        self._y = self._tensor(p.mini_batch, p.out_channels, *p.output)
+        self.stock = self._stock_forward if kernel.pass_ == "forward" else self._stock_gradient(kernel.pass_)
+        self.ways: dict[str, Way] = {}
+        for found in engine.enumerate(kernel):
+            if found.status == "CUDNN_STATUS_SUCCESS" and found.workspace <= MOST_WORKSPACE:
+                self.ways[found.algorithm] = self._way(engine, kernel, found.algorithm)
+
+    def _tensor(self, *shape: int) -> torch.Tensor:
+        values = torch.rand(shape).to(TYPES[self.problem.data_type])
+        return values.contiguous(memory_format=self._format)
+
+    def _way(self, engine: Engine, kernel: Kernel, algorithm: str) -> Way:
+        division = engine.prepare(kernel, [(kernel.mini_batch, algorithm)])
+        workspace: Memory = engine.allocate(division.workspace)
+        x, w, y = (tensor.data_ptr() for tensor in (self._x, self._w, self._y))
+        return lambda: division.run(x, w, y, workspace)
+
+    def _stock_forward(self) -> torch.Tensor:
+        p = self.problem
+        convolve = torch.conv2d if p.dims == 2 else torch.conv3d
+        return convolve(self._x, self._w, None, p.stride, p.padding, p.dilation, p.groups)
+
+    def _stock_gradient(self, pass_: str) -> Way:
+        p = self.problem
+        mask = [pass_ == "backward_data", pass_ == "backward_filter", False]
+        geometry = p.stride, p.padding, p.dilation, False, [0] * p.dims, p.groups, mask
+        return lambda: torch.ops.aten.convolution_backward(self._y, self._x, self._w, None, *geometry)
+
+
+def compare(kernel: Kernel, threads: int, rounds: int = ROUNDS) -> Record:
+    """Return the ratio of our fastest algorithm's time to stock PyTorch's.
+
+    The two algorithms that are fastest in short runs take part in the long ones. All run in turns, each
+    behind an operation on OpenMP, as in a network.
+    """
+    torch.set_num_threads(threads)
+    case = Case(Engine(host_library(), threads=threads), kernel)
+    # On one thread its processor time says the same as a clock, also while other programs run.
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    first = medians(case.ways, SHORT_ROUNDS, clock)
+    rivals = sorted(first, key=lambda name: first[name])[:RIVALS]
+    found = medians({"stock": case.stock, **{name: case.ways[name] for name in rivals}}, rounds, clock)
+    stock = found.pop("stock")
+    best = min(found, key=lambda name: found[name])
+    details = {
+        "algorithm": best, "ms": found[best], "stock_ms": stock, "problem": str(kernel.problem),
+        "gflops": kernel.problem.flops / found[best] / 1e6,
+    }  # fmt: skip
+    return Record("kernels", case_name(kernel, threads), METRIC, found[best] / stock, "ratio", details)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory: stock PyTorch allocates each result, and our results stay.
+
+    Without it the time of stock would include that of the system for new pages, once to three times that of
+    the kernel.
+    """
+    most_mapped, trim_threshold = -4, -1
+    library = ctypes.CDLL(None)
+    library.mallopt(most_mapped, 0)
+    library.mallopt(trim_threshold, 2**30)
+
+
+def medians(ways: dict[str, Way], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Return the median ms of each way; the first round warms up and does not count."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    activations = torch.rand(2**20)
+    with torch.inference_mode():
+        for _ in range(rounds + 1):
+            for name, way in ways.items():
+                torch.relu_(activations)
+                start = clock()
+                way()
+                times[name].append((clock() - start) * 1e3)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+def case_name(kernel: Kernel, threads: int) -> str:
+    """Return the name of a row: kernel, pass and threads."""
+    return f"{kernel.name} {kernel.pass_}, {threads} {'thread' if threads == 1 else 'threads'}"
+
+
+def rows(words: Sequence[str] = (), threads: Sequence[int] = THREADS) -> Iterator[tuple[Kernel, int]]:
+    """Yield the kernels whose row has each of these words, with the number of threads."""
+    kernels = read_kernels(str(KERNELS), Flags(), PASSES)
+    for count in threads:
+        for kernel in kernels:
+            if all(word in case_name(kernel, count) for word in words):
+                yield kernel, count
+
+
+def summary(records: Sequence[Record]) -> list[str]:
+    """Return the geometric mean of each pass and number of threads, as lines."""
+    lines = []
+    for threads in ("1 thread", "2 threads"):
+        for pass_ in ("", *PASSES):
+            values = [r.value for r in records if r.value and r.case.endswith(f"{pass_}, {threads}")]
+            if values:
+                mean = statistics.geometric_mean(values)
+                lines.append(f"{threads}, {pass_ or 'all passes'}: {mean:.3f}, worst {max(values):.2f}")
+    return lines
+
+
+def main() -> None:
+    """Measure the rows that the file lacks, and print all of them, the worst last."""
+    without_openblas_environment()
+    keep_freed_memory()
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only rows whose name has each of these words")
+    parser.add_argument("--output", type=Path, default=FILE, help="file for the records")
+    parser.add_argument("--threads", type=int, nargs="+", default=THREADS, help="numbers of threads")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="long runs of each way")
+    parser.add_argument("--again", action="store_true", help="measure these rows again")
+    arguments = parser.parse_args()
+
+    console = Console(width=150)
+    wanted = list(rows(arguments.words, arguments.threads))
+    names = {case_name(*row) for row in wanted}
+    found = {record.case: (machine, record) for machine, record in read(arguments.output)}
+    if arguments.again:
+        found = {case: row for case, row in found.items() if case not in names}
+    engine = Engine(host_library(), threads=1)
+    machine = describe_machine(
+        device=engine.device, library=engine.library, openblas_kernel=OpenBlas().kernel,
+        torch=torch.__version__,
+    )  # fmt: skip
+    missing = [row for row in wanted if case_name(*row) not in found]
+    if missing:
+        arguments.output.unlink(missing_ok=True)
+        for former, record in found.values():
+            append(arguments.output, {"kind": "machine", **former}, record)
+    for kernel, threads in missing:
+        record = compare(kernel, threads, arguments.rounds)
+        append(arguments.output, machine, record)
+        found[record.case] = (machine, record)
+        console.print(f"{record.value:.2f} {record.case}, {record.details['algorithm']}", highlight=False)
+    records = sorted((found[name][1] for name in names if name in found), key=lambda r: r.value or 0.0)
+    show(console, records)
+    for line in summary(records):
+        console.print(line, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+// Copies of values between tensors, of type S, and memory for computing, of type A: fp32 for 16-bit tensors.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "core/half.hpp"
+#include "host/transforms/transforms.hpp"
+
+namespace mucudnn::host {
+
+template <typename S>
+constexpr bool is_16_bit = std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>;
+
+template <typename S>
+const transforms::Conversion& conversion() {
+  return std::is_same_v<S, Half> ? transforms::kernels().half : transforms::kernels().bfloat16;
+}
+
+template <typename A, typename S>
+A load_value(S value) {
+  if constexpr (is_16_bit<S>) {
+    return to_float(value);
+  } else {
+    return value;
+  }
+}
+
+template <typename S, typename A>
+S rounded(A value) {
+  if constexpr (std::is_same_v<S, Half>) {
+    return to_half(value);
+  } else if constexpr (std::is_same_v<S, BFloat16>) {
+    return to_bfloat16(value);
+  } else {
+    return value;
+  }
+}
+
+// Copies successive values. memcpy() takes longer than the copy of so few as a gather copies at a time.
+template <typename A>
+void copy_row(const A* from, std::int64_t count, A* to) {
+  const auto copy = [&](auto block) {
+    for (std::int64_t i = 0; i < count; i += block) {
+      const std::int64_t at = std::min<std::int64_t>(i, count - block);  // the last one overlaps
+      std::memcpy(to + at, from + at, block * sizeof(A));
+    }
+  };
+  if (count > 64) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(A));
+  } else if (count >= 16) {
+    copy(std::integral_constant<int, 16>());
+  } else if (count >= 4) {
+    copy(std::integral_constant<int, 4>());
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+}
+
+// Copies `count` values that are `step` apart.
+template <typename S, typename A>
+void load_row(const S* from, std::int64_t count, std::int64_t step, A* to) {
+  if constexpr (is_16_bit<S>) {
+    if (step == 1) return conversion<S>().to_floats(&from->bits, count, to);
+  } else if (step == 1) {
+    return copy_row(from, count, to);
+  }
+  if constexpr (std::is_same_v<S, float>) {
+    if (step == 2) return transforms::kernels().copy_alternate(from, 0, 1, count, to, 0);
+  }
+  for (std::int64_t i = 0; i < count; ++i) to[i] = load_value<A>(from[i * step]);
+}
+
+// Computes to = from + beta * to. With beta 0 it does not read `to`.
+template <typename S, typename A>
+void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t step = 1) {
+  if (beta != 0) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i * step] = rounded<S>(from[i] + beta * load_value<A>(to[i * step]));
+    }
+    return;
+  }
+  if constexpr (is_16_bit<S>) {
+    if (step == 1) return conversion<S>().from_floats(from, count, &to->bits);
+  }
+  for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i]);
+}
+
+// A block of a tensor: three dimensions with the distance of their values in the tensor. The copy of a block
+// has no gaps, and its first dimension is contiguous.
+struct Dimension {
+  std::int64_t count, stride;
+};
+using Block = std::array<Dimension, 3>;
+
+// Calls body(values, count, stride, at) for the longest runs of a block. The copy of a run begins at `at`.
+template <typename S, typename Body>
+void for_each_run(const Block& block, S* tensor, const Body& body) {
+  auto [run, middle, outer] = block;
+  for (int i = 0; i < 2 && run.stride == 1 && middle.stride == run.count; ++i) {
+    run.count *= middle.count;
+    middle = outer;
+    outer = {1, 0};
+  }
+  std::int64_t at = 0;
+  for (std::int64_t o = 0; o < outer.count; ++o) {
+    for (std::int64_t m = 0; m < middle.count; ++m, at += run.count) {
+      body(tensor + o * outer.stride + m * middle.stride, run.count, run.stride, at);
+    }
+  }
+}
+
+template <typename S>
+void load_block(const S* tensor, const Block& block, float* copy) {
+  for_each_run(block, tensor, [copy](const S* values, std::int64_t count, std::int64_t stride, auto at) {
+    load_row(values, count, stride, copy + at);
+  });
+}
+
+template <typename S>
+void store_block(const float* copy, const Block& block, S* tensor) {
+  for_each_run(block, tensor, [copy](S* values, std::int64_t count, std::int64_t stride, auto at) {
+    store_row(copy + at, count, 0.f, values, stride);
+  });
+}
+
+}  // namespace mucudnn::host

@@ -1,0 +1,204 @@
+"""Winograd and FFT tiling: 16-bit tensors, whose spectra are fp32, and dilated filters."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from guarded_tensors import assert_keeps_to_its_tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import EPSILON, PASSES, ROUNDINGS, CheckedKernel, divisions
+
+from mucudnn._native import Engine, Problem, host_library, most_slices
+from mucudnn.problems.kernels import Kernel
+
+TRANSFORMS = ("WINOGRAD_NONFUSED", "FFT_TILING")
+TYPES = ("f32", "f16", "bf16")
+passes = st.sampled_from(PASSES)
+scales = st.sampled_from([1.0, -0.5, 2.0])
+betas = st.sampled_from([0.0, 1.0, 0.5])
+each_pass = pytest.mark.parametrize("pass_", PASSES)
+each_layout = pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+
+
+@st.composite
+def transformed_problems(draw: st.DrawFn, *, most_samples: int = 3) -> Problem:
+    """Draw images and volumes that both transforms take, of several blocks of channels or of few."""
+    depth = draw(st.sampled_from(((), (), (1,), (3,))))
+    kernel = draw(st.sampled_from(((3, 3), (3, 3), (1, 7), (5, 2), (1, 1))))
+    dilation = tuple(draw(st.integers(1, 5)) for _ in kernel)
+    input_ = tuple(draw(st.integers(1, 19)) for _ in kernel)
+    extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
+    least = tuple(max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True))
+    padding = tuple(draw(st.integers(p, max(p, e - 1))) for p, e in zip(least, extent, strict=True))
+    ones = tuple(1 for _ in depth)
+    return Problem(
+        mini_batch=draw(st.integers(1, most_samples)),
+        in_channels=draw(st.sampled_from((1, 3, 16, 19))),
+        out_channels=draw(st.sampled_from((1, 4, 16, 21))),
+        input=(*(4 for _ in depth), *input_),
+        kernel=(*depth, *kernel),
+        padding=(*ones, *padding) if depth == (3,) else (*(0 for _ in depth), *padding),
+        dilation=(*ones, *dilation),
+        data_type=draw(st.sampled_from(TYPES)),
+        layout=draw(st.sampled_from(("nchw", "nhwc"))),
+    )
+
+
+def expected_transforms(problem: Problem) -> list[str]:
+    return list(TRANSFORMS if problem.kernel[-2:] == (3, 3) else TRANSFORMS[1:])
+
+
+def assert_transforms_are_right(checked: CheckedKernel, alpha: float = 1.0, beta: float = 0.0) -> None:
+    """Hold each transform to fp32 accuracy, and to one rounding of the output to its type."""
+    problem = checked.problem
+    exact = checked.exact(alpha=alpha, beta=beta)
+    found = [name for name in TRANSFORMS if name in checked.runnable(problem.mini_batch)]
+    assert found == expected_transforms(problem)
+    rounding = EPSILON[problem.data_type] * np.linalg.norm(exact) if problem.data_type != "f32" else 0.0
+    for name in found:
+        result = checked.run([(problem.mini_batch, name)], alpha=alpha, beta=beta)
+        tolerance = ROUNDINGS[name] * EPSILON["f32"] * checked.norm(alpha=alpha, beta=beta) + rounding
+        assert np.linalg.norm(result - exact) <= tolerance, name
+
+
+@settings(max_examples=200)
+@given(problem=transformed_problems(), pass_=passes, alpha=scales, beta=betas)
+def test_every_type_and_dilation_agrees_with_the_definition(
+    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
+) -> None:
+    assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), problem=transformed_problems(most_samples=6), pass_=passes, beta=betas)
+def test_a_division_is_as_exact_as_the_whole_mini_batch(
+    engine: Engine, data: st.DataObject, problem: Problem, pass_: str, beta: float
+) -> None:
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
+    name = data.draw(st.sampled_from(expected_transforms(problem)))
+    exact = checked.exact(beta=beta)
+    sizes = data.draw(divisions(problem.mini_batch, most_slices(checked.kernel)))
+    divided = checked.run([(size, name) for size in sizes], beta=beta)
+    whole = checked.run([(problem.mini_batch, name)], beta=beta)
+    rounding = 2 * EPSILON[problem.data_type] * checked.magnitude(beta=beta)
+    assert np.linalg.norm(divided - exact) <= 2 * np.linalg.norm(whole - exact) + rounding
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@settings(max_examples=60)
+@given(data=st.data(), problem=transformed_problems(), pass_=passes, beta=betas)
+def test_no_byte_beside_the_tensors_is_read_or_written(
+    engine: Engine, at_end: bool, data: st.DataObject, problem: Problem, pass_: str, beta: float
+) -> None:
+    name = data.draw(st.sampled_from(expected_transforms(problem)))
+    assert_keeps_to_its_tensors(engine, problem, pass_, name, beta=beta, at_end=at_end)
+
+
+def large(layout: str, data_type: str = "f32", dilation: int = 1) -> Problem:
+    """Return a problem that is large enough for several threads, and whose images are several bands."""
+    return Problem(
+        mini_batch=2, in_channels=18, out_channels=35, input=(61, 70), kernel=(3, 3), padding=dilation,
+        dilation=dilation, data_type=data_type, layout=layout,
+    )  # fmt: skip
+
+
+@each_layout
+@each_pass
+@pytest.mark.parametrize(("data_type", "dilation"), [("bf16", 1), ("f16", 1), ("f32", 2), ("bf16", 4)])
+def test_large_images_are_right_on_several_threads(
+    layout: str, pass_: str, data_type: str, dilation: int
+) -> None:
+    problem = large(layout, data_type, dilation)
+    assert problem.flops > 8e6  # smaller problems run on one thread
+    engine = Engine(host_library(), threads=3)
+    assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)))
+
+
+@each_pass
+@pytest.mark.parametrize(("data_type", "dilation"), list(product(("f16", "bf16"), (1, 3))))
+def test_with_beta_0_an_output_full_of_nan_is_not_read(
+    engine: Engine, pass_: str, data_type: str, dilation: int
+) -> None:
+    checked = CheckedKernel(engine, Kernel(large("nchw", data_type, dilation), pass_))
+    for name in TRANSFORMS:
+        assert np.isfinite(checked.run([(2, name)], over=float("nan"))).all(), name
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"dilation": (1, 40)},  # more residues than columns
+        {"dilation": (23, 1), "padding": (46, 1)},
+        {"dilation": 7, "padding": 14},  # the largest padding of backward_data
+        {"dilation": 2, "padding": 4, "input": (1, 1)},
+    ],
+)
+@each_pass
+def test_images_smaller_than_the_dilation_are_right(engine: Engine, pass_: str, odd: dict[str, int]) -> None:
+    sizes = {"input": (21, 83), "padding": (1, 1), **odd}
+    problem = Problem(mini_batch=2, in_channels=5, out_channels=3, kernel=(3, 3), **sizes)
+    assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)))
+
+
+@pytest.mark.parametrize(
+    "unsupported",
+    [{"stride": 2}, {"groups": 2}, {"data_type": "f64"}, {"input": (9, 9, 9), "dilation": (2, 1, 1)}],
+)
+def test_strides_groups_fp64_and_dilated_depths_have_no_transform(
+    engine: Engine, unsupported: dict[str, int]
+) -> None:
+    rank = len(unsupported.get("input", (9, 9)))  # type: ignore[arg-type]
+    options = {"input": (9, 9), **unsupported}
+    problem = Problem(mini_batch=1, in_channels=4, out_channels=4, kernel=(3,) * rank, padding=2, **options)
+    assert set(CheckedKernel(engine, Kernel(problem, "forward")).runnable(1)).isdisjoint(TRANSFORMS)
+
+
+def identity(engine: Engine, values: npt.NDArray[np.uint16], data_type: str, scale: float) -> bytes:
+    """Return the bits of `values` after a 1×1 convolution with the filter `scale`."""
+    one = {"mini_batch": 1, "in_channels": 1, "out_channels": 1}
+    problem = Problem(**one, input=(1, values.size), kernel=(1, 1), data_type=data_type)
+    result, w = np.empty_like(values), engine.allocate(2)
+    w.fill(data_type, 1, scale)
+    x, y = (engine.borrow(each.ctypes.data, each.nbytes) for each in (values, result))
+    engine.execute(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")], x, w, y, None)
+    return result.tobytes()
+
+
+def finite_bits(data_type: str) -> npt.NDArray[np.uint16]:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    exponent = 0x7C00 if data_type == "f16" else 0x7F80
+    return bits[(bits & exponent) != exponent]
+
+
+@pytest.mark.parametrize("data_type", ["f16", "bf16"])
+@pytest.mark.parametrize("count", [None, 1, 5, 17, 100])
+def test_every_16_bit_value_comes_back_from_fp32(engine: Engine, data_type: str, count: int | None) -> None:
+    values = finite_bits(data_type)[:count]
+    result = np.frombuffer(identity(engine, values, data_type, 1.0), np.uint16)
+    zeros = (values & 0x7FFF) == 0  # a product adds to +0, which makes -0 a +0
+    np.testing.assert_array_equal(np.where(zeros, 0, values), np.where(zeros, result & 0x7FFF, result))
+
+
+def test_values_round_to_nearest_even_into_halves(engine: Engine) -> None:
+    values = finite_bits("f16")
+    for scale in (3 / 8, 1 / 1024, 1.5, 255.0):
+        with np.errstate(over="ignore"):
+            expected = (values.view(np.float16).astype(np.float32) * np.float32(scale)).astype(np.float16)
+        result = np.frombuffer(identity(engine, values, "f16", scale), np.float16)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_values_round_to_nearest_even_into_bfloat16(engine: Engine) -> None:
+    values = finite_bits("bf16")
+    wide = (values.astype(np.uint32) << 16).view(np.float32)
+    for scale in (1.5, 3 / 8, 1.0078125):
+        with np.errstate(over="ignore"):
+            exact = (wide * np.float32(scale)).view(np.uint32)
+        expected = ((exact + 0x7FFF + ((exact >> 16) & 1)) >> 16).astype(np.uint16)
+        result = np.frombuffer(identity(engine, values, "bf16", scale), np.uint16)
+        subnormal = (exact & 0x7F800000) == 0  # a product may flush them
+        np.testing.assert_array_equal(result[~subnormal], expected[~subnormal])

@@ -1,0 +1,79 @@
+// Checks the vector code of one instruction set against plain loops. Prints the first difference.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "core/half.hpp"
+#include "host/transforms/conversions.hpp"
+
+using namespace mucudnn::host::transforms::MUCUDNN_ISA;
+
+namespace {
+
+constexpr std::uint32_t kGuard = 0x7fc0dead;
+
+[[noreturn]] void differ(const char* where, long long count, long long at) {
+  std::printf("%s, %lld values: value %lld differs\n", where, count, at);
+  std::exit(1);
+}
+
+bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b); }
+
+template <typename Bits, typename S>
+void check_to_floats(const char* name, S) {
+  std::vector<std::uint16_t> from(1 << 16);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint16_t>(i);
+  for (const std::int64_t count :
+       {std::int64_t{1}, std::int64_t{7}, std::int64_t{19}, std::int64_t{1} << 16}) {
+    std::vector<float> to(count);
+    to_floats<Bits>(from.data() + from.size() - count, count, to.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!same(to[i], mucudnn::to_float(S{from[from.size() - count + i]}))) differ(name, count, i);
+    }
+  }
+}
+
+template <typename Bits, typename Round>
+void check_from_floats(const char* name, Round round) {
+  std::vector<float> from;
+  for (std::uint64_t bits = 0; bits < (1ull << 32); bits += 65521 * 3) {
+    from.push_back(mucudnn::float_of(static_cast<std::uint32_t>(bits)));
+  }
+  for (const std::uint32_t bits :
+       {0x7f800000u, 0xff800000u, 0x7f800001u, 0x477fefffu, 0x477ff000u, 0x387fffffu}) {
+    from.push_back(mucudnn::float_of(bits));
+  }
+  for (const std::size_t count : {std::size_t{1}, std::size_t{6}, std::size_t{23}, from.size()}) {
+    std::vector<std::uint16_t> to(count);
+    from_floats<Bits>(from.data() + from.size() - count, static_cast<std::int64_t>(count), to.data());
+    for (std::size_t i = 0; i < count; ++i) {
+      if (to[i] != round(from[from.size() - count + i])) differ(name, count, i);
+    }
+  }
+}
+
+void check_alternate() {
+  for (int count = 1; count < 50; ++count) {
+    const int lines = 3, pitch = 2 * count + 1, to_pitch = count + 2;
+    std::vector<float> from(pitch * (lines - 1) + 2 * count - 1);  // nothing behind the last value
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+    std::vector<float> to(to_pitch * lines, mucudnn::float_of(kGuard));
+    copy_alternate(from.data(), pitch, lines, count, to.data(), to_pitch);
+    for (int i = 0; i < to_pitch * lines; ++i) {
+      const int line = i / to_pitch, at = i % to_pitch;
+      const float expected = at < count ? from[line * pitch + 2 * at] : mucudnn::float_of(kGuard);
+      if (!same(to[i], expected)) differ("alternate", count, i);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  check_to_floats<HalfBits>("half to float", mucudnn::Half{});
+  check_to_floats<BFloat16Bits>("bfloat16 to float", mucudnn::BFloat16{});
+  check_from_floats<HalfBits>("float to half", [](float v) { return mucudnn::to_half(v).bits; });
+  check_from_floats<BFloat16Bits>("float to bfloat16", [](float v) { return mucudnn::to_bfloat16(v).bits; });
+  check_alternate();
+}
