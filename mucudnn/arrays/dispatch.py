@@ -31,7 +31,7 @@ from mucudnn.errors import (
 )
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.measure import Worklist, find_missing, measure
+from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
@@ -119,13 +119,15 @@ class Prepared:
 _MOST = 4096  # entries of about 3 KB each
 _prepared: dict[Hashable, Prepared] = {}
 _older: dict[Hashable, Prepared] = {}
+_AT_ONCE = 4  # measurements of a turn in the background
 _deciding = Lock()  # one decision at a time, because measurements would disturb each other
 
 
 def _renew_lock() -> None:
     """Replace the lock in a child of fork(): the thread that held it may not exist there."""
     global _deciding
-    _deciding = Lock()
+    _AT_ONCE = 4  # measurements of a turn in the background
+_deciding = Lock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)
@@ -281,13 +283,13 @@ def _decide(
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(engine, cache, listener, source)
+        bench = Bench(engine, cache, listener, source, thorough=False)
         if may_measure:
-            benchmark(bench, [kernel], policy, comparing=False, limit=limit)
+            benchmark(bench, [kernel], policy, comparing=False, limits=(limit,))
         costs = bench.costs([kernel])
         # A kernel that the cache does not know at all would make the engine list its algorithms.
         known = costs.measurements[kernel]
-        if not may_measure and not (known and not find_missing(bench, [kernel], policy, limit).tasks):
+        if not may_measure and not (known and not find_missing(bench, [kernel], policy, (limit,)).tasks):
             raise NotMeasuredError(f"{kernel} was not measured")
         try:
             [decision] = decide(costs, policy, Limits(workspace=limit), listener)
@@ -304,23 +306,21 @@ def _decide(
 def measurements_of(
     call: Call, plan: PlanOrPath | None, source: Source | None
 ) -> Generator[None, None, None]:
-    """Make the measurements that a decision about a call lacks, and yield after those of each size.
+    """Make the measurements that a decision about a call lacks, and yield after every few of them.
 
     At a yield nothing is held: no lock, no claim, no open cache and no tensors. Raises MucudnnError.
     """
     kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
     if plan is not None and known_plan(plan).find(kernel) is not None:
         return
-    listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
+    listener, policy = LogListener(), settings.BATCH_POLICY.read()
     engine = device_named(call.device, call.threads).engine
     while True:
         with Cache.of_user(listener, needed=False) as cache:
-            bench = Bench(engine, cache, Listener(), source)
-            tasks = find_missing(bench, [kernel], policy, limit).tasks
-            if not tasks or (before is not None and len(tasks) >= before):  # nothing more can be measured
-                return
-            before, part = len(tasks), (tasks[0].micro_batch, tasks[0].is_stock)
-            measure(bench, Worklist([task for task in tasks if (task.micro_batch, task.is_stock) == part]))
+            bench = Bench(engine, cache, Listener(), source, thorough=False)
+            missing = find_missing(bench, [kernel], policy, (limit,))
+            if not missing.tasks or not measure(bench, missing, most=_AT_ONCE):
+                return  # nothing more can be measured
         yield
 
 

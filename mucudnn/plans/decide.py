@@ -15,6 +15,9 @@ from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_division
 
 
+_PARTS = 5  # limits of a race under a total: the total, a quarter of it, and so on
+
+
 @dataclass(frozen=True)
 class Limits:
     """The workspace allowed, in bytes; None for no limit.
@@ -31,6 +34,16 @@ class Limits:
     def mode(self) -> str:
         """The mode: `wd` with a total, else `wr`."""
         return "wr" if self.total is None else "wd"
+
+    @property
+    def raced(self) -> tuple[int | None, ...]:
+        """The limits of one kernel that a race looks for choices within, ascending.
+
+        A part of the total may fall to any kernel, so a race under a total has several limits.
+        """
+        if self.total is None:
+            return (self.workspace,)
+        return tuple(sorted({0, *(self.total // 4**part for part in range(_PARTS))}))
 
 
 @dataclass(frozen=True)

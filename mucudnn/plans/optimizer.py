@@ -10,7 +10,7 @@ from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.compare import compare
-from mucudnn.measuring.estimate import forecast
+from mucudnn.measuring.estimate import announcement, forecast
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Decision, Limits, decide
@@ -35,16 +35,26 @@ class Result:
 
 
 def benchmark(
-    bench: Bench, kernels: Sequence[Kernel], policy: str, *, comparing: bool, limit: int | None = None
+    bench: Bench,
+    kernels: Sequence[Kernel],
+    policy: str,
+    *,
+    comparing: bool,
+    limits: Sequence[int | None] = (None,),
 ) -> int:
     """Make the measurements that the cache lacks. Returns the number of measurements made.
 
     The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
-    Algorithms that need more workspace than `limit` bytes are left out.
+    Algorithms that need more workspace than the last of the ascending `limits` are left out. A race looks for
+    a choice within each limit.
     """
-    missing = find_missing(bench, kernels, policy, limit)
+    missing = find_missing(bench, kernels, policy, limits, comparing=comparing)
     if missing.tasks:
-        bench.listener.message(forecast(bench, missing, kernels if comparing else ()))
+        bench.listener.message(
+            forecast(bench, missing, kernels if comparing else ())
+            if bench.thorough or comparing
+            else announcement(bench, missing)
+        )
     return measure(bench, missing)
 
 
@@ -56,7 +66,8 @@ def optimize(
     With `run`, each chosen division is also run whole in turns with the best undivided algorithm; a division
     that is slower is dropped. Raises MucudnnError, NothingFitsError.
     """
-    measurements = benchmark(bench, kernels, policy, comparing=run)
+    measured = (None,) if bench.thorough else limits.raced
+    measurements = benchmark(bench, kernels, policy, comparing=run, limits=measured)
     decisions = decide(bench.costs(kernels), policy, limits, bench.listener)
     if run:
         before = [_add_comparison(bench, decision) for decision in decisions]

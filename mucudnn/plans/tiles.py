@@ -45,7 +45,7 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
     kernels = {steps: tile_kernel(kernel, steps) for steps, left in room.items() if left >= 0}
     if not kernels:
         return None
-    benchmark(bench, list(kernels.values()), "undivided", comparing=False, limit=max(room.values()))
+    benchmark(bench, list(kernels.values()), "undivided", comparing=False, limits=(max(room.values()),))
     costs = bench.costs(kernels.values())
     tiles = [
         Tile(steps, part.algorithm, part.time_ms, limit - room[steps] + part.workspace)
@@ -69,6 +69,8 @@ def better_tiles(
     # The filter gradients of tiles would need the same sum as those of slices.
     if limit is None or most_slices(kernel) == 1:
         return None
+    if not bench.thorough and rival is not None and kernel.problem.dims == 2 and kernel.mini_batch > 1:
+        return None  # a race has no time for it: tiles of images gain where not even one sample fits
     if not are_worth_a_try(bench, kernel, limit):
         return None
     if rival is not None and runs_stock(rival):

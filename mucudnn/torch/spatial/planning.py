@@ -290,7 +290,7 @@ class _Measured:
             with Cache.of_user(listener, needed=False) as cache:
                 bench = Bench(engine, cache, listener)
                 try:
-                    benchmark(bench, [kernel], policy, comparing=False, limit=self.limit)
+                    benchmark(bench, [kernel], policy, comparing=False, limits=(self.limit,))
                     [decision] = decide(bench.costs([kernel]), policy, Limits(workspace=self.limit), listener)
                     self._known[kernel] = decision.chosen.time_ms
                 except MucudnnError:  # too large for this machine, or nothing fits the limit
