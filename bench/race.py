@@ -1,10 +1,10 @@
 """`python -m bench.race`: play the race on recorded measurements, where no noise of this machine counts.
 
-`--record NETWORK` makes the record of a network: every algorithm at every size, and STOCK. The times are those of
-the processor, so other programs change them little. The record is on one thread.
+`--record NETWORK` makes the record of a network: every algorithm at every size, and STOCK. The times are
+those of the processor, so other programs change them little. The record is on one thread.
 
-A race pays for every run that it makes, with those that do not count. Its choice is judged by the medians of all
-recorded runs. The program writes `race.jsonl`.
+A race pays for every run that it makes, with those that do not count. Its choice is judged by the medians of
+all recorded runs. The program writes `race.jsonl`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from rich.console import Console
 
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
-from mucudnn.measuring.quick import HOST_BYTES_PER_MS
+from mucudnn.measuring.quick import HOST_BYTES_PER_MS, RUNS, SHARE
 from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.solver import MicroConfiguration, reuse_workspace
 
 TABLES = RESULTS / "costs"
 LIMITS = {"8 MiB": 8 << 20, "64 MiB": 64 << 20, "none": 1 << 60}
-THOROUGH_RUNS, THOROUGH_MS = 7, 50.0  # of native/cudnn/kernel_timer.cpp
-RACE_RUNS, RACE_SHARE = 7, 0.06  # of mucudnn/measuring/quick.py
+THOROUGH_RUNS, THOROUGH_MS = 7, 50.0  # the protocol of native/cudnn/kernel_timer.cpp
 RECORDED_RUNS, RECORDED_MS = 7, 120.0
 Key = tuple[int, str]
 
@@ -108,18 +107,16 @@ def race(table: Table, limit: int, **options: Any) -> tuple[dict[Key, float], fl
         paid += first
         is_stock = found.algorithm in (STOCK, STOCK_SLICE)
         if is_stock or first <= 1.5 * rival_ms(found, rows):
-            taken = _runs(later or [first], RACE_SHARE * unit)
+            taken = _runs(later or [first], SHARE * unit)
             paid += sum(taken)
         measured[key] = statistics.median(taken)
-        rows.append(
-            Measurement(*key, SUCCESS, table.workspaces[key], median_ms=measured[key])
-        )
+        rows.append(Measurement(*key, SUCCESS, table.workspaces[key], median_ms=measured[key]))
     return measured, paid
 
 
 def _runs(times: list[float], budget_ms: float) -> list[float]:
     taken = times[:1]
-    while sum(taken) < budget_ms and len(taken) < RACE_RUNS:
+    while sum(taken) < budget_ms and len(taken) < RUNS:
         taken.append(times[len(taken) % len(times)])
     return taken
 
@@ -139,7 +136,7 @@ def thorough(table: Table, limit: int) -> tuple[dict[Key, float], float]:
 
 
 def records(name: str, tables: list[Table], options: dict[str, Any] | None = None) -> Iterator[Record]:
-    """Return the cost of measuring and the time of the choices for a network, raced and measured thoroughly."""
+    """Return the cost of measuring and the time of the choices for a network, for both ways to measure."""
     ways: dict[str, Callable[[Table, int], tuple[dict[Key, float], float]]] = {
         "race": lambda table, limit: race(table, limit, **(options or {})),
         "everything": thorough,

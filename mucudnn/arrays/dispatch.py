@@ -126,7 +126,8 @@ _deciding = Lock()  # one decision at a time, because measurements would disturb
 def _renew_lock() -> None:
     """Replace the lock in a child of fork(): the thread that held it may not exist there."""
     global _deciding
-    _AT_ONCE = 4  # measurements of a turn in the background
+
+
 _deciding = Lock()
 
 

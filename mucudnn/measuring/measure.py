@@ -39,7 +39,7 @@ class Worklist:
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
     limits: Sequence[int | None] = (None,)  # a race finds a choice within each of them
-    comparing: bool = False  # True if a race also measures what the comparison with undivided runs needs
+    rivals: bool = False  # True if a race also measures an algorithm undivided, for comparison
     memory: int = 0  # the most bytes that measuring allocates at once
 
 
@@ -49,19 +49,20 @@ def find_missing(
     policy: str,
     limits: Sequence[int | None] = (None,),
     *,
-    comparing: bool = False,
+    rivals: bool = False,
 ) -> Worklist:
     """Find the candidates of these kernels that the cache has no measurement of.
 
     The engine is asked for candidates that the cache does not know. Candidates that need more workspace than
     the last of the ascending `limits` are left out, in bytes, where None is no limit. Those that do not fit
-    the bench's memory with their tensors are listed apart. Raises MucudnnError if a kernel's tensors alone do
-    not fit it.
+    the bench's memory with their tensors are listed apart. With `rivals` a race also measures an algorithm
+    undivided. Raises MucudnnError if a kernel's tensors alone do not fit the memory.
     """
-    missing, limit = Worklist(limits=limits, comparing=comparing), limits[-1]
+    missing, limit = Worklist(limits=limits, rivals=rivals), limits[-1]
     for kernel in kernels:
         sizes = usable_sizes(policy, kernel)
-        known = _find_known(bench, kernel)
+        rows = _rows(bench, kernel)
+        known = _places(bench, rows)
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
         tasks = _stock_tasks(bench, kernel, sizes, known)
@@ -71,9 +72,8 @@ def find_missing(
             for candidate in listed
             if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
         ]
-        if not bench.thorough:
-            if _next_of(bench, _rows(bench, kernel), kernel, tasks, missing) is None:
-                continue
+        if not bench.thorough and _next_of(bench, rows, kernel, tasks, missing) is None:
+            continue
         if tasks:
             tensors, cap = bench.extent(kernel).total, bench.memory_cap
             fitting = [task for task in tasks if tensors + task.workspace <= cap]
@@ -108,11 +108,6 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> int:
     return made
 
 
-def _find_known(bench: Bench, kernel: Kernel) -> set[tuple[int, str]]:
-    """Return the (micro-batch size, algorithm) pairs that the cache has a measurement of."""
-    return _places(bench, _rows(bench, kernel))
-
-
 def _places(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
     """Return the (micro-batch size, algorithm) pairs of rows that are exact enough for the bench."""
     return {(m.micro_batch, m.algorithm) for m in rows if not (bench.thorough and m.is_raced)}
@@ -131,14 +126,14 @@ def _stock_tasks(
     ]
 
 
-def _claim_tasks(
-    bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measurement]]
-) -> Iterator[Task]:
+def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measurement]]) -> Iterator[Task]:
     """Claim one kernel after the other, and yield its tasks that no other process has done by then.
 
     In a race, the caller adds each measurement to the `rows` of its kernel before it asks for the next task.
     """
-    kernels = [(kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)]
+    kernels = [
+        (kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)
+    ]
     for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
         rows[kernel] = _rows(bench, kernel)
         known = _places(bench, rows[kernel])
@@ -164,9 +159,7 @@ def _next_of(
 ) -> Task | None:
     """Return the task that is next in the race; None if the race is over."""
     candidates = {Candidate(task.micro_batch, task.algorithm, task.workspace): task for task in tasks}
-    race = Race(
-        kernel.mini_batch, missing.limits, missing.comparing, missing.comparing, bytes_per_ms(bench.engine)
-    )
+    race = Race(kernel.mini_batch, missing.limits, missing.rivals, bytes_per_ms(bench.engine))
     found = next_candidate(list(candidates), rows, race)
     return None if found is None else candidates[found]
 

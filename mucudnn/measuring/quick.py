@@ -5,7 +5,7 @@ from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.problems.kernels import Kernel
 
 RUNS = 7  # at most; more than one if they fit into the share
-SHARE = 0.06  # of the time of the undivided rival, for the runs of one candidate
+SHARE = 0.06  # for the runs of one candidate, in times of the undivided rival
 LEAST_MS = 0.3  # for the runs of one candidate of a tiny kernel
 # No algorithm of the host engine fills its workspace faster, on one thread.
 HOST_BYTES_PER_MS = 16e6
@@ -28,9 +28,7 @@ class QuickTimer:
         self._engine, self._kernel, self._tensors = engine, kernel, tensors
         self._workspace = allocate_workspace(engine, workspace)
 
-    def measure(
-        self, micro_batch: int, algorithm: str, hopeless_ms: float, budget_ms: float
-    ) -> list[float]:
+    def measure(self, micro_batch: int, algorithm: str, hopeless_ms: float, budget_ms: float) -> list[float]:
         """Return the ms of single runs. One run above `hopeless_ms` is enough. Raises EngineError."""
         x, w, y, *operands = self._tensors.all
         return self._engine.measure(

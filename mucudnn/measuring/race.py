@@ -2,8 +2,8 @@
 
 STOCK comes first and undivided: its time is the unit of every budget. Each algorithm then runs at a small
 micro-batch size, where a run costs little. Two sizes of an algorithm give its fixed time and its time for one
-sample, which predict the larger sizes. Before the second size is measured, the workspace predicts: the share of
-it that does not grow with the size tells how much work an algorithm does once for each call, such as the
+sample, which predict the larger sizes. Before the second size is measured, the workspace predicts: the share
+of it that does not grow with the size tells how much work an algorithm does once for each call, such as the
 transform of a filter. A larger size is measured only if its prediction beats the best measurement so far.
 
 The answer depends on the measurements alone, so a process that finds them in the cache ends the race too. The
@@ -17,8 +17,8 @@ from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
 
 _PROBE = 16  # the first size of an algorithm is this part of the mini-batch
 _GAIN = 0.02  # a prediction must save this share of the best time for one sample
-_LEAST_FIXED = 0.45  # of an algorithm's time at its first size: calls have fixed costs without workspace too
-_LEAST_SLOPE = 0.05  # of the time for one sample: noise must not predict that samples cost nothing
+_LEAST_FIXED = 0.45  # the least fixed share of a time: calls have fixed costs without workspace too
+_LEAST_SLOPE = 0.05  # a sample takes this share at least: noise must not predict that it costs nothing
 _NEARLY = 1.03  # the smallest size whose prediction is this near to the best one is measured
 _CLOSE = 1.1  # an algorithm up to this factor behind the best one is tried at smaller sizes too
 _SLICES = 0.5  # slices of STOCK are tried where nothing is faster than STOCK by more than this factor
@@ -38,15 +38,13 @@ class Candidate(NamedTuple):
 class Race(NamedTuple):
     """The mini-batch and the limits that a race is run for, in bytes; None stands for no limit.
 
-    With `compares` an algorithm of the engine is also measured undivided, as the rival of divisions. With
-    `every_size` one is measured at each size, so that a later reader sees which sizes were raced for. No algorithm
-    fills its workspace faster than `bytes_per_ms`, which bounds its time; None stands for a rate that is unknown.
+    With `compares` an algorithm of the engine is also measured undivided, as the rival of divisions. No
+    algorithm fills its workspace faster than `bytes_per_ms`, which bounds its time; None is an unknown rate.
     """
 
     mini_batch: int
     limits: Sequence[int | None] = (None,)
     compares: bool = False
-    every_size: bool = False
     bytes_per_ms: float | None = None
 
 
@@ -70,14 +68,13 @@ def next_candidate(
         if found is not None:
             return found
     field = _Field(candidates, rows, race, race.limits[-1])
-    found = field.next_undivided() if race.compares else None
-    return found or (field.next_of_every_size() if race.every_size else None)
+    return field.next_undivided() if race.compares else None
 
 
 def rival_ms(candidate: Candidate, measured: Iterable[Measurement]) -> float:
     """Return the time above which a candidate is out of the race; infinite if it has no rival yet.
 
-    A candidate that an algorithm begins with may be slow for its fixed costs alone. So it is only measured less.
+    A candidate may be slow for its fixed costs alone. So it is measured less, but predicts larger sizes.
     """
     best = min(
         (
@@ -124,20 +121,24 @@ class _Field:
                 self._workspaces.setdefault(c.algorithm, {})[c.micro_batch] = c.workspace
         self._rows: _Rows = rows
         self._open: _Open = open_
-        self._stock_ms = None if whole is None or whole.median_ms is None else whole.median_ms / self._mini_batch
+        self._stock_ms = (
+            None if whole is None or whole.median_ms is None else whole.median_ms / self._mini_batch
+        )
         self._best_ms = min((ms for own in rows.values() for ms in own.values()), default=float("inf"))
 
     def next_candidate(self) -> Candidate | None:
         """Return the next candidate within the limit."""
+        if self._stock_ms is not None and STOCK not in self._rows and STOCK_SLICE not in self._rows:
+            slice_ = self._first_slice()  # undivided, STOCK exceeds the limit
+            if slice_ is not None:
+                return slice_
         if self._is_over_budget():
             return self._next_of_remainder()
         new = [own for name, own in self._open.items() if name not in self._rows and self._may_win(own)]
         if new:
             firsts = [own[_least_from(own, self._mini_batch // _PROBE)] for own in new]
             return min(firsts, key=lambda c: c.workspace / c.micro_batch)
-        return (
-            self._next_larger() or self._next_smaller() or self._next_slice() or self._next_of_remainder()
-        )
+        return self._next_larger() or self._next_smaller() or self._next_slice() or self._next_of_remainder()
 
     def _is_over_budget(self) -> bool:
         """Return whether the measurements took as much time as a race may take."""
@@ -162,27 +163,14 @@ class _Field:
         n = self._mini_batch
         done = [own[n] for name, own in self._rows.items() if n in own and name != STOCK]
         hopes = {
-            name: self._predict(name, n) for name, own in self._open.items() if n in own and name in self._rows
+            name: self._predict(name, n)
+            for name, own in self._open.items()
+            if n in own and name in self._rows
         }
         best = min(hopes, key=hopes.__getitem__, default=None)
         if best is None or (done and hopes[best] * _SECOND >= min(done)):
             return None
         return self._open[best][n]
-
-    def next_of_every_size(self) -> Candidate | None:
-        """Return a candidate of a size at which no algorithm was measured."""
-        done = {size for name, own in self._rows.items() if name not in (STOCK, STOCK_SLICE) for size in own}
-        return min(
-            (
-                candidate
-                for name, own in self._open.items()
-                if name in self._rows
-                for size, candidate in own.items()
-                if size not in done
-            ),
-            key=lambda c: (min(self._rows[c.algorithm].values()), c.micro_batch),
-            default=None,
-        )
 
     def _begun(self) -> list[tuple[str, Mapping[int, Candidate]]]:
         """Return the algorithms with a measurement, each with its candidates."""
@@ -222,12 +210,17 @@ class _Field:
         open_ = {c.micro_batch: c for c in self._slices}
         own = self._rows.get(STOCK_SLICE)
         if not own:
-            return open_[min(open_, key=lambda size: (abs(size - self._mini_batch // 8), size))]
+            return self._first_slice()
         largest = max(own)
         above = [size for size in open_ if size > largest]
         if len(own) > 1 or not above or own[largest] > _CLOSE * self._best_ms:
             return None
         return open_[min(above, key=lambda size: abs(size - 4 * largest))]
+
+    def _first_slice(self) -> Candidate | None:
+        """Return a slice of STOCK of a medium size."""
+        medium = self._mini_batch // 8
+        return min(self._slices, key=lambda c: (abs(c.micro_batch - medium), c.micro_batch), default=None)
 
     def _next_of_remainder(self) -> Candidate | None:
         """Return the size for the samples that the best size leaves over."""

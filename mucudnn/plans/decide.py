@@ -14,7 +14,6 @@ from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, Infeasible, desirable_set, solve_division
 
-
 _PARTS = 5  # limits of a race under a total: the total, a quarter of it, and so on
 
 

@@ -41,18 +41,19 @@ def benchmark(
     *,
     comparing: bool,
     limits: Sequence[int | None] = (None,),
+    rivals: bool = False,
 ) -> int:
     """Make the measurements that the cache lacks. Returns the number of measurements made.
 
     The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
     Algorithms that need more workspace than the last of the ascending `limits` are left out. A race looks for
-    a choice within each limit.
+    a choice within each limit, and with `rivals` for the best undivided algorithm.
     """
-    missing = find_missing(bench, kernels, policy, limits, comparing=comparing)
+    missing = find_missing(bench, kernels, policy, limits, rivals=rivals)
     if missing.tasks:
         bench.listener.message(
             forecast(bench, missing, kernels if comparing else ())
-            if bench.thorough or comparing
+            if bench.thorough or rivals
             else announcement(bench, missing)
         )
     return measure(bench, missing)
@@ -67,7 +68,7 @@ def optimize(
     that is slower is dropped. Raises MucudnnError, NothingFitsError.
     """
     measured = (None,) if bench.thorough else limits.raced
-    measurements = benchmark(bench, kernels, policy, comparing=run, limits=measured)
+    measurements = benchmark(bench, kernels, policy, comparing=run, limits=measured, rivals=True)
     decisions = decide(bench.costs(kernels), policy, limits, bench.listener)
     if run:
         before = [_add_comparison(bench, decision) for decision in decisions]

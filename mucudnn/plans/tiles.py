@@ -69,8 +69,10 @@ def better_tiles(
     # The filter gradients of tiles would need the same sum as those of slices.
     if limit is None or most_slices(kernel) == 1:
         return None
-    if not bench.thorough and rival is not None and kernel.problem.dims == 2 and kernel.mini_batch > 1:
-        return None  # a race has no time for it: tiles of images gain where not even one sample fits
+    # The first step of a program has no time for tiles of images, which gain least.
+    hurries = bench.source is not None and not bench.thorough
+    if hurries and rival is not None and kernel.mini_batch > 1 and kernel.problem.dims == 2:
+        return None
     if not are_worth_a_try(bench, kernel, limit):
         return None
     if rival is not None and runs_stock(rival):

@@ -296,8 +296,12 @@ def timed_ms(device: str, run: Callable[[], object]) -> float:
 def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
     """Return the most bytes that PyTorch's allocator lends during a call, less the result that it returns.
 
-    The caller's own profiler, if there is one, belongs to its thread. So the call runs in another one.
+    The caller's own profiler, if there is one, belongs to its thread. Then the call runs in another one,
+    where the libraries take more time: they keep memory and prepared operators for each thread.
     """
+    if not torch.autograd._profiler_enabled():
+        with quiet(device):
+            return _peak(device, run)
     outcome: list[int | BaseException] = []
 
     def profiled() -> None:

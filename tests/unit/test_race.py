@@ -80,19 +80,12 @@ def test_one_race_finds_choices_within_several_limits() -> None:
 @pytest.mark.parametrize("compares", [False, True])
 def test_a_process_that_finds_the_measurements_has_nothing_to_add(seed: int, compares: bool) -> None:
     mini_batch, costs = made_up_costs(seed)
-    race = Race(mini_batch, LIMITS, compares=compares, every_size=compares)
+    race = Race(mini_batch, LIMITS, compares=compares)
     rows = list(run(costs, race))
     measured = {(row.micro_batch, row.algorithm) for row in rows}
     left = [c for c in costs if (c.micro_batch, c.algorithm) not in measured]
     random.Random(seed).shuffle(rows)
     assert next_candidate(left, rows, race) is None
-
-
-def test_every_size_is_measured_where_that_is_wanted() -> None:
-    mini_batch, costs = made_up_costs(1)
-    rows = list(run(costs, Race(mini_batch, every_size=True)))
-    own = {row.micro_batch for row in rows if row.algorithm not in (STOCK, STOCK_SLICE)}
-    assert own == {c.micro_batch for c in costs}
 
 
 def test_an_algorithm_of_the_engine_is_measured_undivided_where_that_is_wanted() -> None:
@@ -108,7 +101,10 @@ def test_stock_comes_first_and_undivided() -> None:
 
 
 def test_slices_of_stock_are_tried_only_where_no_algorithm_is_far_ahead() -> None:
-    stock = {Candidate(8, STOCK, 0): 80.0, **{Candidate(size, STOCK_SLICE, 0): 9.0 * size for size in (1, 2, 4)}}
+    stock = {
+        Candidate(8, STOCK, 0): 80.0,
+        **{Candidate(size, STOCK_SLICE, 0): 9.0 * size for size in (1, 2, 4)},
+    }
     for sample_ms, wanted in ((3.0, False), (9.5, True)):
         costs = {**stock, **{Candidate(size, "A", 0): sample_ms * size for size in (1, 2, 4, 8)}}
         names = {row.algorithm for row in run(costs, Race(8))}
