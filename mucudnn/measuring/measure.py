@@ -3,10 +3,10 @@
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, KernelTimer
+from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, KernelTimer, most_slices_in_place
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors
@@ -158,10 +158,27 @@ def _next_of(
     bench: Bench, rows: Sequence[Measurement], kernel: Kernel, tasks: Sequence[Task], missing: Worklist
 ) -> Task | None:
     """Return the task that is next in the race; None if the race is over."""
-    candidates = {Candidate(task.micro_batch, task.algorithm, task.workspace): task for task in tasks}
+    accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
+    candidates = {}
+    for task in tasks:
+        own = CANNOT_ACCUMULATE if task.is_stock or accumulator is None else accumulator
+        if (more := _bytes_to_sum(kernel, task.micro_batch, own)) is not None:
+            candidates[Candidate(task.micro_batch, task.algorithm, task.workspace + more)] = task
+    usable = [
+        replace(row, workspace=row.workspace + more)
+        for row in rows
+        if (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
+    ]
     race = Race(kernel.mini_batch, missing.limits, missing.rivals, bytes_per_ms(bench.engine))
-    found = next_candidate(list(candidates), rows, race)
+    found = next_candidate(list(candidates), usable, race)
     return None if found is None else candidates[found]
+
+
+def _bytes_to_sum(kernel: Kernel, micro_batch: int, accumulator: int) -> int | None:
+    """Return the bytes that a division into slices of a size needs for their sum; None if there is none."""
+    if micro_batch * most_slices_in_place(kernel) >= kernel.mini_batch:
+        return 0
+    return None if accumulator == CANNOT_ACCUMULATE else accumulator
 
 
 def _name_claim(machine: Machine, kernel: Kernel) -> str:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
 
-_PROBE = 16  # the first size of an algorithm is this part of the mini-batch
+_PROBE = 32  # an algorithm begins with this part of the mini-batch
 _GAIN = 0.02  # a prediction must save this share of the best time for one sample
-_LEAST_FIXED = 0.45  # the least fixed share of a time: calls have fixed costs without workspace too
+_LEAST_FIXED = 0.6  # the least fixed share of a time: calls have fixed costs without workspace too
 _LEAST_SLOPE = 0.05  # a sample takes this share at least: noise must not predict that it costs nothing
 _NEARLY = 1.03  # the smallest size whose prediction is this near to the best one is measured
-_CLOSE = 1.1  # an algorithm up to this factor behind the best one is tried at smaller sizes too
+_CLOSE = 1.3  # an algorithm up to this factor behind the best one is tried at smaller sizes too
 _SLICES = 0.5  # slices of STOCK are tried where nothing is faster than STOCK by more than this factor
 _SECOND = 1.15  # an algorithm up to this factor behind is measured undivided too
 _BUDGET = 12.0  # units that a race may spend
@@ -28,7 +28,10 @@ _HOPELESS = 1.3  # a first run this factor above the best time ends the measurem
 
 
 class Candidate(NamedTuple):
-    """An algorithm at a micro-batch size that may be measured, with its workspace in bytes."""
+    """An algorithm at a micro-batch size that may be measured, with its workspace in bytes.
+
+    The workspace includes what the sum of such slices needs.
+    """
 
     micro_batch: int
     algorithm: str
@@ -223,15 +226,23 @@ class _Field:
         return min(self._slices, key=lambda c: (abs(c.micro_batch - medium), c.micro_batch), default=None)
 
     def _next_of_remainder(self) -> Candidate | None:
-        """Return the size for the samples that the best size leaves over."""
-        for name, own in self._rows.items():
-            for size, ms in own.items():
-                rest = self._mini_batch % size
-                if ms == self._best_ms and rest and name in self._open and not any(s <= rest for s in own):
-                    fitting = [s for s in self._open[name] if s <= rest]
+        """Return the size for the samples that the best size leaves over; undivided if no size fits there."""
+        n = self._mini_batch
+        if any(
+            n % size == 0 and ms == self._best_ms for own in self._rows.values() for size, ms in own.items()
+        ):
+            return None
+        for name, own in self._begun():
+            for size, ms in self._rows[name].items():
+                if ms == self._best_ms and not any(known <= n % size for known in self._rows[name]):
+                    fitting = [one for one in own if one <= n % size]
                     if fitting:
-                        return self._open[name][max(fitting)]
-        return None
+                        return own[max(fitting)]
+        sizes = {size for own in self._rows.values() for size in own}
+        if not sizes or any(n % size == 0 for size in sizes) or 1 in sizes:
+            return None
+        whole = [own[n] for name, own in self._begun() if n in own]
+        return min(whole, key=lambda c: min(self._rows[c.algorithm].values()), default=None)
 
     def _predict(self, name: str, size: int) -> float:
         """Return the ms for one sample at a size above the measured ones."""

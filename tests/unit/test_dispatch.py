@@ -357,3 +357,10 @@ def test_where_that_library_has_no_memory_nothing_fits(monkeypatch: pytest.Monke
     monkeypatch.setattr(arrays, "scratch", Mock(side_effect=MemoryError))
     with pytest.raises(NothingFitsError, match="no memory for a workspace of 100 B"):
         ArrayDevice(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())
+
+
+@pytest.mark.parametrize("size", [5, 17, 64])
+def test_slices_that_need_memory_for_their_sum_do_not_hide_the_ones_that_need_none(size: int) -> None:
+    shapes = (size, 1, 1, 1), (1, 1, 1, 1), (size, 1, 1, 1)
+    call = Call("backward_filter", "cpu", "bf16", "nchw", *shapes, 1, 0, 1, 1, 0)
+    assert prepared(call).workspace == 0

@@ -149,3 +149,8 @@ def test_the_time_that_puts_a_candidate_out_of_the_race_is_that_of_rivals_with_n
     assert rival_ms(Candidate(4, "A", 50), rows) == pytest.approx(4 * 4.0 * 1.3)
     assert rival_ms(Candidate(4, "A", 100), rows) == pytest.approx(4 * 1.0 * 1.3)
     assert rival_ms(Candidate(4, "A", 50), rows[1:]) == float("inf")
+
+
+def test_a_mini_batch_that_no_measured_sizes_add_up_to_is_measured_undivided() -> None:
+    costs = {Candidate(size, "A", 0): 10.0 + size for size in (8, 16)} | {Candidate(17, "A", 0): 100.0}
+    assert 17 in {row.micro_batch for row in run(costs, Race(17, (0,)))}
