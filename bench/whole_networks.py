@@ -1,6 +1,6 @@
 """`python -m bench.whole_networks`: steps of whole networks, converted, against stock PyTorch.
 
-Each row is a process with an empty cache, and two more for the peaks. A row of the file is not measured again,
+Each row is a process with an empty cache, and two more for the peaks. A row that the file has is left out,
 so the program can be stopped at any time. `--minutes` ends it. `--run 2` measures everything again: the
 difference is the noise. `--draw` only draws the picture.
 """
