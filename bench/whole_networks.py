@@ -14,58 +14,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, append, describe_machine, read, show
-from bench.zoo import NETWORKS
+from bench.whole_rows import FIRST, LIMITS, NETWORKS, PEAK, SPEEDUP, Row, rows
 from mucudnn.arrays.devices import device_named
 
 FILE = RESULTS / "whole_networks.jsonl"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "whole-networks.svg"
-LIMITS = ("64MiB", "8MiB", "512MiB")
-SPEEDUP, FIRST, PEAK = "speedup over stock", "first step in stock steps", "peak memory over stock"
 _MOST_SECONDS = 1800.0  # for one process
-
-
-class Row(NamedTuple):
-    """A row of the table."""
-
-    network: str
-    batch: int
-    threads: int
-    inference: bool
-    limit: str
-    tune: str = "eager"
-
-    def __str__(self) -> str:
-        mode = "inference" if self.inference else "training"
-        plural = "" if self.threads == 1 else "s"
-        tune = "" if self.tune == "eager" else f", {self.tune}"
-        return f"{self.network}, {mode}, N={self.batch}, {self.threads} thread{plural}, {self.limit}{tune}"
-
-
-def rows() -> Iterator[Row]:
-    """Yield all rows, the most important first."""
-    settings = [  # mini-batch, threads, whether it is inference
-        (16, 2, False), (16, 1, False), (16, 2, True), (1, 2, True), (64, 2, False), (16, 1, True),
-        (64, 2, True), (1, 2, False), (64, 1, False), (1, 1, True), (64, 1, True), (1, 1, False),
-    ]  # fmt: skip
-    first, *others = LIMITS
-    for batch, threads, inference in settings:
-        for network in NETWORKS:
-            yield Row(network, batch, threads, inference, first)
-        if (batch, threads, inference) == settings[0]:
-            for network in list(NETWORKS)[:3]:
-                yield Row(network, batch, threads, inference, first, "background")
-    for (batch, threads, inference), limit, network in product(settings, others, NETWORKS):
-        yield Row(network, batch, threads, inference, limit)
 
 
 def measure(row: Row, run: int, seconds: float) -> list[Record]:

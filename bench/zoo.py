@@ -12,28 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.whole_rows import NETWORKS
 from examples.unet3d import UNet3d
 from mucudnn._native import Problem
 from mucudnn.problems.kernels import PASSES, Kernel
 
-# The kind of each network, and the shape of one sample. The first nine are in the order of their importance.
-NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "resnet18": ("residual", (3, 224, 224)),
-    "squeezenet1_1": ("inception-like", (3, 224, 224)),
-    "mobilenet_v2": ("depthwise", (3, 224, 224)),
-    "vgg11": ("plain", (3, 224, 224)),
-    "convnext_tiny": ("depthwise", (3, 224, 224)),
-    "googlenet": ("inception-like", (3, 224, 224)),
-    "resnext50_32x4d": ("residual, grouped", (3, 224, 224)),
-    "densenet121": ("dense", (3, 224, 224)),
-    "inception_v3": ("inception-like", (3, 299, 299)),
-    "r3d_18": ("3-D, residual", (3, 8, 112, 112)),
-    "maxvit_t": ("transformer hybrid", (3, 224, 224)),
-    "deeplabv3_resnet50": ("encoder-decoder, dilated", (3, 224, 224)),
-    "unet3d": ("3-D, encoder-decoder", (1, 32, 32, 32)),
-    "efficientnet_b0": ("depthwise", (3, 224, 224)),
-    "shufflenet_v2_x1_0": ("depthwise", (3, 224, 224)),
-}
 _OPERATORS = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
 _declared: list[torch.library.Library] = []  # a library that is freed takes its operators along
 
