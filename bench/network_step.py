@@ -18,7 +18,8 @@ import torch
 
 import mucudnn.torch
 from bench.training_step import status
-from bench.zoo import NETWORKS, build, loss_of, sample_of
+from bench.whole_rows import NETWORKS
+from bench.zoo import build, loss_of, sample_of
 
 FEWEST, MOST = 3, 15  # rounds, each with one step of either way
 

@@ -21,6 +21,7 @@ from torch import Tensor
 _FEWEST, _MOST = 3, 7  # steps of each kind
 _CLOSE = 0.1  # two ways that differ by less than this share are compared in _MOST steps
 _PATIENCE = 40  # steps after which the choices stay without a verdict
+_MOST_CALLS = 4096
 _logger = logging.getLogger("mucudnn")
 
 
@@ -53,7 +54,7 @@ class Judge:
             self._leader = module
         if module == self._leader:
             self._end(x)
-            self._begin(call)
+            self._begin(call, x)
         if self._trial is not None:
             self._called.append(module)
             if (module, call) not in self._seen or threading.get_ident() != self._thread:
@@ -66,10 +67,13 @@ class Judge:
         self._is_clean &= is_stock is not None
         self._has_choice |= is_stock is False
 
-    def _begin(self, call: Hashable) -> None:
+    def _begin(self, call: Hashable, x: Tensor) -> None:
+        if len(self._seen) > _MOST_CALLS or len(self._trials) > _MOST_CALLS:  # ever new shapes
+            self._seen.clear()
+            self._trials.clear()
         trial = self._trials.setdefault(call, _Trial())
         self._is_stock, self._trial = bool(trial.stock_wins), None
-        if trial.stock_wins is not None or torch.are_deterministic_algorithms_enabled():
+        if trial.stock_wins is not None or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
             return
         self._trial, self._called = trial, []
         self._is_clean, self._thread = True, threading.get_ident()
@@ -83,7 +87,7 @@ class Judge:
         trial = self._trial
         if trial is None or not self._called:
             return
-        if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+        if x.is_cuda and not _is_captured(x):
             torch.cuda.synchronize(x.device)
         took = self._clock() - self._since
         if not self._is_clean:
@@ -106,3 +110,7 @@ class Judge:
             "A step takes %.4g ms with the choices, %.4g ms with PyTorch's own convolutions: %s run",
             min(ours) * 1e3, min(stock) * 1e3, "PyTorch's own" if trial.stock_wins else "the choices",
         )  # fmt: skip
+
+
+def _is_captured(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
