@@ -314,14 +314,16 @@ def measurements_of(
     kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
     if plan is not None and known_plan(plan).find(kernel) is not None:
         return
-    listener, policy = LogListener(), settings.BATCH_POLICY.read()
+    listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
     engine = device_named(call.device, call.threads).engine
     while True:
         with Cache.of_user(listener, needed=False) as cache:
             bench = Bench(engine, cache, Listener(), source, thorough=False)
             missing = find_missing(bench, [kernel], policy, (limit,))
-            if not missing.tasks or not measure(bench, missing, most=_AT_ONCE):
+            if not missing.tasks or (before is not None and len(missing.tasks) >= before):
                 return  # nothing more can be measured
+            before = len(missing.tasks)
+            measure(bench, missing, most=_AT_ONCE)
         yield
 
 
