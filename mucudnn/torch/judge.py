@@ -113,4 +113,4 @@ class Judge:
 
 
 def _is_captured(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return x.is_cuda and bool(torch.cuda.is_current_stream_capturing())
