@@ -43,8 +43,7 @@ constexpr int kLeastRuns = 3;
 // same reason the device gets all runs but the first without a pause.
 std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms, double hopeless_ms,
-                            int least_runs = kLeastRuns);
+                            int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
 
 // Returns the times in ms of each configuration. The configurations run whole and in turns, `rounds` times,
 // after one uncounted turn.
