@@ -126,9 +126,7 @@ _deciding = Lock()  # one decision at a time, because measurements would disturb
 def _renew_lock() -> None:
     """Replace the lock in a child of fork(): the thread that held it may not exist there."""
     global _deciding
-
-
-_deciding = Lock()
+    _deciding = Lock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)
