@@ -89,7 +89,7 @@ def _work(arguments: argparse.Namespace) -> Iterator[tuple[tuple[Any, ...], Kern
 def _run(bench: Bench, kernel: Kernel, text: str) -> dict[str, Any]:
     """Decide one kernel within one limit, in both ways, and run both whole."""
     limit = parse_size(text)
-    benchmark(bench, [kernel], POLICY, comparing=False, limit=limit)
+    benchmark(bench, [kernel], POLICY, comparing=False, limits=(limit,))
     try:
         [decision] = decide(bench.costs([kernel]), POLICY, Limits(workspace=limit))
     except NothingFitsError:

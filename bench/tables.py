@@ -11,14 +11,20 @@ from bench.gpu.questions import NOT_MEASURED, latest, questions
 from bench.gpu.setting import HOST
 from bench.gpu.summary import table
 from bench.record import RESULTS, Record, read
+from bench.whole_rows import FIRST, NETWORKS, PEAK, SPEEDUP
 
 README = Path(__file__).with_name("README.md")
 Records = list[Record]
 
 
 def refresh(text: str, results: Path) -> str:
-    """Return the README's text with new tables between its marks (`<!-- cpu: -->` to `<!-- end cpu -->`)."""
-    for name, make in (("cpu", cpu_tables), ("gpu", gpu_tables)):
+    """Return the README's text with new tables between its marks (`<!-- cpu: -->` to `<!-- end cpu -->`).
+
+    Marks that a text lacks are left out.
+    """
+    for name, make in (("cpu", cpu_tables), ("whole", whole_table), ("gpu", gpu_tables)):
+        if f"<!-- {name}: " not in text:
+            continue
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
         text = text[: text.index("\n", start) + 1] + make(results) + text[end:]
     return text
@@ -43,6 +49,49 @@ def _where(found: list[tuple[dict[str, object], Record]]) -> str:
     machine = found[0][0]
     where = machine.get("device", machine.get("processor")), machine.get("library", "modelled costs")
     return f", {str(machine['date'])[:10]}, {', '.join(map(str, where))}"
+
+
+def whole_table(results: Path) -> str:
+    """Return the table of whole networks: a row for each network and setting that was measured."""
+    found = read(results / "whole_networks.jsonl")
+    values: dict[str, dict[str, list[float | None]]] = {}
+    for _, record in found:
+        values.setdefault(record.case, {}).setdefault(record.metric, []).append(record.value)
+    rows = []
+    for case, metrics in values.items():
+        network, mode, batch, threads, *limit = case.split(", ")
+        cells = [_of_runs(metrics.get(metric, [])) for metric in (SPEEDUP, FIRST, PEAK)]
+        setting = mode, f"{batch}, {threads}", ", ".join(limit)
+        rows.append((network, NETWORKS[network][0], *setting, *cells))
+    head = ("network", "kind", "", "", "limit", SPEEDUP, FIRST, PEAK)
+    summary = [
+        (f"geometric mean of {SPEEDUP}, {mode}", _mean(values, mode)) for mode in ("training", "inference")
+    ]
+    lines = [f"`python -m bench.whole_networks`{_where(found)}", "", *table(("", "figure"), summary), ""]
+    return "\n".join([*lines, *table(head, rows or [(NOT_MEASURED,) * len(head)]), ""])
+
+
+def _of_runs(values: list[float | None]) -> str:
+    """Return the mean of all runs, and their range as the noise if there are several."""
+    measured = [value for value in values if value is not None]
+    if not measured:
+        return NOT_MEASURED
+    mean = _short(statistics.mean(measured))
+    if len(measured) == 1:
+        return mean
+    return f"{mean} ({_short(min(measured))} to {_short(max(measured))})"
+
+
+def _mean(values: dict[str, dict[str, list[float | None]]], mode: str) -> str:
+    measured = [
+        statistics.mean(one for one in metrics.get(SPEEDUP, []) if one is not None)
+        for case, metrics in values.items()
+        if f", {mode}, " in case and any(one is not None for one in metrics.get(SPEEDUP, []))
+    ]
+    if not measured:
+        return NOT_MEASURED
+    least, most = _short(min(measured)), _short(max(measured))
+    return f"{_short(statistics.geometric_mean(measured))}, {least} to {most}, of {len(measured)}"
 
 
 def gpu_tables(results: Path) -> str:
@@ -231,6 +280,15 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("the same, backward data", "", _figure("kernels", case="backward_data, 2 threads", form="mean")),
         ("the same, backward filter", "", _figure("kernels", case="backward_filter, 2 threads", form="mean")),
         ("rows above 1.5", "none", _above("kernels", 1.5)),
+    )),
+    ("python -m bench.race", "race.jsonl", (
+        ("measuring in a race within 64 MiB, in stock PyTorch's times of all convolutions", "at most 4",
+         _by_case("race", "race: measuring", "", ".*, 64 MiB")),
+        ("the same, measuring everything", "",
+         _by_case("race", "everything: measuring", "", ".*, 64 MiB")),
+        ("time of the race's choices over the best of all recorded times, within 64 MiB", "at most 1.02",
+         _by_case("race", "race: choice", "", ".*, 64 MiB")),
+        ("the same, without a limit", "", _by_case("race", "race: choice", "", ".*, none")),
     )),
     ("python -m bench.peak", "peak.jsonl", (
         ("memory that a call takes beyond its arrays", "the limit", _by_case("peak", "peak", "MiB")),

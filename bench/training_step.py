@@ -37,7 +37,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
-    before, times, loss = _status("VmRSS"), [], torch.zeros(())
+    before, times, loss = status("VmRSS"), [], torch.zeros(())
     for _ in range(1 + STEPS):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
@@ -47,11 +47,11 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         times.append((time.perf_counter() - start) * 1e3)
-    peak = _status("VmHWM") - before
+    peak = status("VmHWM") - before
     print(json.dumps({"ms": statistics.median(times[1:]), "peak": peak, "loss": loss.item()}))
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
     """Return the bytes in a field of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) * 1024

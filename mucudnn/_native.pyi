@@ -261,14 +261,16 @@ class Engine:
         budget_ms: float,
         operands: Sequence[Memory] = (),
         hopeless_ms: float = ...,
+        least_runs: int = 3,
     ) -> list[float]:
         """Return times in ms of runs over slices of x and y, which rotate through the memory given.
 
         `operands` are the tensors that the problem's epilogue reads, in its order.
 
-        At least three runs; up to `repeats` while the sum stays below `budget_ms`. One warm-up run is not
-        counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer once
-        they are above the budget.
+        At least `least_runs` runs; up to `repeats` while the sum stays below `budget_ms`. One warm-up run is
+        not counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer
+        once they are above the budget. With one as `least_runs`, a warm-up run far above `hopeless_ms` is the
+        only run, and counts.
         """
     def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> KernelTimer:
         """Return a timer of a kernel's algorithms that need at most `workspace` bytes each.

@@ -31,7 +31,7 @@ from mucudnn.errors import (
 )
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.measure import Worklist, find_missing, measure
+from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.plans.beside import better_parts
 from mucudnn.plans.decide import choose_within
@@ -125,6 +125,7 @@ class Prepared:
 _MOST = 4096  # entries of about 3 KB each
 _prepared: dict[Hashable, Prepared] = {}
 _older: dict[Hashable, Prepared] = {}
+_AT_ONCE = 4  # measurements of a turn in the background
 _deciding = Lock()  # one decision at a time, because measurements would disturb each other
 
 
@@ -293,13 +294,13 @@ def _decide(
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(engine, cache, listener, source)
+        bench = Bench(engine, cache, listener, source, thorough=False)
         if may_measure:
-            benchmark(bench, [kernel], policy, comparing=False, limit=limit)
+            benchmark(bench, [kernel], policy, comparing=False, limits=(limit,))
         costs = bench.costs([kernel])
         # A kernel that the cache does not know at all would make the engine list its algorithms.
         known = costs.measurements[kernel]
-        if not may_measure and not (known and not find_missing(bench, [kernel], policy, limit).tasks):
+        if not may_measure and not (known and not find_missing(bench, [kernel], policy, (limit,)).tasks):
             raise NotMeasuredError(f"{kernel} was not measured")
         try:
             chosen = choose_within(costs, kernel, policy, limit)
@@ -316,7 +317,7 @@ def _decide(
 def measurements_of(
     call: Call, plan: PlanOrPath | None, source: Source | None
 ) -> Generator[None, None, None]:
-    """Make the measurements that a decision about a call lacks, and yield after those of each size.
+    """Make the measurements that a decision about a call lacks, and yield after every few of them.
 
     At a yield nothing is held: no lock, no claim, no open cache and no tensors. Raises MucudnnError.
     """
@@ -327,12 +328,12 @@ def measurements_of(
     engine = device_named(call.device, call.threads).engine
     while True:
         with Cache.of_user(listener, needed=False) as cache:
-            bench = Bench(engine, cache, Listener(), source)
-            tasks = find_missing(bench, [kernel], policy, limit).tasks
-            if not tasks or (before is not None and len(tasks) >= before):  # nothing more can be measured
-                return
-            before, part = len(tasks), (tasks[0].micro_batch, tasks[0].is_stock)
-            measure(bench, Worklist([task for task in tasks if (task.micro_batch, task.is_stock) == part]))
+            bench = Bench(engine, cache, Listener(), source, thorough=False)
+            missing = find_missing(bench, [kernel], policy, (limit,))
+            if not missing.tasks or (before is not None and len(missing.tasks) >= before):
+                return  # nothing more can be measured
+            before = len(missing.tasks)
+            measure(bench, missing, most=_AT_ONCE)
         yield
 
 

@@ -18,15 +18,15 @@ from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
 DESCRIPTION = (
-    "Makes the measurements that the cache lacks, chooses the fastest division of each kernel's mini-batch "
-    "within the limit, and runs it whole in turns with the best undivided algorithm. A kernel is one "
-    "convolution in one pass. The choice comes from its desirable set: the divisions of which no other is "
-    "both faster and smaller in workspace."
+    "Measures what the cache lacks, in a race that leaves out what will hardly be chosen. Chooses the "
+    "fastest division of each kernel's mini-batch within the limit, and runs it whole in turns with the best "
+    "undivided algorithm. A kernel is one convolution in one pass. The choice comes from its desirable set: "
+    "the divisions of which no other is both faster and smaller in workspace."
 )
 EXAMPLES = (
     "mucudnn optimize alexnet --workspace 64MiB",
     "mucudnn optimize resnet18 --passes all --total-workspace 512MiB --output resnet18.plan",
-    "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --engine host --json",
+    "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --engine host --thorough --json",
 )
 
 
@@ -42,9 +42,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     outputs.add_force(parser)
     parser.add_argument(
-        "--quick",
+        "--thorough",
         action="store_true",
-        help="measure in a race, which leaves out what will hardly be chosen; the choice may be slower",
+        help="measure every algorithm at every size, in many runs, instead of a race between them",
     )
     options.add_json(parser)
 
@@ -71,7 +71,7 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     engine = open_engine(*options.engine_options(arguments))
     terminal = Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        bench = Bench(engine, cache, terminal, thorough=not arguments.quick)
+        bench = Bench(engine, cache, terminal, thorough=arguments.thorough)
         result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
         if arguments.no_run:
             return result
@@ -100,7 +100,9 @@ def _next_command(arguments: argparse.Namespace) -> str:
     elif "workspace" in arguments:
         words += ["--workspace", spell_limit(arguments.workspace)]
     words += [
-        flag for flag in ("--exact", "--no-run", "--quick") if getattr(arguments, flag[2:].replace("-", "_"))
+        flag
+        for flag in ("--exact", "--no-run", "--thorough")
+        if getattr(arguments, flag[2:].replace("-", "_"))
     ]
     if arguments.replay:
         words += ["--replay", str(arguments.replay)]

@@ -11,6 +11,8 @@ FRAMEWORK = "framework"  # in the place of a machine's engine: it has the rows o
 # STOCK names what the caller's framework runs itself. A row of STOCK is one undivided call. A row of
 # STOCK_SLICE is the call for one slice, with the copy or the sum that brings its result into place.
 STOCK, STOCK_SLICE = "STOCK", "STOCK_SLICE"
+# Among the notes of a measurement that a race made in few runs. Measuring thoroughly replaces it.
+RACED = "raced"
 CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
 
 
@@ -49,6 +51,11 @@ class Measurement:
     median_ms: float | None = None
     spread_ms: float | None = None
     accumulator: int = 0
+
+    @property
+    def is_raced(self) -> bool:
+        """True if a race made the measurement, in few runs."""
+        return RACED in self.notes.split()
 
     def part(self) -> MicroConfiguration | None:
         """Return the micro-configuration, or None if the algorithm did not run."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, Problem
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Listed, Machine
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
-from mucudnn.measuring.buffers import Extent, measuring_extent
+from mucudnn.measuring.buffers import Extent, Tensors, measuring_extent
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.source import Source, costs_with_stock
 from mucudnn.problems.kernels import Kernel
@@ -42,6 +42,7 @@ class Bench:
         self.listener = listener
         self.source = source
         self.thorough = thorough
+        self._kept: tuple[Problem, Tensors] | None = None
         self.memory_cap = engine.available_memory // 2
 
     def costs(self, kernels: Iterable[Kernel]) -> CostTable:
@@ -61,4 +62,12 @@ class Bench:
 
     def extent(self, kernel: Kernel) -> Extent:
         """Return the extent of the tensors that a kernel is timed on. Raises MucudnnError above the cap."""
-        return measuring_extent(kernel.problem, self.memory_cap, self.engine.bytes_beyond_caches)
+        beyond = self.engine.bytes_beyond_caches if self.thorough else 0
+        return measuring_extent(kernel.problem, self.memory_cap, beyond)
+
+    def tensors(self, kernel: Kernel) -> Tensors:
+        """Return random tensors of the extent; the passes of a problem share them."""
+        if self._kept is None or self._kept[0] != kernel.problem:
+            self._kept = None
+            self._kept = kernel.problem, Tensors.random(self.engine, kernel.problem, self.extent(kernel))
+        return self._kept[1]

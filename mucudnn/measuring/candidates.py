@@ -1,6 +1,6 @@
 """The candidates of a kernel: an engine is asked for them once, and the cache keeps its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from mucudnn._native import Engine, Planner
 from mucudnn.costs.cache import Cache
@@ -19,15 +19,19 @@ def candidates(
     is then incomplete and not kept either, so that the next call asks the source again.
     """
     known = cache.enumerations(machine, kernel)
+    if not known.keys() >= set(sizes):
+        measured = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel)}
     for size in sizes:
         if size not in known:
-            known[size] = _ask(source, machine, cache, kernel, size)
+            known[size] = _ask(source, machine, cache, kernel, size, measured)
     return {size: known[size] for size in sizes}
 
 
-def _ask(source: Engine | Planner, machine: Machine, cache: Cache, kernel: Kernel, size: int) -> list[Listed]:
+def _ask(
+    source: Engine | Planner, machine: Machine, cache: Cache, kernel: Kernel, size: int,
+    measured: Container[tuple[int, str]],
+) -> list[Listed]:  # fmt: skip
     enumeration = source.enumerate(kernel.at(size))
-    measured = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel)}
     runnable = []
     for c in enumeration:
         if c.status == SUCCESS:

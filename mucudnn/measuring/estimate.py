@@ -32,6 +32,12 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
     return f"Measuring {times}: about {_format_duration(total_ms / 1000)} and {format_size(memory)} of memory"
 
 
+def announcement(bench: Bench, missing: Worklist) -> str:
+    """Return one line that tells the most measurements that a race makes, and their memory."""
+    kernel, memory = missing.tasks[0].kernel, format_size(missing.memory)
+    return f"Measuring {kernel} on {bench.machine}: up to {len(missing.tasks)} times, {memory} of memory"
+
+
 def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
     one = kernel.at(1)
     problem = one.problem

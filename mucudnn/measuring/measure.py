@@ -1,15 +1,18 @@
 """The benchmark driver: it finds the measurements that the cache lacks, makes them, and keeps them."""
 
-import math
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
-from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK_SLICE, SUCCESS, Machine, Measurement
+from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, KernelTimer, most_slices_in_place
+from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.race import Candidate, next_candidate, rival_ms
+from mucudnn.measuring.buffers import Tensors
+from mucudnn.measuring.compare import spread
+from mucudnn.measuring.quick import QuickTimer, budget_ms, bytes_per_ms
+from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
@@ -35,21 +38,31 @@ class Worklist:
 
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
-    every_size: bool = False  # True if a race measures something at each size
+    limits: Sequence[int | None] = (None,)  # a race finds a choice within each of them
+    rivals: bool = False  # True if a race also measures an algorithm undivided, for comparison
     memory: int = 0  # the most bytes that measuring allocates at once
 
 
-def find_missing(bench: Bench, kernels: Sequence[Kernel], policy: str, limit: int | None = None) -> Worklist:
+def find_missing(
+    bench: Bench,
+    kernels: Sequence[Kernel],
+    policy: str,
+    limits: Sequence[int | None] = (None,),
+    *,
+    rivals: bool = False,
+) -> Worklist:
     """Find the candidates of these kernels that the cache has no measurement of.
 
     The engine is asked for candidates that the cache does not know. Candidates that need more workspace than
-    `limit` bytes are left out; those that do not fit the bench's memory with their tensors are listed apart.
-    Raises MucudnnError if a kernel's tensors alone do not fit it.
+    the last of the ascending `limits` are left out, in bytes, where None is no limit. Those that do not fit
+    the bench's memory with their tensors are listed apart. With `rivals` a race also measures an algorithm
+    undivided. Raises MucudnnError if a kernel's tensors alone do not fit the memory.
     """
-    missing = Worklist(every_size=limit is None)
+    missing, limit = Worklist(limits=limits, rivals=rivals), limits[-1]
     for kernel in kernels:
         sizes = usable_sizes(policy, kernel)
-        known = _find_known(bench, kernel)
+        rows = _rows(bench, kernel)
+        known = _places(bench, rows)
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
         tasks = _stock_tasks(bench, kernel, sizes, known)
@@ -59,10 +72,8 @@ def find_missing(bench: Bench, kernels: Sequence[Kernel], policy: str, limit: in
             for candidate in listed
             if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
         ]
-        if not bench.thorough:
-            rows = _rows(bench, kernel)
-            if _next_of(rows, kernel, tasks, every_size=limit is None) is None:
-                continue
+        if not bench.thorough and _next_of(bench, rows, kernel, tasks, missing) is None:
+            continue
         if tasks:
             tensors, cap = bench.extent(kernel).total, bench.memory_cap
             fitting = [task for task in tasks if tensors + task.workspace <= cap]
@@ -73,10 +84,10 @@ def find_missing(bench: Bench, kernels: Sequence[Kernel], policy: str, limit: in
     return missing
 
 
-def measure(bench: Bench, missing: Worklist) -> int:
-    """Make the measurements and keep each in the cache at once. Returns the number that this process made.
+def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> int:
+    """Make the measurements, `most` at most, and keep each in the cache at once.
 
-    Other processes that use the cache may make some of them.
+    Returns the number that this process made. Other processes that use the cache may make some of them.
     """
     if missing.beyond_memory:
         worst = max(missing.beyond_memory, key=lambda task: task.workspace)
@@ -89,7 +100,7 @@ def measure(bench: Bench, missing: Worklist) -> int:
     for task in missing.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
     rows: dict[Kernel, list[Measurement]] = {}  # the race of each kernel reads them
-    unmeasured = _claim_tasks(bench, missing.tasks, rows, every_size=missing.every_size)
+    unmeasured = islice(_claim_tasks(bench, missing, rows), most)
     progress = bench.listener.track(unmeasured, "Measuring", total=len(missing.tasks))
     made = 0
     for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
@@ -97,9 +108,9 @@ def measure(bench: Bench, missing: Worklist) -> int:
     return made
 
 
-def _find_known(bench: Bench, kernel: Kernel) -> set[tuple[int, str]]:
-    """Return the (micro-batch size, algorithm) pairs that the cache has a measurement of."""
-    return {(m.micro_batch, m.algorithm) for m in _rows(bench, kernel)}
+def _places(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
+    """Return the (micro-batch size, algorithm) pairs of rows that are exact enough for the bench."""
+    return {(m.micro_batch, m.algorithm) for m in rows if not (bench.thorough and m.is_raced)}
 
 
 def _stock_tasks(
@@ -115,22 +126,22 @@ def _stock_tasks(
     ]
 
 
-def _claim_tasks(
-    bench: Bench, tasks: Sequence[Task], rows: dict[Kernel, list[Measurement]], *, every_size: bool
-) -> Iterator[Task]:
+def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measurement]]) -> Iterator[Task]:
     """Claim one kernel after the other, and yield its tasks that no other process has done by then.
 
     In a race, the caller adds each measurement to the `rows` of its kernel before it asks for the next task.
     """
-    kernels = [(kernel, list(group)) for kernel, group in groupby(tasks, key=lambda task: task.kernel)]
+    kernels = [
+        (kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)
+    ]
     for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
         rows[kernel] = _rows(bench, kernel)
-        known = {(m.micro_batch, m.algorithm) for m in rows[kernel]}
+        known = _places(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
         if bench.thorough:
             yield from left
             continue
-        while (task := _next_of(rows[kernel], kernel, left, every_size=every_size)) is not None:
+        while (task := _next_of(bench, rows[kernel], kernel, left, missing)) is not None:
             left.remove(task)
             yield task
 
@@ -144,12 +155,30 @@ def _rows(bench: Bench, kernel: Kernel) -> list[Measurement]:
 
 
 def _next_of(
-    rows: Sequence[Measurement], kernel: Kernel, tasks: Sequence[Task], *, every_size: bool
+    bench: Bench, rows: Sequence[Measurement], kernel: Kernel, tasks: Sequence[Task], missing: Worklist
 ) -> Task | None:
     """Return the task that is next in the race; None if the race is over."""
-    candidates = {Candidate(task.micro_batch, task.algorithm, task.workspace): task for task in tasks}
-    found = next_candidate(list(candidates), rows, kernel.mini_batch, every_size=every_size)
+    accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
+    candidates = {}
+    for task in tasks:
+        own = CANNOT_ACCUMULATE if task.is_stock or accumulator is None else accumulator
+        if (more := _bytes_to_sum(kernel, task.micro_batch, own)) is not None:
+            candidates[Candidate(task.micro_batch, task.algorithm, task.workspace + more)] = task
+    usable = [
+        replace(row, workspace=row.workspace + more)
+        for row in rows
+        if (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
+    ]
+    race = Race(kernel.mini_batch, missing.limits, missing.rivals, bytes_per_ms(bench.engine))
+    found = next_candidate(list(candidates), usable, race)
     return None if found is None else candidates[found]
+
+
+def _bytes_to_sum(kernel: Kernel, micro_batch: int, accumulator: int) -> int | None:
+    """Return the bytes that a division into slices of a size needs for their sum; None if there is none."""
+    if micro_batch * most_slices_in_place(kernel) >= kernel.mini_batch:
+        return 0
+    return None if accumulator == CANNOT_ACCUMULATE else accumulator
 
 
 def _name_claim(machine: Machine, kernel: Kernel) -> str:
@@ -160,35 +189,75 @@ def _measure_kernel(
     bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int, rows: list[Measurement]
 ) -> int:
     """Measure the tasks of one kernel, on tensors that are freed afterwards. Returns the number of tasks."""
-    stock, timer, made = _StockOfKernel(bench, kernel), None, 0
+    make_timer = _ThoroughTimer if bench.thorough else _RacingTimer
+    stock, made = _StockOfKernel(bench, kernel, rows), 0
+    timer = make_timer(bench, kernel, workspace, stock, rows)
     for made, task in enumerate(tasks, 1):  # noqa: B007 (the last value is the number of tasks)
         if task.is_stock:
             rows += stock.measure(task)
             continue
-        stock.free()
-        timer = timer or bench.engine.timer(kernel, workspace=workspace, memory_cap=bench.memory_cap)
         times, status = None, SUCCESS
         try:
-            hopeless_ms = math.inf if bench.thorough else _rival_ms(rows, task)
-            times = timer.measure(task.micro_batch, task.algorithm, task.workspace, hopeless_ms)
+            times = timer.measure(task)
         except EngineError as error:
             # A broken device raises here too. Then the failure says nothing about the algorithm.
             bench.engine.available_memory  # noqa: B018
             status = _read_status(error)
-        rows.append(_make_measurement(bench.engine, task, status, times))
+        rows.append(_make_measurement(bench, task, status, times))
         bench.cache.add(bench.machine, kernel, rows[-1])
     return made
 
 
-def _rival_ms(rows: Sequence[Measurement], task: Task) -> float:
-    return rival_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows)
+class _ThoroughTimer:
+    """The engine's timer, which takes many runs on tensors that the caches cannot hold."""
+
+    def __init__(
+        self, bench: Bench, kernel: Kernel, workspace: int, stock: "_StockOfKernel", _: object
+    ) -> None:
+        self._bench, self._kernel, self._workspace, self._stock = bench, kernel, workspace, stock
+        self._timer: KernelTimer | None = None
+
+    def measure(self, task: Task) -> tuple[float, float]:
+        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
+        if self._timer is None:
+            self._stock.free()
+            cap = self._bench.memory_cap
+            self._timer = self._bench.engine.timer(self._kernel, workspace=self._workspace, memory_cap=cap)
+        return self._timer.measure(task.micro_batch, task.algorithm, task.workspace)
+
+
+class _RacingTimer:
+    """A timer that takes few runs, on the tensors of STOCK if there are some."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        kernel: Kernel,
+        workspace: int,
+        stock: "_StockOfKernel",
+        rows: list[Measurement],
+    ) -> None:
+        self._bench, self._kernel, self._workspace, self._stock = bench, kernel, workspace, stock
+        self._rows = rows
+        self._timer: QuickTimer | None = None
+
+    def measure(self, task: Task) -> tuple[float, float]:
+        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
+        if self._timer is None:
+            engine = self._bench.engine
+            tensors = self._stock.tensors(engine) or self._bench.tensors(self._kernel)
+            self._timer = QuickTimer(engine, self._kernel, tensors, self._workspace)
+        hopeless_ms = rival_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), self._rows)
+        budget = budget_ms(whole_ms(self._rows, self._kernel.mini_batch))
+        times = self._timer.measure(task.micro_batch, task.algorithm, hopeless_ms, budget)
+        return statistics.median(times), spread(times)
 
 
 class _StockOfKernel:
     """The measurements of STOCK of one kernel, on tensors of the framework."""
 
-    def __init__(self, bench: Bench, kernel: Kernel) -> None:
-        self._bench, self._kernel = bench, kernel
+    def __init__(self, bench: Bench, kernel: Kernel, rows: list[Measurement]) -> None:
+        self._bench, self._kernel, self._rows = bench, kernel, rows
         self._timer: StockTimer | None = None
 
     def measure(self, task: Task) -> list[Measurement]:
@@ -199,8 +268,10 @@ class _StockOfKernel:
         source, kernel = self._bench.source, self._kernel
         assert source is not None
         try:
-            self._timer = self._timer or source.timer(kernel, self._bench.extent(kernel).samples)
-            found = self._timer.measure(task.micro_batch, is_slice=task.algorithm == STOCK_SLICE)
+            is_slice, budget = task.algorithm == STOCK_SLICE, None
+            if not self._bench.thorough:
+                budget = budget_ms(whole_ms(self._rows, kernel.mini_batch))
+            found = self._made_timer().measure(task.micro_batch, is_slice=is_slice, budget_ms=budget)
         except MemoryError:
             return []
         except RuntimeError as error:
@@ -213,6 +284,7 @@ class _StockOfKernel:
                 task.algorithm,
                 SUCCESS,
                 found.workspace,
+                notes="" if self._bench.thorough else RACED,
                 median_ms=found.median_ms,
                 spread_ms=found.spread_ms,
                 accumulator=0 if in_place else CANNOT_ACCUMULATE,
@@ -220,22 +292,42 @@ class _StockOfKernel:
         self._bench.cache.add(source.machine, kernel, row)
         return [row]
 
+    def tensors(self, engine: Engine) -> Tensors | None:
+        """Return the framework's tensors for an engine; None if the framework has none."""
+        if self._bench.source is None or self._kernel.problem.epilogue:
+            return None
+        try:
+            return self._made_timer().tensors(engine)
+        except (RuntimeError, MemoryError):
+            return None
+
+    def _made_timer(self) -> StockTimer:
+        source = self._bench.source
+        assert source is not None
+        self._timer = self._timer or source.timer(self._kernel, self._bench.extent(self._kernel).samples)
+        return self._timer
+
     def free(self) -> None:
         """Free the tensors."""
         self._timer = None
 
 
+def whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
+    """Return the least time of the whole mini-batch that was measured; None if there is none."""
+    return min((m.median_ms for m in rows if m.micro_batch == mini_batch and m.median_ms), default=None)
+
+
 def _make_measurement(
-    engine: Engine, task: Task, status: str, times: tuple[float, float] | None
+    bench: Bench, task: Task, status: str, times: tuple[float, float] | None
 ) -> Measurement:
     # Every division in more slices than can be summed in place needs the same accumulator.
-    accumulator = engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
+    accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,
         algorithm=task.algorithm,
         status=status,
         workspace=task.workspace,
-        notes=task.notes,
+        notes=task.notes if bench.thorough or times is None else f"{task.notes} {RACED}".strip(),
         median_ms=times and times[0],
         spread_ms=times and times[1],
         accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,

@@ -8,6 +8,7 @@ from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import STOCK, STOCK_SLICE, Machine, Measurement
 from mucudnn.costs.table import CostTable
+from mucudnn.measuring.buffers import Tensors
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
@@ -23,11 +24,15 @@ class StockTiming(NamedTuple):
 class StockTimer(Protocol):
     """The tensors of one kernel, on which the framework's own operator is timed."""
 
-    def measure(self, micro_batch: int, *, is_slice: bool) -> StockTiming:
+    def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
         """Time the operator at a micro-batch size. Raises RuntimeError, MemoryError.
 
-        A slice counts with the copy or the sum that brings its result into place.
+        A slice counts with the copy or the sum that brings its result into place. With `budget_ms` one timed
+        run is enough, and more are made within these ms.
         """
+
+    def tensors(self, engine: Engine) -> Tensors:
+        """Return the same tensors as an engine's memory. They must not outlive the timer."""
 
 
 class Source(Protocol):

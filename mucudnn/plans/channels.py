@@ -55,7 +55,7 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> i
         }
         for limit in sorted({limits[kernel] for kernel in left}):
             level = [groups[0] for kernel, groups in left.items() if limits[kernel] == limit]
-            made += benchmark(bench, list(dict.fromkeys(level)), policy, comparing=False, limit=limit)
+            made += benchmark(bench, list(dict.fromkeys(level)), policy, comparing=False, limits=(limit,))
     return made
 
 

@@ -27,6 +27,8 @@ from mucudnn.solver import (
 )
 from mucudnn.solver.configuration import faster
 
+_PARTS = 5  # limits of a race under a total: the total, a quarter of it, and so on
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -44,6 +46,16 @@ class Limits:
     def mode(self) -> str:
         """The mode: `wd` with a total, else `wr`."""
         return "wr" if self.total is None else "wd"
+
+    @property
+    def raced(self) -> tuple[int | None, ...]:
+        """The limits of one kernel that a race looks for choices within, ascending.
+
+        A part of the total may fall to any kernel, so a race under a total has several limits.
+        """
+        if self.total is None:
+            return (self.workspace,)
+        return tuple(sorted({0, *(self.total // 4**part for part in range(_PARTS))}))
 
 
 @dataclass(frozen=True)

@@ -33,18 +33,29 @@ class Result:
 
 
 def benchmark(
-    bench: Bench, kernels: Sequence[Kernel], policy: str, *, comparing: bool, limit: int | None = None
+    bench: Bench,
+    kernels: Sequence[Kernel],
+    policy: str,
+    *,
+    comparing: bool,
+    limits: Sequence[int | None] = (None,),
+    rivals: bool = False,
 ) -> int:
     """Make the measurements that the cache lacks. Returns the number of measurements made.
 
     The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
-    Algorithms that need more workspace than `limit` bytes are left out.
+    Algorithms that need more workspace than the last of the ascending `limits` are left out. A race looks for
+    a choice within each limit, and with `rivals` for the best undivided algorithm.
     """
-    missing = find_missing(bench, kernels, policy, limit)
+    missing = find_missing(bench, kernels, policy, limits, rivals=rivals)
     if missing.tasks:
-        from mucudnn.measuring.estimate import forecast  # it imports numpy
+        from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
 
-        bench.listener.message(forecast(bench, missing, kernels if comparing else ()))
+        bench.listener.message(
+            forecast(bench, missing, kernels if comparing else ())
+            if bench.thorough or rivals
+            else announcement(bench, missing)
+        )
     return measure(bench, missing)
 
 
@@ -57,7 +68,8 @@ def optimize(
     that is slower is dropped. If the division takes much longer than predicted, the next best ones are run
     whole too, and the fastest one is chosen. Raises MucudnnError, NothingFitsError.
     """
-    measurements = benchmark(bench, kernels, policy, comparing=run)
+    measured = (None,) if bench.thorough else limits.raced
+    measurements = benchmark(bench, kernels, policy, comparing=run, limits=measured, rivals=True)
     costs = bench.costs(kernels)
     decisions = decide(costs, policy, limits, bench.listener)
     if run:

@@ -36,7 +36,7 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
     kernels = {steps: tile_kernel(kernel, steps) for steps, left in room.items() if left >= 0}
     if not kernels:
         return None
-    benchmark(bench, list(kernels.values()), "undivided", comparing=False, limit=max(room.values()))
+    benchmark(bench, list(kernels.values()), "undivided", comparing=False, limits=(max(room.values()),))
     costs = bench.costs(kernels.values())
     tiles = [
         Tile(steps, part.algorithm, part.time_ms, limit - room[steps] + part.workspace)
@@ -59,6 +59,10 @@ def better_tiles(
     """
     # The filter gradients of tiles would need the same sum as those of slices.
     if limit is None or most_slices(kernel) == 1:
+        return None
+    # The first step of a program has no time for tiles of images, which gain least.
+    hurries = bench.source is not None and not bench.thorough
+    if hurries and rival is not None and kernel.mini_batch > 1 and kernel.problem.dims == 2:
         return None
     if not are_worth_a_try(bench, kernel, limit):
         return None

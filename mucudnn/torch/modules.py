@@ -14,6 +14,7 @@ from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
 from mucudnn.torch import functional, layers, ops
 from mucudnn.torch.derivatives import is_transformed
+from mucudnn.torch.judge import Judge
 from mucudnn.torch.options import handle_of
 from mucudnn.torch.sharing import plans_of_layers
 
@@ -34,6 +35,7 @@ class ConversionSettings:
         self.workspace = workspace
         self.tune = tune
         self._plan = plan
+        self.judge = Judge() if plan is None and tune != "never" else None
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
 
     def __str__(self) -> str:
@@ -66,9 +68,14 @@ class _Divided:
                 input, weight, bias, chosen.workspace, chosen,
                 self.stride, self.padding, self.dilation, self.groups, self.padding_mode,
             )  # fmt: skip
+            judge = None if call is None else chosen.judge
+            if judge is not None and judge.wants_stock(id(self), call, input):
+                return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
             if not layers.is_stock_call(call) and can_divide(input, weight):
                 given = operands_of(self, input, weight, bias, chosen)
                 is_stock = functional.runs_stock(given, chosen.tune, id(self))
+                if judge is not None:
+                    judge.note(is_stock)
                 if is_stock:
                     layers.remember_stock_call(call)
                 is_ours = is_stock is False or (is_stock is None and chosen.tune == "eager")
@@ -132,6 +139,11 @@ def convert(
     program waits for the thread between two steps, for half of the time of a step. "never" measures nothing,
     and PyTorch runs what is not decided. With these two, PyTorch also runs compiled and transformed calls.
     Ctrl-C loses no measurement.
+
+    When all convolutions are decided, the model compares whole steps: three to seven of its next steps run
+    with the choices, and as many with PyTorch's own convolutions. The faster way stays, for each shape of the
+    input, and the log says which. A model with a plan does not compare, nor with "never", nor a program that
+    calls `torch.use_deterministic_algorithms(True)`.
 
     Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they were. A process
     that loads a pickled model needs mucudnn. Subclasses of the three modules are left alone. Parametrized

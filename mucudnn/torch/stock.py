@@ -19,6 +19,7 @@ from torch import Tensor
 from mucudnn._native import Engine, Problem
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
+from mucudnn.measuring.buffers import Tensors as EngineTensors
 from mucudnn.measuring.compare import spread
 from mucudnn.measuring.source import StockTiming
 from mucudnn.problems.kernels import Kernel
@@ -192,15 +193,19 @@ class TorchTimer:
             problem.stride, problem.padding, problem.dilation, False, nothing, problem.groups
         )  # fmt: skip
 
-    def measure(self, micro_batch: int, *, is_slice: bool) -> StockTiming:
-        """Time the operator on slices that rotate through the tensors. Raises RuntimeError."""
+    def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
+        """Time the operator on slices that rotate through the tensors. Raises RuntimeError.
+
+        With `budget_ms` one timed run is enough, and more are made within these ms.
+        """
         runs = max(self._kernel.mini_batch // micro_batch, _RUNS)
+        fewest, budget = (_FEWEST_RUNS, _BUDGET_MS) if budget_ms is None else (1, budget_ms)
         places, times = max(self._x.shape[0] // micro_batch, 1), list[float]()
         with quiet(self._device):
-            workspace = scratch_of(self._device, lambda: self._run(micro_batch, 0, is_slice))
-            while len(times) < runs and (len(times) < _FEWEST_RUNS or sum(times) < _BUDGET_MS):
+            workspace = scratch_of(self._device, lambda: self.run(micro_batch, 0, is_slice))
+            while len(times) < runs and (len(times) < fewest or sum(times) < budget):
                 place = (len(times) + 1) % places * micro_batch
-                times.append(timed_ms(self._device, partial(self._run, micro_batch, place, is_slice)))
+                times.append(timed_ms(self._device, partial(self.run, micro_batch, place, is_slice)))
         return StockTiming(statistics.median(times), spread(times), workspace)
 
     def runner(self, engine: Engine, configuration: Configuration) -> Callable[[], object]:
@@ -208,7 +213,7 @@ class TorchTimer:
         kernel, n = self._kernel, self._kernel.mini_batch
         stock = [part.size for part in configuration.parts if part.algorithm == STOCK]
         if stock == [n]:
-            return lambda: self._run(n, 0, False)
+            return lambda: self.run(n, 0, False)
         own = [part for part in configuration.slices if part[1] != STOCK]
         division = engine.prepare(kernel.at(n - sum(stock)), own) if own else None
         needed = division.workspace if division else 0
@@ -222,7 +227,13 @@ class TorchTimer:
 
         return run
 
-    def _run(self, size: int, first: int, is_slice: bool) -> Tensor | None:
+    def tensors(self, engine: Engine) -> EngineTensors:
+        """Return the same tensors as an engine's memory. They must not outlive the timer."""
+        x, w, y = (engine.borrow(t.data_ptr(), t.nbytes) for t in (self._x, self._w, self._y))
+        return EngineTensors(x, w, y)
+
+    def run(self, size: int, first: int, is_slice: bool) -> Tensor | None:
+        """Run the operator on so many samples from sample `first` on. Return the result of no slice."""
         x, y = self._x.narrow(0, first, size), self._y.narrow(0, first, size)
         pass_ = self._kernel.pass_
         result = run_whole(pass_, x, self._w, y, self._given)
@@ -285,8 +296,12 @@ def timed_ms(device: str, run: Callable[[], object]) -> float:
 def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
     """Return the most bytes that PyTorch's allocator lends during a call, less the result that it returns.
 
-    The caller's own profiler, if there is one, belongs to its thread. So the call runs in another one.
+    The caller's own profiler, if there is one, belongs to its thread. Then the call runs in another one,
+    where the libraries take more time: they keep memory and prepared operators for each thread.
     """
+    if not torch.autograd._profiler_enabled():
+        with quiet(device):
+            return _peak(device, run)
     outcome: list[int | BaseException] = []
 
     def profiled() -> None:

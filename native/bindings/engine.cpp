@@ -165,12 +165,13 @@ class PyEngine {
 
   std::vector<double> measure(const Kernel& kernel, const std::string& algorithm, const Memory& x,
                               const Memory& w, const Memory& y, const Memory* workspace, int repeats,
-                              double budget_ms, double hopeless_ms, const Operands& operands) const {
+                              double budget_ms, double hopeless_ms, const Operands& operands,
+                              int least_runs) const {
     const Region region = to_region(kernel.problem, x, w, y, operands);
     const py::gil_scoped_release release;
     use_threads();
     return mucudnn::measure(*engine_, *device_, kernel, algorithm, region, to_scratch(workspace), repeats,
-                            budget_ms, hopeless_ms);
+                            budget_ms, hopeless_ms, least_runs);
   }
 
   void execute(const Kernel& kernel, const Parts& parts, const Memory& x, const Memory& w, const Memory& y,
@@ -346,7 +347,7 @@ void bind_engine(py::module_& module) {
       .def("measure", &PyEngine::measure, py::arg("kernel"), py::arg("algorithm"), py::arg("x"), py::arg("w"),
            py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("repeats"),
            py::arg("budget_ms"), py::arg("hopeless_ms") = std::numeric_limits<double>::infinity(),
-           py::arg("operands") = Operands())
+           py::arg("operands") = Operands(), py::arg("least_runs") = kLeastRuns)
       .def("execute", &PyEngine::execute, py::arg("kernel"), py::arg("parts"), py::arg("x"), py::arg("w"),
            py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0,
            py::arg("beta") = 0.0, py::arg("tiles") = false, py::arg("operands") = Operands())

@@ -8,6 +8,8 @@
 namespace mucudnn {
 namespace {
 
+constexpr double kClearlyHopeless = 1.5;
+
 // Returns how many times the problem's tensors fit into the region without overlap.
 std::size_t slices_in(const Problem& problem, const Extent& region) {
   const Extent one = extent_of(problem);
@@ -54,7 +56,7 @@ void check_sizes(const Problem& problem, const Region& region) {
 
 std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms, double hopeless_ms) {
+                            int repeats, double budget_ms, double hopeless_ms, int least_runs) {
   const Problem& problem = kernel.problem;
   check_sizes(problem, region);
   const auto prepared = engine.prepare(kernel, algorithm);
@@ -66,17 +68,19 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
     next = (next + 1) % slices;
     prepared->execute(engine.handle(), {at}, workspace);
   };
-  run();
+  // The first run may also wait for memory that was never touched, so only a clear case ends here.
+  const double uncounted = device.time_ms(run);
+  if (least_runs == 1 && uncounted > kClearlyHopeless * hopeless_ms) return {uncounted};
   std::vector<double> times{device.time_ms(run)};
   double sum = times.front();
   const bool is_hopeless = sum > hopeless_ms;
-  const int most = std::max(is_hopeless ? 0 : repeats, kLeastRuns);
+  const int most = std::max(is_hopeless ? 0 : repeats, least_runs);
   const auto runs = [&] { return static_cast<int>(times.size()); };
-  while (runs() < most && (sum < budget_ms || (runs() < kLeastRuns && !is_hopeless))) {
+  while (runs() < most && (sum < budget_ms || (runs() < least_runs && !is_hopeless))) {
     // Gives the device the runs that seem to fit into the budget without a pause between them. In a division,
     // slices also follow one another without a pause.
     const double fitting = (budget_ms - sum) / *std::min_element(times.begin(), times.end());
-    const int least = std::max(1, is_hopeless ? 0 : kLeastRuns - runs());
+    const int least = std::max(1, is_hopeless ? 0 : least_runs - runs());
     const int more = fitting < most ? std::max(least, static_cast<int>(fitting)) : most;
     for (const double time : device.times_ms(run, std::min(more, most - runs()))) {
       times.push_back(time);

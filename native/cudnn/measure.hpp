@@ -31,18 +31,19 @@ void check_sizes(const Problem& problem, const Region& region);
 
 constexpr int kLeastRuns = 3;
 
-// Returns the times in ms of single runs, after one uncounted run. There are at least kLeastRuns, and up to
+// Returns the times in ms of single runs, after one uncounted run. There are at least `least_runs`, and up to
 // `repeats` while their sum stays below `budget_ms`.
 //
 // If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:
-// nobody needs the exact time of a slow algorithm.
+// nobody needs the exact time of a slow algorithm. With one as `least_runs`, a first run far above
+// `hopeless_ms` is the only one.
 //
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the
 // same reason the device gets all runs but the first without a pause.
 std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms, double hopeless_ms);
+                            int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
 
 // Returns the times in ms of each configuration. The configurations run whole and in turns, `rounds` times,
 // after one uncounted turn.

@@ -21,12 +21,15 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch") is not None and request.module.__name__ != "test_torch_stock":
             from mucudnn.measuring.source import StockTiming
-            from mucudnn.torch import stock
+            from mucudnn.torch import judge, stock
 
             slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=2**50)
             patch.setattr(stock, "random_tensors", lambda device, problem, samples: ())
             patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, tensors: None)
-            patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice: slow)
+            patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice, **_: slow)
+            patch.setattr(stock.TorchTimer, "tensors", lambda timer, engine: None)
+            if request.module.__name__ != "test_torch_judge":
+                patch.setattr(judge.Judge, "wants_stock", lambda *_: False)
         yield
 
 

@@ -14,6 +14,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE
 from mucudnn.errors import UsageError
+from mucudnn.measuring import race
 from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -34,7 +35,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], None]:
     """Return a function that sets the ms that STOCK seems to take in a pass, at a size, whole or sliced."""
 
     def set_times(times: Times) -> None:
-        def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool) -> StockTiming:
+        def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool, **_: object) -> StockTiming:
             return StockTiming(times(timer._kernel.pass_, micro_batch, is_slice), 0.0, 0)
 
         monkeypatch.setattr(stock.TorchTimer, "measure", measure)
@@ -94,7 +95,10 @@ def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
 
 
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
-def test_slices_of_it_give_the_same_results(timed: Callable[[Times], None], layout: str) -> None:
+def test_slices_of_it_give_the_same_results(
+    timed: Callable[[Times], None], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race, "_SLICES", 0.0)  # the race tries slices though STOCK undivided is far behind
     timed(only_slices)
     for convolution, x in problems(layout):
         wanted = gradients(convolution, x)
@@ -144,7 +148,11 @@ def test_compiled_and_transformed_calls_take_it_within_the_operators(timed: Call
     torch.testing.assert_close(torch.func.vmap(convolution)(x.unsqueeze(0))[0], wanted)
 
 
-def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes() -> None:
+def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(race, "_SLICES", 0.0)  # the race tries slices in any case,
+    monkeypatch.setattr(race, "_CLOSE", 1e9)  # and another size of them
     x, w = torch.randn(4, 16, 14, 14), torch.randn(16, 16, 3, 3)
     mt.conv2d(x, w, padding=1)
     with Cache.open(default_path()) as cache:
@@ -218,7 +226,7 @@ def test_a_type_that_pytorch_cannot_run_leaves_the_engine_alone(monkeypatch: pyt
 
 
 def test_its_scratch_counts_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool) -> StockTiming:
+    def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool, **_: object) -> StockTiming:
         return StockTiming(1e-9 * micro_batch, 0.0, 1000 * micro_batch)
 
     monkeypatch.setattr(stock.TorchTimer, "measure", measure)

@@ -36,7 +36,7 @@ def optimize(library: Path, folder: Path, *arguments: str, **environment: str) -
         MUCUDNN_CACHE=str(folder / "cache.sqlite"), MUCUDNN_LIBRARY=str(library),
         HOST_ENGINE=host_library(), CALLS=str(calls), **environment,
     )  # fmt: skip
-    ran = mucudnn("optimize", KERNEL, "--engine", "cudnn", "--json", *arguments, env=env)
+    ran = mucudnn("optimize", KERNEL, "--engine", "cudnn", "--thorough", "--json", *arguments, env=env)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout), calls_in(calls)
 

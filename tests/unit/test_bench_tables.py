@@ -8,7 +8,9 @@ import pytest
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, update, write
-from bench.tables import CPU, README, Row, gpu_tables, refresh
+from bench.tables import CPU, README, Row, gpu_tables, refresh, whole_table
+from bench.whole_rows import FIRST, NETWORKS, SPEEDUP
+from bench.whole_rows import rows as all_rows
 
 MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "device": "a CPU", "library": "one"}
 MARKS = """before
@@ -74,7 +76,8 @@ def test_each_committed_run_has_figures(file: str, rows: tuple[Row, ...]) -> Non
 
 
 def test_every_committed_figure_is_of_a_theme_that_stands_in_a_table() -> None:
-    assert {path.name for path in RESULTS.glob("*.jsonl")} == {file for _, file, _ in CPU}
+    own_table = {"whole_networks.jsonl"}
+    assert {path.name for path in RESULTS.glob("*.jsonl")} - own_table == {file for _, file, _ in CPU}
     for _, file, rows in CPU:
         records = [record for _, record in read(RESULTS / file)]
         for bench in {record.bench for record in records}:
@@ -95,3 +98,31 @@ def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path:
     update(path, other, [Record("new", "case", "time", 2.0, "ms")])
     found = [(machine["device"], record.bench, record.value) for machine, record in read(path)]
     assert found == [("a CPU", "old", 1.0), ("another CPU", "new", 2.0)]
+
+
+def test_rows_of_whole_networks_show_the_mean_of_the_runs_and_the_noise(tmp_path: Path) -> None:
+    case, other = (
+        "resnet18, training, N=16, 2 threads, 64MiB",
+        "vgg11, inference, N=1, 1 thread, 8MiB, background",
+    )
+    records = [
+        Record("whole", case, SPEEDUP, 1.2, "ratio", {"run": 1}),
+        Record("whole", case, SPEEDUP, 1.4, "ratio", {"run": 2}),
+        Record("whole", case, FIRST, 4.0, "stock steps", {"run": 1}),
+        Record("whole", other, SPEEDUP, None, "ratio", {"run": 1, "reason": "killed"}),
+    ]
+    append(tmp_path / "whole_networks.jsonl", MACHINE, *records)
+    text = whole_table(tmp_path)
+    ours = (
+        "| resnet18 | residual | training | N=16, 2 threads | 64MiB | 1.3 (1.2 to 1.4) | 4 | not measured |"
+    )
+    assert ours in text
+    assert "| vgg11 | plain | inference | N=1, 1 thread | 8MiB, background | not measured |" in text
+    assert "| geometric mean of speedup over stock, training | 1.3, 1.3 to 1.3, of 1 |" in text
+
+
+def test_the_most_important_rows_come_first_and_no_row_comes_twice() -> None:
+    names = [str(row) for row in all_rows()]
+    assert len(names) == len(set(names))
+    assert all(name.endswith("training, N=16, 2 threads, 64MiB") for name in names[: len(NETWORKS)])
+    assert len({kind for kind, _ in NETWORKS.values()}) >= 6

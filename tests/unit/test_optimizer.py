@@ -47,7 +47,9 @@ def path(tmp_path: Path) -> Path:
 def run(path: Path, engine: FakeEngine, listener: Listener | None = None, **options: Any) -> Result:
     with Cache.open(path) as cache:
         return optimize(
-            Bench(cast(Engine, engine), cache, listener or Listener()),
+            Bench(
+                cast(Engine, engine), cache, listener or Listener(), thorough=options.pop("thorough", True)
+            ),
             options.pop("kernels", KERNELS),
             options.pop("policy", "power_of_two"),
             options.pop("limits", LIMIT),
@@ -398,3 +400,22 @@ def test_a_cache_of_each_version_is_still_read(version: int) -> None:
     # The file has times of slices for this filter gradient in fp16, which mucudnn no longer divides.
     assert [(p.micro_batch, p.algorithm) for p in second.divided.parts] == [(16, "LEAN")]
     assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize("limits", [LIMIT, Limits(workspace=0), Limits(), Limits(total=6 * MiB)])
+def test_a_race_chooses_what_measuring_everything_chooses(path: Path, limits: Limits) -> None:
+    engine = FakeEngine()
+    raced = run(path, engine, limits=limits, thorough=False)
+    thorough = run(path.with_name("other.sqlite"), FakeEngine(), limits=limits)
+    assert [d.divided for d in raced.decisions] == [d.divided for d in thorough.decisions]
+    assert [d.undivided for d in raced.decisions] == [d.undivided for d in thorough.decisions]
+    assert run(path, engine, limits=limits, thorough=False).new_measurements == 0
+    assert replay(Cache.recorded(path), KERNELS, "power_of_two", limits).decisions
+
+
+def test_measuring_everything_repeats_the_measurements_of_a_race(path: Path) -> None:
+    raced = run(path, FakeEngine(), thorough=False, run=False).new_measurements
+    assert 0 < raced < 2 * 4 * 2
+    assert run(path, FakeEngine(), run=False).new_measurements == 2 * 4 * 2
+    assert run(path, FakeEngine(), run=False).new_measurements == 0
+    assert run(path, FakeEngine(), thorough=False, run=False).new_measurements == 0

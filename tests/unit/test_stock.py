@@ -12,6 +12,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS, Machine
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, machine_of
+from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import Result, optimize, replay
@@ -40,12 +41,16 @@ class FakeSource:
         source = self
 
         class Timer:
-            def measure(self, micro_batch: int, *, is_slice: bool) -> StockTiming:
+            def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: Any = None) -> StockTiming:
                 source.measured.append((kernel.pass_, micro_batch, is_slice))
                 if source.error is not None:
                     raise source.error
                 ms = source.slice_ms if is_slice else source.whole_ms
                 return StockTiming(0.01 + ms * micro_batch, 0.0, source.scratch * micro_batch)
+
+            def tensors(self, engine: Any) -> Tensors:
+                x, w, y = (engine.allocate(8) for _ in range(3))
+                return Tensors(x, w, y)
 
         return Timer()
 

@@ -1,0 +1,116 @@
+"""The judge of whole steps: it compares a model's choices with PyTorch's own convolutions.
+
+The sum of kernels does not tell: a neighbour may have to convert a layout, and caches hold other data. So
+when all calls of a converted model are decided, some steps run with the choices and some with PyTorch's own
+convolutions. The faster way stays. These steps are real ones of the program, so nothing is measured twice.
+
+A step lasts from one call of the model's first convolution to the next. Each shape of its input has a
+verdict of its own. Programs that ask PyTorch for deterministic algorithms, and models that follow a plan,
+have no judge.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_FEWEST, _MOST = 3, 7  # steps of each kind
+_CLOSE = 0.1  # two ways that differ by less than this share are compared in _MOST steps
+_PATIENCE = 40  # steps after which the choices stay without a verdict
+_MOST_CALLS = 4096
+_logger = logging.getLogger("mucudnn")
+
+
+@dataclass
+class _Trial:
+    """The times of the steps whose first call is the same, by the convolutions that they ran."""
+
+    times: dict[tuple[int, ...], tuple[list[float], list[float]]] = field(default_factory=dict)
+    steps: int = 0
+    stock_wins: bool | None = None
+
+
+class Judge:
+    """The verdicts for one converted model. It costs a call next to nothing once they are there."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._leader: int | None = None
+        self._trials: dict[Hashable, _Trial] = {}
+        self._trial: _Trial | None = None  # None if nothing is to be found out in this step
+        self._is_stock = False  # True if PyTorch's own convolutions run in this step
+        self._called: list[int] = []
+        self._seen: set[tuple[int, Hashable]] = set()
+        self._is_clean, self._has_choice, self._since = False, False, 0.0
+        self._thread = 0
+
+    def wants_stock(self, module: int, call: Hashable, x: Tensor) -> bool:
+        """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
+        if self._leader is None:
+            self._leader = module
+        if module == self._leader:
+            self._end(x)
+            self._begin(call, x)
+        if self._trial is not None:
+            self._called.append(module)
+            if (module, call) not in self._seen or threading.get_ident() != self._thread:
+                self._seen.add((module, call))
+                self._is_clean = False  # the call measures, or another thread runs at the same time
+        return self._is_stock
+
+    def note(self, is_stock: bool | None) -> None:
+        """Hear how a call runs that follows its own choice; None if it is not decided yet."""
+        self._is_clean &= is_stock is not None
+        self._has_choice |= is_stock is False
+
+    def _begin(self, call: Hashable, x: Tensor) -> None:
+        if len(self._seen) > _MOST_CALLS or len(self._trials) > _MOST_CALLS:  # ever new shapes
+            self._seen.clear()
+            self._trials.clear()
+        trial = self._trials.setdefault(call, _Trial())
+        self._is_stock, self._trial = bool(trial.stock_wins), None
+        if trial.stock_wins is not None or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
+            return
+        self._trial, self._called = trial, []
+        self._is_clean, self._thread = True, threading.get_ident()
+        # Two steps of each kind follow one another: programs that call the first convolution twice in a step
+        # see both of its calls with both kinds.
+        self._is_stock = trial.steps % 4 >= 2
+        self._has_choice = self._is_stock
+        self._since = self._clock()
+
+    def _end(self, x: Tensor) -> None:
+        trial = self._trial
+        if trial is None or not self._called:
+            return
+        if x.is_cuda and not _is_captured(x):
+            torch.cuda.synchronize(x.device)
+        took = self._clock() - self._since
+        if not self._is_clean:
+            trial.steps, self._trial = 0, None
+            return
+        trial.steps += 1
+        if not self._has_choice or trial.steps > _PATIENCE:
+            trial.stock_wins = False
+            return
+        times = trial.times.setdefault(tuple(self._called), ([], []))
+        times[self._is_stock].append(took)
+        ours, stock = times
+        if min(len(ours), len(stock)) < _FEWEST:
+            return
+        ratio = min(ours) / min(stock)
+        if abs(ratio - 1) < _CLOSE and min(len(ours), len(stock)) < _MOST:
+            return
+        trial.stock_wins = ratio >= 1
+        _logger.info(
+            "A step takes %.4g ms with the choices, %.4g ms with PyTorch's own convolutions: %s run",
+            min(ours) * 1e3, min(stock) * 1e3, "PyTorch's own" if trial.stock_wins else "the choices",
+        )  # fmt: skip
+
+
+def _is_captured(x: Tensor) -> bool:
+    return x.is_cuda and bool(torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,141 @@
+"""A converted model compares whole steps with PyTorch's own, and keeps the faster way."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+
+import pytest
+from needs_torch import mt, torch
+
+from mucudnn.torch.judge import Judge
+
+nn = torch.nn
+X = torch.zeros(1)
+CALL, OTHER = "a call", "another call"
+
+
+class Clock:
+    """A clock that the steps of a test move on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def steps(
+    judge: Judge,
+    clock: Clock,
+    count: int,
+    ours: float,
+    stock: float,
+    call: str = CALL,
+    choice: bool | None = False,
+) -> list[bool]:
+    """Run steps of two modules. Return for each whether PyTorch's own convolutions ran."""
+    kinds = []
+    for _ in range(count):
+        wanted = [judge.wants_stock(module, call, X) for module in (1, 2)]
+        assert wanted[0] == wanted[1], "one way for the whole step"
+        if not wanted[0]:
+            judge.note(choice)
+            judge.note(choice)
+        kinds.append(wanted[0])
+        clock.now += stock if wanted[0] else ours
+    return kinds
+
+
+@pytest.mark.parametrize(("ours", "stock"), [(1.0, 2.0), (2.0, 1.0), (1.0, 1.02), (1.02, 1.0)])
+def test_the_faster_way_stays(ours: float, stock: float, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mucudnn")
+    clock = Clock()
+    judge = Judge(clock)
+    first = steps(judge, clock, 30, ours, stock)
+    assert True in first
+    assert set(steps(judge, clock, 5, ours, stock)) == {stock < ours}
+    [line] = caplog.messages
+    assert f"{ours * 1e3:.4g} ms with the choices, {stock * 1e3:.4g} ms with PyTorch's own" in line
+
+
+def test_close_ways_are_compared_in_more_steps() -> None:
+    for stock, count in ((2.0, 3), (1.05, 7)):
+        clock = Clock()
+        kinds = steps(Judge(clock), clock, 30, 1.0, stock)
+        assert kinds.count(True) in (count, count + 1)
+
+
+def test_one_slow_step_does_not_decide() -> None:
+    clock = Clock()
+    judge = Judge(clock)
+    steps(judge, clock, 2, 1.0, 2.0)
+    clock.now += 100.0
+    steps(judge, clock, 30, 1.0, 2.0)
+    assert steps(judge, clock, 1, 1.0, 2.0) == [False]
+
+
+def test_nothing_is_compared_while_a_call_is_undecided() -> None:
+    clock = Clock()
+    judge = Judge(clock)
+    assert True not in steps(judge, clock, 30, 1.0, 0.5, choice=None)
+    assert True in steps(judge, clock, 30, 1.0, 0.5)
+
+
+def test_a_model_that_runs_pytorchs_own_anyway_compares_nothing() -> None:
+    clock = Clock()
+    assert True not in steps(Judge(clock), clock, 30, 1.0, 0.5, choice=True)
+
+
+def test_each_shape_has_its_verdict() -> None:
+    clock = Clock()
+    judge = Judge(clock)
+    steps(judge, clock, 30, 1.0, 0.5)
+    steps(judge, clock, 30, 0.5, 1.0, call=OTHER)
+    assert steps(judge, clock, 1, 1.0, 0.5) == [True]
+    assert steps(judge, clock, 1, 0.5, 1.0, call=OTHER) == [False]
+
+
+def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() -> None:
+    clock = Clock()
+    judge = Judge(clock)
+    for _ in range(30):
+        for modules, ours, stock in (((1, 2), 1.0, 2.0), ((1,), 0.1, 0.2)):
+            wanted = [judge.wants_stock(module, CALL, X) for module in modules]
+            if not wanted[0]:
+                judge.note(False)
+            clock.now += stock if wanted[0] else ours
+    assert steps(judge, clock, 4, 1.0, 2.0) == [False] * 4
+
+
+def test_steps_that_never_repeat_end_without_a_verdict() -> None:
+    clock = Clock()
+    judge = Judge(clock)
+    every = tuple(range(1, 62))
+    for number in range(61):
+        for module in every if number == 0 else every[:number]:
+            if not judge.wants_stock(module, CALL, X):
+                judge.note(False)
+        clock.now += 1.0
+    assert steps(judge, clock, 4, 1.0, 2.0) == [False] * 4
+
+
+def test_programs_that_want_the_same_bits_every_time_have_no_comparison() -> None:
+    clock = Clock()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert True not in steps(Judge(clock), clock, 30, 1.0, 0.5)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_finds_its_own_verdict(way) -> None:  # type: ignore[no-untyped-def]
+    model = mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))
+    assert way(model)[0]._mucudnn.judge is not model[0]._mucudnn.judge
+
+
+def test_plans_and_never_have_no_judge() -> None:
+    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), tune="never")[0]._mucudnn.judge is None
+    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.judge is not None
