@@ -1,7 +1,6 @@
 """The benchmark driver: it finds the measurements that the cache lacks, makes them, and keeps them."""
 
 import re
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
@@ -10,7 +9,6 @@ from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, KernelTim
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors
-from mucudnn.measuring.compare import spread
 from mucudnn.measuring.quick import QuickTimer, budget_ms, bytes_per_ms
 from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.measuring.source import StockTimer, stock_row
@@ -243,6 +241,10 @@ class _RacingTimer:
 
     def measure(self, task: Task) -> tuple[float, float]:
         """Return the median of the times and the distance between their quartiles. Raises EngineError."""
+        from statistics import median  # a decision from recorded measurements does without it
+
+        from mucudnn.measuring.compare import spread  # it imports numpy
+
         if self._timer is None:
             engine = self._bench.engine
             tensors = self._stock.tensors(engine) or self._bench.tensors(self._kernel)
@@ -250,7 +252,7 @@ class _RacingTimer:
         hopeless_ms = rival_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), self._rows)
         budget = budget_ms(whole_ms(self._rows, self._kernel.mini_batch))
         times = self._timer.measure(task.micro_batch, task.algorithm, hopeless_ms, budget)
-        return statistics.median(times), spread(times)
+        return median(times), spread(times)
 
 
 class _StockOfKernel:
