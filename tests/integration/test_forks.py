@@ -18,7 +18,7 @@ import logging, os, signal, sys, threading, traceback
 from pathlib import Path
 import numpy as np
 import mucudnn
-from mucudnn._native import KernelTimer
+from mucudnn.measuring.quick import QuickTimer
 from mucudnn.costs.cache import Cache
 
 numbers = np.random.default_rng(1)
@@ -51,7 +51,7 @@ def fork(work):
 def status_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-measure, measured = KernelTimer.measure, []
+measure, measured = QuickTimer.measure, []
 stopped, go_on = threading.Event(), threading.Event()
 at_first_measurement = []
 
@@ -65,7 +65,7 @@ def measure_after_what_is_due(timer, micro_batch, *arguments):
         at_first_measurement.pop()()
     return measure(timer, micro_batch, *arguments)
 
-KernelTimer.measure = measure_after_what_is_due
+QuickTimer.measure = measure_after_what_is_due
 
 def measuring(samples):
     at_first_measurement.append(stop)

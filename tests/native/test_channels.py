@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, CheckedKernel, divisions, problems
+from reference import PASSES, CheckedKernel
 
 from mucudnn._native import (
     Engine,

@@ -7,10 +7,11 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 import pytest
+from drawn_problems import divisions
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, PASSES, ROUNDINGS, CheckedKernel, divisions
+from reference import EPSILON, PASSES, ROUNDINGS, CheckedKernel
 
 from mucudnn._native import Engine, Problem, host_library, most_slices
 from mucudnn.problems.kernels import Kernel
