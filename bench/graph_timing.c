@@ -18,7 +18,7 @@
 
 #include "abi/cudnn_backend.h"
 
-enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3 };
+enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3, kMostConfigs = 8 };
 
 /* The functions of one library, which is the host engine or the drop-in, and a handle of it. */
 #define MEMBER(result, function, parameters) result(*function) parameters;
@@ -102,6 +102,43 @@ static cudnnBackendDescriptor_t convolution(const Library* l) {
   return made;
 }
 
+/* Returns how many descriptors of an attribute the library wrote into `into`. */
+static int64_t get_descriptors(const Library* l, cudnnBackendDescriptor_t from,
+                               cudnnBackendAttributeName_t name, int64_t count,
+                               cudnnBackendDescriptor_t* into) {
+  int64_t written = 0;
+  check(l->cudnnBackendGetAttribute(from, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &written, into));
+  return written;
+}
+
+/* Returns an engine out of the results of the heuristics. The drop-in gives an engine that a program takes by
+ * its number no more than its own workspace. */
+static cudnnBackendDescriptor_t listed(const Library* l, cudnnBackendDescriptor_t graph, int64_t number) {
+  const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_INSTANT;
+  const cudnnBackendDescriptor_t heuristics = create(l, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  set_descriptor(l, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  set(l, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  check(l->cudnnBackendFinalize(heuristics));
+  cudnnBackendDescriptor_t configs[kMostConfigs];
+  for (int i = 0; i < kMostConfigs; ++i) configs[i] = create(l, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  const int64_t count = get_descriptors(l, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, kMostConfigs, configs);
+  cudnnBackendDescriptor_t found = create(l, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  int64_t index = -1;
+  for (int64_t i = 0; i < count && index != number; ++i) {
+    int64_t written = 0;
+    get_descriptors(l, configs[i], CUDNN_ATTR_ENGINECFG_ENGINE, 1, &found);
+    check(l->cudnnBackendGetAttribute(found, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &written,
+                                      &index));
+  }
+  if (index != number) {
+    fputs("the heuristics do not name the engine\n", stderr);
+    exit(1);
+  }
+  for (int i = 0; i < kMostConfigs; ++i) check(l->cudnnBackendDestroyDescriptor(configs[i]));
+  check(l->cudnnBackendDestroyDescriptor(heuristics));
+  return found;
+}
+
 /* Returns an execution plan of one engine for 3x3 filters; the caller finalizes it. Each number of channels
  * is a kernel of its own. */
 static cudnnBackendDescriptor_t plan(const Library* l, int is_forward, int64_t samples, int64_t channels,
@@ -132,10 +169,7 @@ static cudnnBackendDescriptor_t plan(const Library* l, int is_forward, int64_t s
   set(l, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &l->handle);
   set_descriptor(l, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
   check(l->cudnnBackendFinalize(graph));
-  const cudnnBackendDescriptor_t chosen = create(l, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  set_descriptor(l, chosen, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
-  set(l, chosen, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &engine);
-  check(l->cudnnBackendFinalize(chosen));
+  const cudnnBackendDescriptor_t chosen = listed(l, graph, engine);
   const cudnnBackendDescriptor_t config = create(l, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   set_descriptor(l, config, CUDNN_ATTR_ENGINECFG_ENGINE, chosen);
   check(l->cudnnBackendFinalize(config));

@@ -44,6 +44,28 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
   }
 }
 
+void WorkspaceAnswers::note_from_heuristics(const EngineConfiguration& configured,
+                                            std::int64_t bytes) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::int64_t& most = most_from_heuristics_[text_of(configured)];
+    most = std::max(most, bytes);
+  } catch (const std::bad_alloc&) {
+    // Out of memory: restored plans use their own engine's workspace.
+  }
+}
+
+std::int64_t WorkspaceAnswers::most_from_heuristics(const EngineConfiguration& configured) const noexcept {
+  try {
+    const std::string text = text_of(configured);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = most_from_heuristics_.find(text);
+    return found == most_from_heuristics_.end() ? 0 : found->second;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
 void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::int64_t bytes) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);

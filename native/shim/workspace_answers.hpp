@@ -30,6 +30,12 @@ class WorkspaceAnswers {
   // every call.
   void note(std::int64_t bytes, std::int64_t own) noexcept;
 
+  // Notes that the program has read `bytes` as the workspace of a plan whose configuration came from cuDNN's
+  // heuristics.
+  void note_from_heuristics(const EngineConfiguration& configured, std::int64_t bytes) noexcept;
+  // Returns the most bytes that note_from_heuristics() noted for this configuration; 0 if it noted nothing.
+  std::int64_t most_from_heuristics(const EngineConfiguration& configured) const noexcept;
+
   // Returns the least bytes that a program may bring for a configuration; kNoLimit if it read nothing. This
   // is the least that it read for this configuration, or for a larger mini-batch of the family if our answer
   // was below the library's.
@@ -54,7 +60,8 @@ class WorkspaceAnswers {
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::int64_t> least_;  // the least answer for each text_of()
+  std::unordered_map<std::string, std::int64_t> least_;                 // the least answer for each text_of()
+  std::unordered_map<std::string, std::int64_t> most_from_heuristics_;  // for each text_of()
   // The answers below the library's, for each family and mini-batch.
   std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;
   std::unordered_map<std::string, std::pair<std::int64_t, std::int64_t>>

@@ -7,7 +7,8 @@
 // CHOICE torch makes the same call calls=N times. The first call chooses an execution plan and keeps it: the
 // first plan of the heuristics that can be built and run, or with benchmark=1 the fastest. deterministic=1
 // and tf32=1 are PyTorch's switches. memory=BYTES is the memory left for workspaces. CHOICE xla runs each
-// engine that the heuristics name, or with algorithm=NAME one engine with its knobs.
+// engine that the heuristics name, or with algorithm=NAME one engine with its knobs. With rebuilds=1 it also
+// makes each engine again by its number and knobs, and runs it in the workspace that the first plan named.
 //
 // For each run the program prints to stderr the name of the plan, its workspace, and the number of plans
 // built so far. The outputs go to stdout.
@@ -142,13 +143,16 @@ struct Convolution {
   // Throws if the workspace does not fit into `memory`, or if the library cannot run the plan.
   void run(const fe::ExecutionPlan& plan, int64_t memory) {
     if (plan.getWorkspaceSize() > memory) throw OutOfMemory();
-    Memory workspace(static_cast<size_t>(plan.getWorkspaceSize()));
+    run_in(plan, plan.getWorkspaceSize());
+  }
+
+  void run_in(const fe::ExecutionPlan& plan, int64_t size) {
+    Memory workspace(static_cast<size_t>(size));
     const auto variant_pack = pack(workspace);
     const cudnnStatus_t status =
         fe::detail::execute(handle, plan.get_raw_desc(), variant_pack.get_raw_desc());
     if (status != CUDNN_STATUS_SUCCESS) throw std::runtime_error("status " + std::to_string(status));
-    std::fprintf(stderr, "%s %lld %d\n", plan.getTag().c_str(),
-                 static_cast<long long>(plan.getWorkspaceSize()), built);
+    std::fprintf(stderr, "%s %lld %d\n", plan.getTag().c_str(), static_cast<long long>(size), built);
     std::fwrite(output().data(), 1, output().size(), stdout);
   }
 };
@@ -285,6 +289,9 @@ void run_as_xla(Convolution& convolution, const Options& options) {
                           .build();
     ++convolution.built;
     convolution.run(plan, INT64_MAX);
+    if (options.number("rebuilds", 0) == 0) continue;
+    const std::string tag = plan.getTag();
+    convolution.run_in(::built(convolution, graph, tag.substr(tag.find('_') + 1)), plan.getWorkspaceSize());
   }
 }
 

@@ -52,6 +52,11 @@ class Client(Operations):
         assert got.value == count
         return configs
 
+    def named(self, graph: Descriptor, index: int) -> Descriptor:
+        """Return the first configuration of an engine that the heuristics name."""
+        configs = self.heuristics(graph) + self.heuristics(graph, "FALLBACK")
+        return next(config for config in configs if self.engine_index(config) == index)
+
     def engine_index(self, config: Descriptor) -> int:
         engine = self.show(config, "ENGINECFG_ENGINE", "ENGINE")
         index = self.read(engine, "ENGINE_GLOBAL_INDEX", "INT64")
@@ -67,6 +72,19 @@ class Client(Operations):
                 ("ENGINE_GLOBAL_INDEX", "INT64", [index]),
             ],
         )
+        return self._configured(engine, knobs)
+
+    def config_by_heuristics(
+        self, graph: Descriptor, index: int, knobs: Mapping[int, int] | None = None
+    ) -> Descriptor:
+        """Make a configuration of an engine that is taken out of a result of the heuristics.
+
+        The drop-in may raise the workspace of its plan above the engine's own.
+        """
+        engine = self.show(self.named(graph, index), "ENGINECFG_ENGINE", "ENGINE")
+        return self._configured(engine, knobs)
+
+    def _configured(self, engine: Descriptor, knobs: Mapping[int, int] | None) -> Descriptor:
         choices = [
             self.make(
                 "KNOB_CHOICE",

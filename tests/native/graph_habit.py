@@ -2,12 +2,13 @@
 
 A case may have these entries besides those of shim_client.py:
 - engine: its number; without it, the first engine of the heuristics
+- listed: if true, that engine is taken out of the heuristics' results
 - engines: several numbers; like PyTorch, the program takes the first whose workspace it can allocate
 - allocates: the most bytes that the program can allocate; the default is no limit
 - knobs: values of that engine's knobs by type
 - keep: if true, all descriptors exist while the plan runs
 - unknown: further attributes that the graph gets
-- json: if true, the plan is written to its JSON text and made again from it
+- json: if true, the plan's workspace and JSON text are read, and it is made again from the text
 - share: the number of threads that run one plan
 - scratch: if False, the program passes no workspace
 - call: a function instead of Execute, CreateCudaGraph, PopulateCudaGraph or UpdateCudaGraph
@@ -71,9 +72,13 @@ def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
         return first_that_fits(client, graph, case)
     engine = case.get("engine")
     knobs = {int(type_): value for type_, value in case.get("knobs", {}).items()}
-    config = client.heuristics(graph)[0] if engine is None else client.config(graph, engine, knobs)
+    configure = client.config_by_heuristics if case.get("listed") else client.config
+    config = client.heuristics(graph)[0] if engine is None else configure(graph, engine, knobs)
     plan = client.plan(config)
-    return client.plan_from_json(client.json(plan)) if case.get("json") else plan
+    if not case.get("json"):
+        return plan
+    client.workspace(plan)
+    return client.plan_from_json(client.json(plan))
 
 
 def first_that_fits(client: Client, graph: Descriptor, case: dict[str, Any]) -> Descriptor:

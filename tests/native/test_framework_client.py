@@ -272,10 +272,21 @@ def test_xlas_engines_are_divided_each_in_its_own_scratch(
     plan = client.follow(engine, pass_, [tiled, f"eng{IMPLICIT[pass_]}", f"eng{WINOGRAD[pass_]}"])
     listed = client.shim(pass_, "xla", **plan)
     assert f"{PLANS} of {PLANS} convolutions divided" in listed.log
-    for name in (tiled, f"eng{WINOGRAD[pass_]}"):
+    both = client.shim(pass_, "xla", "rebuilds=1", **plan)
+    assert f"{2 * PLANS} of {2 * PLANS} convolutions divided" in both.log
+    runs = parse_runs(both)
+    for run, again in zip(runs[::2], runs[1::2], strict=True):
+        assert (run.engine, run.workspace) == (again.engine, again.workspace)
+
+
+@each_pass
+def test_an_engine_that_xla_does_not_list_in_this_process_keeps_its_own_workspace(
+    pass_: str, client: Program, engine: Engine
+) -> None:
+    plan = client.follow(engine, pass_, [f"eng{WINOGRAD[pass_]}"] * 3)
+    for name, workspace in client.workspaces(pass_).items():
         again = client.shim(pass_, "xla", f"algorithm={name}", **plan)
-        assert "1 of 1 convolutions divided" in again.log
-        assert parse_runs(again)[0].engine == name
+        assert parse_runs(again)[0].workspace <= workspace
 
 
 @each_fused

@@ -92,7 +92,8 @@ def test_an_engine_that_is_not_deterministic_serves_programs_that_chose_such_a_o
 ) -> None:
     parts = [(4, f"eng{NOTED[pass_]}"), (3, f"eng{NOTED[pass_]}")]
     plan = shim_cases.write_plan(engine, tmp_path / "random.plan", {(GRAPH_PROBLEM, pass_): [parts]})
-    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
+    numbers = (PLAIN[pass_], NOTED[pass_])
+    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number, listed=True) for number in numbers]
     noted = notes("NONDETERMINISTIC", NOTED[pass_])
     found = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
     assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
@@ -106,7 +107,7 @@ def test_the_notes_of_an_engine_hold_for_whatever_its_knobs_are(
     plan = shim_cases.write_plan(
         engine, tmp_path / "knobs.plan", {(GRAPH_PROBLEM, "forward"): [[(4, "eng2_k2=3"), (3, "eng2_k2=3")]]}
     )
-    cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=0)]
+    cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=0, listed=True)]
     for noted, expected in ((2, 0), (7, 1)):
         found = run_under_shim(
             cases, tmp_path, **wrapper, **notes("NONDETERMINISTIC", noted), **following(plan)

@@ -61,7 +61,9 @@ def plan_for_the_device(path: Path) -> Path:
         "library": f"cuDNN {version // 10000}.{version // 100 % 100}.{version % 100}",
     }
     parts = [(5, "eng0", 1.0, 0)]
-    path.write_text(format_plan(header, [(parse_descriptor(ANOTHER)[0], "forward", 1, parts, [parts], [])]))
+    path.write_text(
+        format_plan(header, [(parse_descriptor(ANOTHER)[0], "forward", 1, parts, [parts], [], [], [])])
+    )
     return path
 
 

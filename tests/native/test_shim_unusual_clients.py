@@ -104,6 +104,55 @@ def test_a_program_that_asks_nobody_brings_what_its_own_engine_needs(
     check_safe(facts, run_scenario_alone("unasked", **arguments))
 
 
+each_asks = pytest.mark.parametrize("asks", [False, True], ids=["never asks", "asks, and ignores it"])
+each_stored = pytest.mark.parametrize("of", ["number", "text"])
+
+
+@each_asks
+@each_stored
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_made_of_what_was_stored_uses_no_more_than_its_own_engine(
+    pass_: str, of: str, asks: bool, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {
+        "problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "of": of, "size": 0, "asks": asks
+    }  # fmt: skip
+    plan = hungry_plan(engine, tmp_path, LARGE)
+    facts, _ = run_scenario("stored", following(plan, "64MiB"), **arguments)
+    check_safe(facts, run_scenario_alone("stored", **arguments))
+    assert not facts["reported"]
+
+
+@each_asks
+@each_stored
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_made_of_what_was_stored_is_divided_within_its_own_engines_workspace(
+    pass_: str, of: str, asks: bool, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_], "of": of, "asks": asks}
+    plain = run_scenario_alone("stored", **arguments)
+    plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
+    given = {**arguments, "size": plain["buffer"]}
+    facts, log = run_scenario("stored", {**plan, "MUCUDNN_LOG": "summary"}, **given)
+    check_safe(facts, plain)
+    assert "1 of 1 convolutions divided" in log
+
+
+@each_stored
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_made_of_what_was_stored_uses_what_was_read_of_the_heuristics_plan(
+    pass_: str, of: str, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "of": of, "asks": True}
+    plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
+    facts, log = run_scenario("stored", {**plan, "MUCUDNN_LOG": "summary"}, **arguments)
+    plain = run_scenario_alone("stored", **arguments)
+    check_safe(facts, plain)
+    assert facts["buffer"] > plain["buffer"]
+    assert facts["reported"] == facts["buffer"]
+    assert "1 of 1 convolutions divided" in log
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("asks", [False, True], ids=["asks once", "asks for both"])
 def test_the_plan_of_a_smaller_mini_batch_runs_in_what_was_read_for_a_larger_one(

@@ -121,6 +121,36 @@ def unasked(path: str, *, problem: str, pass_: str, engine: int, size: int) -> F
     return run_plan(client, described, pass_, plan, Buffer(size))
 
 
+def stored(
+    path: str,
+    *,
+    problem: str,
+    pass_: str,
+    engine: int,
+    of: str = "number",
+    size: int | None = None,
+    asks: bool = False,
+) -> Facts:
+    """Make a plan of what was stored before, like XLA, and bring a size that was stored before.
+
+    `of` says what was stored: the engine's "number" with its knobs, or a plan's "text". The size is `size`;
+    without it, the one that the program reads now of the heuristics' plan. With `asks` the program also reads
+    the size of the new plan, and ignores it.
+    """
+    client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
+    graph = graph_of(client, described, pass_)
+    config = client.named(graph, engine)
+    listed = client.plan(config)
+    if size is None:
+        size = client.workspace(listed).size
+    if of == "text":
+        plan = client.plan_from_json(client.json(listed))
+    else:
+        plan = client.plan(client.config(graph, engine, client.knobs(config)))
+    reported = client.workspace(plan).size if asks else None
+    return {**run_plan(client, described, pass_, plan, Buffer(size)), "reported": reported}
+
+
 def smaller_mini_batch(
     path: str, *, problem: str, pass_: str, engine: int, mini_batch: int, asks: bool
 ) -> Facts:
@@ -298,7 +328,7 @@ def legacy(
 SCENARIOS = {
     function.__name__: function
     for function in (
-        filtered, filtered_afterwards, unasked, smaller_mini_batch, through_text, initialized_tensor,
+        filtered, filtered_afterwards, unasked, stored, smaller_mini_batch, through_text, initialized_tensor,
         reused_config, shown_config, unfinalized_pack, legacy,
     )
 }  # fmt: skip

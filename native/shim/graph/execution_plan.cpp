@@ -24,6 +24,13 @@ std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
   return engine->referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
 }
 
+// Returns whether the program made an engine configuration by its engine's number, instead of taking the
+// engine or the configuration out of a result of cuDNN's heuristics.
+bool is_made_by_number(const Shadow& config) {
+  const auto engine = config.referred_one(CUDNN_ATTR_ENGINECFG_ENGINE);
+  return engine != nullptr && engine->find(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != nullptr;
+}
+
 // Returns the math type by the engine's numerical notes: in the graph API the engine fixes the arithmetic. In
 // fp32 it is never the `default` of the legacy API, which leaves TF32 to cuDNN.
 Math math_of(DataType type, const EngineNotes& notes) {
@@ -76,13 +83,20 @@ std::string trimmed(const char* text, std::size_t size) {
   return {text, size};
 }
 
+// Returns the most bytes that an execution of a restored plan may use: its own engine's workspace, or the
+// most that the program read of plans of this configuration that came from the heuristics.
+std::int64_t most_for_restored(State& state, const ExecutionPlan& plan) {
+  return std::max(plan.own.workspace, state.answers().most_from_heuristics(*plan.configured));
+}
+
 // Returns which choices may replace the program's own execution plan.
-Permission permission_of(const State& state, const EngineNotes& notes, const ExecutionPlan& plan) {
+Permission permission_of(State& state, const EngineNotes& notes, const ExecutionPlan& plan) {
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   permission.legacy_only = !are_planned(plan.convolution);
   permission.may_group = plan.convolution.beta == 0;
   permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own.workspace));
+  if (plan.is_restored) permission.limit = std::min(permission.limit, most_for_restored(state, plan));
   return permission;
 }
 
@@ -214,8 +228,9 @@ void fit_free_memory(State& state, cudnnHandle_t handle, ExecutionPlan& made) {
 
 // Describes the execution plan of a graph. Returns null if the graph holds no convolution.
 std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& shadow, const Shadow& graph,
-                                                   const Backend& plan) {
+                                                   const Backend& plan, bool is_restored) {
   auto made = std::make_shared<ExecutionPlan>();
+  made->is_restored = is_restored;
   made->convolution = recognise_graph(graph);
   if (!made->convolution.is_convolution) return nullptr;
   fill(state, shadow, graph, plan, *made);
@@ -242,7 +257,7 @@ std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& 
   const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
   try {
-    return plan_of_graph(state, shadow, *graph_of_text(text), plan);
+    return plan_of_graph(state, shadow, *graph_of_text(text), plan, true);
   } catch (const std::invalid_argument&) {
     // The text says something that we do not know.
   }
@@ -265,7 +280,8 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     if (config == nullptr) return plan_from_json(state, *shadow, finalized);
     const auto graph = graph_of(*config);
-    return graph == nullptr ? nullptr : plan_of_graph(state, *shadow, *graph, finalized);
+    if (graph == nullptr) return nullptr;
+    return plan_of_graph(state, *shadow, *graph, finalized, is_made_by_number(*config));
   } catch (const std::exception&) {
     // The library does not describe this plan, so it passes through.
   }
@@ -285,8 +301,10 @@ std::int64_t ExecutionPlan::granted_workspace(const WorkspaceAnswers& answers) c
 }
 
 std::int64_t report_workspace(State& state, const ExecutionPlan& plan) noexcept {
-  if (!plan.is_asked.exchange(true, std::memory_order_relaxed) && plan.configured)
+  if (!plan.is_asked.exchange(true, std::memory_order_relaxed) && plan.configured) {
     state.answers().note(*plan.configured, plan.reported_workspace, plan.own.workspace);
+    if (!plan.is_restored) state.answers().note_from_heuristics(*plan.configured, plan.reported_workspace);
+  }
   return plan.reported_workspace;
 }
 

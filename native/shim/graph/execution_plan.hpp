@@ -22,6 +22,11 @@ struct ExecutionPlan {
   std::optional<PreparedChoice> without_workspace;  // a choice for variant packs that bring no workspace
   Listed own;                                       // the program's own engine, with its workspace
 
+  // True if the program made the plan of what it may have stored: an engine's number and knobs, or a plan's
+  // text. XLA then brings the size that it stored with them, perhaps in another process. It ignores the size
+  // that it reads of this plan.
+  bool is_restored = false;
+
   std::optional<EngineConfiguration> configured;  // set if the convolution is recognised
   std::int64_t reported_workspace = 0;            // bytes that we answer when the program asks
   std::int64_t least_answer = kNoLimit;  // bytes that the program read before this plan, and may bring to it
