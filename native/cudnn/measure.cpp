@@ -69,8 +69,11 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
     prepared->execute(engine.handle(), {at}, workspace);
   };
   // The first run may also wait for memory that was never touched, so only a clear case ends here.
-  const double uncounted = device.time_ms(run);
-  if (least_runs == 1 && uncounted > kClearlyHopeless * hopeless_ms) return {uncounted};
+  if (least_runs > 1) {
+    run();
+  } else if (const double uncounted = device.time_ms(run); uncounted > kClearlyHopeless * hopeless_ms) {
+    return {uncounted};
+  }
   std::vector<double> times{device.time_ms(run)};
   double sum = times.front();
   const bool is_hopeless = sum > hopeless_ms;

@@ -270,7 +270,7 @@ def test_close_predictions_are_settled_by_running_both(
     timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, ours_ms: float, wins: bool
 ) -> None:
     races: list[int] = []
-    monkeypatch.setattr(layers, "_predicted_ms", lambda ready: 90.0)
+    monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
     monkeypatch.setattr(
         dispatch, "choose_within", _without_stock(dispatch.choose_within)

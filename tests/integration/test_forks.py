@@ -67,9 +67,9 @@ def measure_after_what_is_due(timer, micro_batch, *arguments):
 
 QuickTimer.measure = measure_after_what_is_due
 
-def measuring(samples):
+def measuring(samples, padding=1):
     at_first_measurement.append(stop)
-    thread = threading.Thread(target=check, args=(samples,), daemon=True)
+    thread = threading.Thread(target=check, args=(samples, padding), daemon=True)
     thread.start()
     stopped.wait()
     return thread
@@ -99,7 +99,7 @@ def test_while_another_thread_measures_a_child_runs_what_is_known_and_decides_wh
 ) -> None:
     program = """
 check(4)
-thread = measuring(16)
+thread = measuring(16, padding=2)
 
 def in_child():
     check(4)
