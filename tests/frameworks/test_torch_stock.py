@@ -152,7 +152,8 @@ def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(race, "_SLICES", 0.0)  # the race tries slices in any case,
-    monkeypatch.setattr(race, "_CLOSE", 1e9)  # and another size of them
+    monkeypatch.setattr(race, "_CLOSE", 1e9)  # and another size of them,
+    monkeypatch.setattr(race, "_BUDGET", 1e9)  # however long the other runs took
     x, w = torch.randn(4, 16, 14, 14), torch.randn(16, 16, 3, 3)
     mt.conv2d(x, w, padding=1)
     with Cache.open(default_path()) as cache:
