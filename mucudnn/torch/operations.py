@@ -27,14 +27,15 @@ Content: TypeAlias = "tuple[int, int]"
 """A storage's key, and the number of the operation that wrote it; UNKNOWN if none that was noted did."""
 
 UNKNOWN = -1
+NO_CONTENT: Content = (UNKNOWN, UNKNOWN)
 
 
 @dataclass(frozen=True)
 class Read:
-    """A tensor that an operation read: a view of a content."""
+    """A tensor that an operation read: a view of a content. A bare storage is NO_CONTENT, without a view."""
 
     content: Content
-    view: View
+    view: View | None
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class OperationRecipe:
             if leaf.content[0] in noted.in_place and leaf.content in self.sources:
                 storage = storage.clone()
                 found[leaf.content] = storage
+            assert leaf.view is not None  # a recipe has known contents alone
             return leaf.view.of(storage)
 
         args, kwargs = tree_map(prepare, (noted.args, noted.kwargs), is_leaf=_is_leaf)
@@ -135,6 +137,7 @@ class Operations(TorchDispatchMode):
         self._noted: list[Noted] = []
         self._writers: dict[int, int] = {}
         self._references: dict[int, Any] = {}  # while one exists, no other storage gets its key
+        self._is_paused = False
 
     def content_of(self, tensor: Tensor) -> Content:
         """Return the content that a tensor's storage has now."""
@@ -151,6 +154,15 @@ class Operations(TorchDispatchMode):
             self._noted.clear()
             self._writers.clear()
             self._references.clear()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Return a context in which no operation is noted: the runtime's own are not the program's."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
 
     def find(
         self, content: Content, size: int, sources: dict[Content, Callable[[], Storage]]
@@ -183,6 +195,8 @@ class Operations(TorchDispatchMode):
     ) -> Any:
         """Run an operation and note it."""
         kwargs = kwargs or {}
+        if self._is_paused:
+            return function(*args, **kwargs)
         read_args, read_kwargs = tree_map(self._note_read, (args, kwargs))
         written = {key_of(one) for one in _written(function, args, kwargs)}
         before = {key_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
@@ -198,6 +212,8 @@ class Operations(TorchDispatchMode):
         return result
 
     def _note_read(self, value: Any) -> Any:
+        if isinstance(value, Storage):
+            return Read(NO_CONTENT, None)  # holding it would keep its memory on the device
         if not isinstance(value, Tensor):
             return value
         own = self._own.get(key_of(value))

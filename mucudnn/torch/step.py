@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -136,7 +137,7 @@ class Step:
         """Take a tensor that autograd saves."""
         if not self._is_managed(tensor):
             return Kept(tensor)
-        with self._lock:
+        with self._lock, self._unnoted():
             event = self._packs
             self._packs += 1
             record = self._records.get(key_of(tensor))
@@ -152,7 +153,7 @@ class Step:
 
     def bring_back(self, record: Record, event: int) -> Storage:
         """Return the storage of a record, for the tensor of a pack. Begin the copies that are due then."""
-        with self._lock:
+        with self._lock, self._unnoted():
             try:
                 if not self._is_backward:
                     self._is_backward = True
@@ -183,6 +184,10 @@ class Step:
                 if record.host is not None and (storage := record.host.keep()) is not None:
                     record.storage, record.host = storage, None
             self.end_forward()
+
+    def _unnoted(self) -> AbstractContextManager[None]:
+        """Return a context in which the operations of copies and recomputations are not noted."""
+        return nullcontext() if self.operations is None else self.operations.paused()
 
     def _is_managed(self, tensor: Tensor) -> bool:
         return (

@@ -129,6 +129,28 @@ def test_memory_is_as_predicted(joined: nn.Module, x: Tensor) -> None:
     assert found.peak <= 1.03 * plan.peak < stock.peak
 
 
+def test_a_tensor_is_computed_again_from_an_offloaded_one(joined: nn.Module, x: Tensor) -> None:
+    stock = train(joined, x)
+    again = recompute(joined, x, "mul")
+    tensors = quick_plan(joined, x).tensors
+    (mul,) = (one for one in again.tensors if one.choice == "recompute")
+    assert {one.name for one in tensors if one.choice == "offload"} >= set(mul.sources)
+    mixed = tuple(mul if one.name == mul.name else one for one in tensors)
+    order = tuple(one.order for one in mixed if one.choice == "offload")[::-1]
+    mt.apply(joined, replace(quick_plan(joined, x), tensors=mixed, fetch_order=order))
+    assert warnings_of(joined, x, stock) == []
+
+
+def test_offloaded_tensors_leave_the_device_while_operations_are_noted(joined: nn.Module, x: Tensor) -> None:
+    stock = train(joined, x)
+    plan = quick_plan(joined, x, "joint")
+    assert recomputed(plan)
+    assert any(one.choice == "offload" for one in plan.tensors)
+    mt.apply(joined, plan)
+    assert warnings_of(joined, x, stock) == []
+    assert train(joined, x).peak <= 1.03 * plan.peak
+
+
 def test_every_tensor_that_can_be_recomputed_alone_is_right(joined: nn.Module, x: Tensor) -> None:
     stock = train(joined, x)
     possible = [one for one in trace_model(joined, x).saved if one.replayed]
