@@ -46,7 +46,7 @@ def call_of(
     return Call(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        options.workspace, _math(view.data_type) if view.device.startswith("cuda") else "default",
+        options.workspace, math_of(view.data_type) if view.device.startswith("cuda") else "default",
         _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None,
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ def _wanted_threads() -> int | None:
     return threads
 
 
-def _math(data_type: str) -> str:
+def math_of(data_type: str) -> str:
     """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `strict`.
 
     Raises UsageError if PyTorch is set to deterministic algorithms.

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.traced_kernels import kernels_of
+from mucudnn.torch.traced_kernels import in_format_of_gpu, kernels_of
 
 DATA_TYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -77,10 +77,14 @@ class Pack:
 
 
 class Recorder(TorchDispatchMode):
-    """A mode that records every operation. `enter` and `leave` tell it which module runs."""
+    """A mode that records every operation. `enter` and `leave` tell it which module runs.
 
-    def __init__(self) -> None:
+    `math` is the math mode of convolutions in fp32.
+    """
+
+    def __init__(self, math: str) -> None:
         super().__init__()
+        self._math = math
         self.operations: list[Operation] = []
         self.memories: list[Memory] = []
         self.packs: list[Pack] = []
@@ -193,7 +197,7 @@ class Recorder(TorchDispatchMode):
             return function(*args, **kwargs)
         if not self.is_backward:
             self._note_released()
-        result = function(*args, **kwargs)
+        result = in_format_of_gpu(function, args, function(*args, **kwargs))
         reads = [tensor for tensor in _tensors((args, kwargs)) if self._find(tensor) is not None]
         written = list(_written(function, args, kwargs))
         new = [tensor for tensor in _tensors(result) if self._find(tensor) is None]
@@ -214,7 +218,7 @@ class Recorder(TorchDispatchMode):
             if self._find(tensor) is None:
                 name = self.unique(operation.name if not self.is_backward else f"{operation.name}.result")
                 operation.writes[self._make_memory(tensor, name, "activation").name] = None
-        operation.kernels += kernels_of(function, args, operation.module)
+        operation.kernels += kernels_of(function, args, operation.module, self._math)
         if not operation.kernels:
             operation.flops += _count_flops(function, args, kwargs, result)
         return result

@@ -21,6 +21,7 @@ from mucudnn.plans.memory_parts import LEAST_BYTES
 from mucudnn.plans.traced import Saved, Trace
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
+from mucudnn.torch.ops import math_of
 from mucudnn.torch.recorder import DATA_TYPES, NO_NODE, Memory, Operation, Pack, Recorder
 
 MOST_STEPS = 8  # one recomputation runs no more
@@ -74,7 +75,7 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     """Return the network with its saved tensors. Raises UsageError as `trace` does."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
-    recorder = Recorder()
+    recorder = Recorder(_math_of(model))
     device, lower = _autocast_of()
     try:
         # Autocast does not know the device meta, so fake tensors take its place.
@@ -92,6 +93,19 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
         ) from error
     network = _make_network(recorder)
     return _identify(network, recorder, run.calls, model, example_input, least_bytes)
+
+
+def _math_of(model: nn.Module) -> str:
+    """Return the math mode in fp32 of the model's convolutions: on a GPU, the one that PyTorch's flags allow.
+
+    The kernels of a plan must have the same mode, or else no call finds them.
+    """
+    if not any(parameter.is_cuda for parameter in model.parameters()):
+        return "default"
+    try:
+        return math_of("f32")
+    except UsageError:  # with deterministic algorithms PyTorch's own convolutions run
+        return "default"
 
 
 def _autocast_of() -> tuple[str, torch.dtype | None]:
@@ -333,7 +347,7 @@ def _identify(
             continue
         managed.setdefault(id(pack.memory), []).append((len(packed_at), pack))
         managed_number[number] = len(packed_at)
-        packed_at.append(min(pack.step, steps - 1))
+        packed_at.append(min(_step_after(pack, recorder), steps - 1))
     for number, step in unpacked.items():
         if number in managed_number:
             unpacked_at[managed_number[number]] = step
@@ -363,6 +377,13 @@ def _identify(
         least_bytes,
         {one.name: one.held for one in recorder.memories if one.held >= 0},
     )
+
+
+def _step_after(pack: Pack, recorder: Recorder) -> int:
+    """Return the first step that begins after a pack. mucudnn's convolutions save their input at their end."""
+    saving = recorder.operations[pack.step] if pack.step < len(recorder.operations) else None
+    is_convolution = saving is not None and bool(saving.kernels) and saving.node == pack.node
+    return pack.step + is_convolution
 
 
 def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], recorder: Recorder) -> Saved:

@@ -334,7 +334,7 @@ def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
         "conv = getattr(torch.backends.cudnn, 'conv', None)\n"
         "for precision, math in (('ieee', 'strict'), ('tf32', 'tf32')) if conv else ():\n"
         "    conv.fp32_precision = precision\n"
-        "    assert ops._math('f32') == math, precision\n"
+        "    assert ops.math_of('f32') == math, precision\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 

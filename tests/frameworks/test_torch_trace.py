@@ -102,6 +102,27 @@ def test_channels_last_gives_kernels_in_nhwc() -> None:
     assert network.steps[0].kernels[0].problem.layout == "nhwc"
 
 
+@pytest.mark.parametrize("is_input_last", [True, False])
+@pytest.mark.parametrize(
+    ("model", "shape"), [(blocks(), (2, 3, 16, 16)), (UNet3d(), (1, 1, 8, 8, 8))], ids=["2-D", "3-D"]
+)
+def test_channels_last_filters_keep_all_kernels_in_nhwc(
+    model: nn.Module, shape: tuple[int, ...], is_input_last: bool
+) -> None:
+    memory_format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.randn(shape)
+    if is_input_last:
+        x = x.contiguous(memory_format=memory_format)
+    network = mt.trace(copy.deepcopy(model).to(memory_format=memory_format), x)
+    assert {kernel.problem.layout for step in network.steps for kernel in step.kernels} == {"nhwc"}
+
+
+def test_depthwise_convolutions_in_fp32_have_the_channels_first() -> None:
+    model = nn.Conv2d(4, 4, 3, groups=4).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 8, 8).contiguous(memory_format=torch.channels_last)
+    assert mt.trace(model, x).steps[0].kernels[0].problem.layout == "nchw"
+
+
 def test_dropout_saves_a_mask_of_bytes_as_on_a_gpu() -> None:
     network = mt.trace(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), torch.empty(5, 3))
     assert network.tensor("1:2").data_type == "bool"
@@ -159,6 +180,14 @@ def test_a_real_run_saves_the_same_storages_in_the_same_order(
         trace.network.tensor(one.name).bytes for one in trace.saved
     ]
     assert unpacked == list(trace.unpacked_at)
+
+
+def test_a_convolution_saves_its_input_once_it_has_run() -> None:
+    # An operator of mucudnn does so, and PyTorch's own saves its input before.
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    trace = trace_model(model, torch.empty(2, 3, 8, 8), 256)
+    assert [step.name for step in trace.network.steps][:4] == ["0", "1", "2", "loss"]
+    assert trace.packed_at == (2, 3)
 
 
 def test_modules_that_compute_a_tensor_again_begin_at_a_saved_tensor() -> None:

@@ -13,9 +13,13 @@ from unittest.mock import patch
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
+from mucudnn.arrays.call import Call, geometry
+from mucudnn.arrays.dispatch import Prepared
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory import MemoryPlan
+from mucudnn.problems.descriptor import Problem
+from mucudnn.torch import ops
 
 WORKSPACE = 2**20
 LOSS_BYTES = 2 * 512  # PyTorch allocates 512 bytes for a number: the loss, and the gradient 1 of it
@@ -108,8 +112,31 @@ def quick_plan(model: nn.Module, x: Tensor, policy: str = "all", **options: Any)
 
 def warnings_of(model: nn.Module, x: Tensor, expected: Observed) -> list[str]:
     """Make two steps, which must give the expected results. Return the warnings."""
+    with noted_warnings() as found:
+        assert train(model, x).equals(expected)
+        assert train(model, x).equals(expected)
+    return found
+
+
+@contextmanager
+def noted_warnings() -> Iterator[list[str]]:
+    """Yield a list that has the warnings of mucudnn after the context."""
+    found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert train(model, x).equals(expected)
-        assert train(model, x).equals(expected)
-    return [str(one.message) for one in caught if "mucudnn" in str(one.message)]
+        yield found
+    found += [str(one.message) for one in caught if "mucudnn" in str(one.message)]
+
+
+@contextmanager
+def noted_kernels() -> Iterator[set[tuple[Problem, str]]]:
+    """Yield a set into which go the kernels that mucudnn's operators run: problems and passes."""
+    found: set[tuple[Problem, str]] = set()
+
+    def note(call: Call, *given: Any, **options: Any) -> Prepared:
+        found.add((geometry(call)[0], call.pass_))
+        return ready_of(call, *given, **options)
+
+    ready_of = ops.ready_of
+    with patch.object(ops, "ready_of", note):
+        yield found
