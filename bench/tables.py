@@ -15,6 +15,8 @@ from bench.whole_rows import FIRST, NETWORKS, PEAK, SPEEDUP
 
 README = Path(__file__).with_name("README.md")
 Records = list[Record]
+# The metrics of real training steps under memory plans: the measured peak relative to three others.
+PEAKS = ("measured peak over the plan's", "over the limit", "over stock's peak")
 
 
 def refresh(text: str, results: Path) -> str:
@@ -22,7 +24,8 @@ def refresh(text: str, results: Path) -> str:
 
     Marks that a text lacks are left out.
     """
-    for name, make in (("cpu", cpu_tables), ("whole", whole_table), ("gpu", gpu_tables)):
+    makers = ("cpu", cpu_tables), ("memory", memory_table), ("whole", whole_table), ("gpu", gpu_tables)
+    for name, make in makers:
         if f"<!-- {name}: " not in text:
             continue
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
@@ -49,6 +52,24 @@ def _where(found: list[tuple[dict[str, object], Record]]) -> str:
     machine = found[0][0]
     where = machine.get("device", machine.get("processor")), machine.get("library", "modelled costs")
     return f", {str(machine['date'])[:10]}, {', '.join(map(str, where))}"
+
+
+def memory_table(results: Path) -> str:
+    """Return the table of real training steps under memory plans: a row for each network and variant."""
+    found = read(results / "memory_steps.jsonl")
+    values: dict[str, dict[str, float | None]] = {}
+    for _, record in found:
+        values.setdefault(record.case, {})[record.metric] = record.value
+    rows = [
+        (*case.rsplit(", ", 1), *(_of_runs([metrics.get(one)]) for one in PEAKS))
+        for case, metrics in sorted(values.items())
+    ]
+    head = ("network", "variant", *PEAKS)
+    command = (
+        "MEMORY_SUITE=all MEMORY_FIGURES=bench/results/memory_steps.jsonl pytest -m gpu tests/gpu/memory"
+    )
+    empty = [(NOT_MEASURED,) * len(head)]
+    return "\n".join([f"`{command}`{_where(found)}", "", *table(head, rows or empty), ""])
 
 
 def whole_table(results: Path) -> str:

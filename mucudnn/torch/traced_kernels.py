@@ -56,20 +56,14 @@ def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
     x, w, _, stride, padding, dilation, _, _, groups = args
     is_last = _is_channels_last(x, w, stride, padding, dilation, groups)
     due = strides(result.shape, is_last)
-    if result.dim() < 4 or result.stride() == due:
+    if result.dim() < 4 or result.stride() == due:  # nothing depends on the strides of one spatial axis
         return result
     return torch.empty_strided(result.shape, due, dtype=result.dtype, device=result.device)
 
 
 def _is_channels_last(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Return whether a GPU runs a convolution with the channels last.
-
-    PyTorch has kernels of its own for depthwise convolutions in fp32, which have the channels first.
-    """
-    is_depthwise = x.dim() == 4 and x.dtype == torch.float32 and groups == x.shape[1] > 1
-    if x.dim() < 4 or is_depthwise:
-        return False
-    return "y" in channels_last(x, w, None, stride, padding, dilation, groups, exact=False)
+    """Return whether a GPU runs a convolution with the channels last."""
+    return x.dim() > 3 and "y" in channels_last(x, w, None, stride, padding, dilation, groups, exact=False)
 
 
 def _transposed_shape(x: Tensor, w: Tensor, args: tuple[Any, ...]) -> tuple[int, ...]:
