@@ -21,13 +21,7 @@ from mucudnn.plans.memory import MemoryPlan
 pytestmark = pytest.mark.gpu
 
 VARIANTS = ("plain", "channels_last", "autocast")
-ALL = [
-    (network, variant)
-    for network in NETWORKS
-    for variant in VARIANTS
-    # The stand-in lacks PyTorch's own kernel for depthwise convolutions of 16-bit tensors.
-    if (network, variant) != ("convnext", "autocast")
-]
+ALL = [(network, variant) for network in NETWORKS for variant in VARIANTS]
 CASES = ALL if os.environ.get("MEMORY_SUITE") == "all" else [("net", "plain"), ("net", "autocast")]
 
 

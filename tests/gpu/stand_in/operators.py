@@ -55,7 +55,7 @@ def install() -> None:
             "_copy_from", lambda source, to, non_blocking=False: _copy(to, source, non_blocking), "CUDA"
         )
         _library.impl("_conv_depthwise2d", _depthwise, "CUDA")
-        _library.impl("_conv_depthwise2d_backward.output_mask", _depthwise_backward, "CUDA")
+        _library.impl("convolution_backward", _convolution_backward, "CUDA")
         _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
         _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
 
@@ -181,18 +181,28 @@ def _batch_norm_backward(
     return _to_device(dx.to(x.dtype)), *map(_to_device, others)
 
 
-def _depthwise(
-    x: Tensor, weight: Tensor, kernel: Any, bias: Tensor | None, *geometry: Any
-) -> Tensor:  # fmt: skip
+def _depthwise(x: Tensor, weight: Tensor, kernel: Any, bias: Tensor | None, *geometry: Any) -> Tensor:
     """Convolve each channel by a filter of its own. PyTorch has kernels for this, without cuDNN."""
-    tensors = [None if tensor is None else _cpu_alias(tensor) for tensor in (x, weight, bias)]
-    return _to_device(torch.ops.aten.convolution(*tensors, *geometry, False, [0, 0], x.shape[1]))
+    wide = [None if tensor is None else _cpu_alias(tensor).float() for tensor in (x, weight, bias)]
+    return _to_device(torch.ops.aten.convolution(*wide, *geometry, False, [0, 0], x.shape[1]).to(x.dtype))
 
 
-def _depthwise_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, mask: Any
-) -> tuple[Tensor | None, ...]:
-    tensors = [_cpu_alias(tensor) for tensor in (dy, x, weight)]
-    options = (stride, padding, dilation, False, [0, 0], x.shape[1], [*mask, False])
-    found = torch.ops.aten.convolution_backward(*tensors, None, *options)[:2]
-    return tuple(None if one is None else _to_device(one) for one in found)
+def _convolution_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, sizes: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, mask: Any,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Differentiate a depthwise convolution that PyTorch has kernels for. Leave all others to PyTorch."""
+    options = (stride, padding, dilation, transposed, output_padding, groups)
+    function = torch.ops.aten.convolution_backward.default
+    if torch._C._select_conv_backend(x, weight, None, *options, sizes).name != "CudaDepthwise2d":
+        # PyTorch's function for all devices has this key. It asks the tensors for their device.
+        found: tuple[Tensor | None, ...] = function.redispatch(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), dy, x, weight, sizes, *options, mask
+        )
+        return found
+    wide = [_cpu_alias(tensor).float() for tensor in (dy, x, weight)]
+    results = function(*wide, sizes, *options, mask)
+    return tuple(
+        _to_device(one.to(x.dtype)) if is_wanted else None
+        for one, is_wanted in zip(results, mask, strict=True)
+    )
