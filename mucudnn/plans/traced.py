@@ -32,7 +32,8 @@ class Saved:
 class Trace:
     """A network and how a running program recognises its saved tensors.
 
-    - `packed_at`: the first step that begins after each managed pack. `unpacked_at`: the step that unpacks it.
+    - `packed_at`: the first step that begins after each managed pack.
+    - `unpacked_at`: the step that unpacks it.
     - `modules`: for each step, the module and the number of its call.
     - `held`: for each activation of a forward step, the last step during which the program holds it. Python
       holds a module's argument while the module runs, although no step reads it any more.

@@ -212,7 +212,7 @@ class Operations(TorchDispatchMode):
         return result
 
     def _note_read(self, value: Any) -> Any:
-        if isinstance(value, Storage):
+        if isinstance(value, torch.UntypedStorage):
             return Read(NO_CONTENT, None)  # holding it would keep its memory on the device
         if not isinstance(value, Tensor):
             return value

@@ -380,7 +380,10 @@ def _identify(
 
 
 def _step_after(pack: Pack, recorder: Recorder) -> int:
-    """Return the first step that begins after a pack. mucudnn's convolutions save their input at their end."""
+    """Return the first step that begins after a pack.
+
+    A convolution of mucudnn saves its input once it has run.
+    """
     saving = recorder.operations[pack.step] if pack.step < len(recorder.operations) else None
     is_convolution = saving is not None and bool(saving.kernels) and saving.node == pack.node
     return pack.step + is_convolution

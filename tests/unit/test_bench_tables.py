@@ -8,7 +8,7 @@ import pytest
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, update, write
-from bench.tables import CPU, README, Row, gpu_tables, refresh, whole_table
+from bench.tables import CPU, PEAKS, README, Row, gpu_tables, memory_table, refresh, whole_table
 from bench.whole_rows import FIRST, NETWORKS, SPEEDUP
 from bench.whole_rows import rows as all_rows
 
@@ -49,6 +49,17 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text
     assert "old" not in text
     assert text.endswith("<!-- end gpu -->\nafter")
+
+
+def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_path: Path) -> None:
+    for value in (9.0, 0.5):
+        records = [Record("memory steps", "vgg16, with norms, plain", metric, value, "x") for metric in PEAKS]
+        append(tmp_path / "memory_steps.jsonl", MACHINE, *records)
+    text = memory_table(tmp_path)
+    assert text.startswith("`MEMORY_SUITE=all ")
+    assert "`, 2026-01-01, a CPU, one\n" in text
+    assert "| vgg16, with norms | plain | 0.5 | 0.5 | 0.5 |" in text
+    assert "9" not in text.partition("one\n")[2]
 
 
 def test_without_a_gpu_each_question_stands_there_as_not_measured(tmp_path: Path) -> None:
