@@ -18,7 +18,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Comparison, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans import channels, parts
+from mucudnn.plans import beside, channels, parts
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
@@ -162,6 +162,7 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
     whole = function(*operands, padding=1, layout=layout, workspace=0)
     monkeypatch.setattr(channels, "divide_channels", lambda sets, *_, limit: halves(sets, limit))
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
+    monkeypatch.setattr(beside, "better_tiles", lambda *_: None)
     in_groups = function(*operands, padding=1, layout=layout, workspace=LIMIT)
     ready = list(dispatch._prepared.values())[-1]
     assert isinstance(ready.configuration, ChannelGroups)
