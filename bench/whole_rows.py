@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-# The kind of each network, and the shape of one sample. The first nine are in the order of their importance.
+# Each network's kind and the shape of one sample. The first nine are measured before the others, in order.
 NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "resnet18": ("residual", (3, 224, 224)),
     "squeezenet1_1": ("inception-like", (3, 224, 224)),

@@ -30,7 +30,7 @@ def read_text(path: Path, encoding: str = "utf-8", *, most: int = MOST_BYTES) ->
 
 
 def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: int = MOST_BYTES) -> T:
-    """Return what `parse` makes of the text of a file of this kind, such as `plan`.
+    """Read a text file, such as a plan, and return what `parse` makes of its text. `kind` names it in errors.
 
     `parse` raises ValueError with the wrong line, or NewerFileError. Raises MucudnnError with the file and
     line that cannot be read, NewerFileError with the file, and ArgumentTypeError if `path` is no path.

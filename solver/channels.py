@@ -72,12 +72,12 @@ class ChannelGroups(Sequential[ChannelGroup]):
 
     @property
     def groups(self) -> tuple[tuple[int, Slices], ...]:
-        """The (channels, slices) of each group, in order, as engines take them."""
+        """Each channel group's channels and slices of the mini-batch, in the form that engines take."""
         return tuple((group.channels, group.configuration.slices) for group in self.parts)
 
     @property
     def slice_count(self) -> int:
-        """The most slices that one group has."""
+        """The number of slices of the mini-batch in the channel group that has the most."""
         return max(len(group.configuration.parts) for group in self.parts)
 
 

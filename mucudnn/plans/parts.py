@@ -76,16 +76,16 @@ def _best_of_engine(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Co
 
 
 def time_of(bench: Bench, kernel: Kernel, parts: Parts, rival: Configuration | None) -> float:
-    """Return the milliseconds of parts in the comparison with `rival`; without one, the predicted ones."""
+    """Return the ms of tiles or channel groups, as compared with `rival`; else the predicted ms."""
     compared = rival and bench.cache.tile_comparison(bench.machine, kernel, rival, parts)
     return compared.tiles_ms if compared else predicted_ms(kernel.mini_batch, parts)
 
 
 def are_faster(bench: Bench, kernel: Kernel, parts: Parts, rival: Configuration) -> bool:
-    """Return whether parts are faster than a division of the mini-batch.
+    """Return whether tiles or channel groups are faster than a division of the mini-batch alone.
 
-    Both are run whole, the parts with their copies, unless the prediction or the cache answers already. The
-    cache keeps the comparison.
+    Both are run whole, the tiles or groups with their copies, unless the prediction or the cache answers
+    already. The cache keeps the comparison.
     """
     if predicted_ms(kernel.mini_batch, parts) >= rival.time_ms:
         return False

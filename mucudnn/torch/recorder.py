@@ -177,7 +177,7 @@ class Recorder(TorchDispatchMode):
         self._held = left
 
     def _rebuild(self, pack: Pack) -> Tensor:
-        """Return a tensor without memory in place of a saved one."""
+        """Return a tensor without data that has the geometry of one that autograd saved."""
         shape, strides, _ = pack.geometry
         self._is_rebuilding = True
         try:

@@ -77,13 +77,22 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     recorder = Recorder(_math_of(model))
     device, lower = _autocast_of()
+    # Autocast does not know the device meta, so fake tensors take its place.
+    fake = nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True)
+    with errors_of_a_run_without_data(), fake:
+        twin = copy_without_memory(model, device)
+        inputs = tree_map(lambda value: _without_memory(value, device), example_input)
+        run = _Run(recorder, twin, inputs, device, lower)
+        run.run()
+    network = _make_network(recorder)
+    return _identify(network, recorder, run.calls, model, example_input, least_bytes)
+
+
+@contextmanager
+def errors_of_a_run_without_data() -> Iterator[None]:
+    """Turn any error of a model that runs on tensors without data into a UsageError."""
     try:
-        # Autocast does not know the device meta, so fake tensors take its place.
-        with nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True):
-            twin = copy_without_memory(model, device)
-            inputs = tree_map(lambda value: _without_memory(value, device), example_input)
-            run = _Run(recorder, twin, inputs, device, lower)
-            run.run()
+        yield
     except MucudnnError:
         raise
     except Exception as error:  # the model's own code may raise any error
@@ -91,8 +100,6 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
         raise UsageError(
             f"the model cannot be traced on tensors without data: {type(error).__name__}: {text}"
         ) from error
-    network = _make_network(recorder)
-    return _identify(network, recorder, run.calls, model, example_input, least_bytes)
 
 
 def _math_of(model: nn.Module) -> str:

@@ -39,8 +39,8 @@ struct Pieces {
 Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels);
 Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels, std::int64_t samples);
 
-// The offsets in scratch memory of a slice of a group. w's copy begins at 0, that of x or y at `samples`, and
-// the algorithm's workspace at `size`.
+// How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w
+// begins at 0, that of x or y at `samples`. The algorithm's workspace follows the copies, at `size`.
 struct GroupCopies {
   GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples);
   std::size_t samples;

@@ -21,7 +21,8 @@ std::int64_t tile_steps(const Kernel& kernel);
 // kernels, also in backward_data. Throws std::invalid_argument for fused convolutions.
 Kernel tile_kernel(const Kernel& kernel, std::int64_t steps);
 
-// The offsets in scratch memory: x's copy begins at 0, y's at `y`, the algorithm's workspace at `size`.
+// How a tile uses scratch memory, as offsets in bytes. The copy of the tile's part of x begins at 0, that of
+// y at `y`. The algorithm's workspace follows the copies, at `size`.
 struct TileCopies {
   explicit TileCopies(const Problem& tile);
   std::size_t y;

@@ -50,7 +50,7 @@ class State {
   // Returns the decider that decided about this kernel.
   const Decider& decider(const SeenKernel& seen) const { return *deciders_[index(seen.device)]; }
 
-  // Returns the same, or null in mode record.
+  // Returns the decider that would decide about this kernel; null in mode record, which decides nothing.
   const Decider* find_decider(const SeenKernel& seen) const { return deciders_[index(seen.device)].get(); }
 
   // Returns the bytes that the algorithm needs for one sample; kNoLimit if it cannot run one sample.

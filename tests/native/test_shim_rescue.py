@@ -68,7 +68,7 @@ def plan_for_the_device(path: Path) -> Path:
 
 
 def retrying(pass_: str, allocates: int) -> dict[str, Any]:
-    """Return a case of a program that makes its plan three times, and can allocate so much."""
+    """Return a program that makes its plan three times, and can allocate `allocates` bytes of workspace."""
     engines = [EXPLICIT_GEMM[pass_]] * 3
     return case(GRAPH_PROBLEM, pass_, "graph", engines=engines, allocates=allocates)
 

@@ -13,10 +13,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mucudnn.errors import ArgumentTypeError, MucudnnError, UsageError
+from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.spatial.divided import Divided, Division, local_shape
 from mucudnn.torch.spatial.exchange import Owners
 from mucudnn.torch.spatial.windows import paired, transfers
+from mucudnn.torch.trace import errors_of_a_run_without_data
 
 NAMES = ("depth", "height", "width")
 
@@ -104,17 +105,10 @@ def peak_bytes(model: nn.Module, x: Any, training: bool) -> int:
     own = [*model.parameters(), *model.buffers(), *(one for one in tree_leaves(x) if isinstance(one, Tensor))]
     live = _Live(own)
     try:
-        with torch.set_grad_enabled(training), live:
+        with errors_of_a_run_without_data(), torch.set_grad_enabled(training), live:
             found = [one for one in tree_leaves(model(x)) if isinstance(one, Tensor) and one.requires_grad]
             if found:
                 torch.autograd.backward(found, [torch.empty_like(one) for one in found])
-    except MucudnnError:
-        raise
-    except Exception as error:  # the model's own code may raise any error
-        text = " ".join(str(error).split())
-        raise UsageError(
-            f"the model cannot be traced on tensors without data: {type(error).__name__}: {text}"
-        ) from error
     finally:
         for parameter in model.parameters():
             parameter.grad = None

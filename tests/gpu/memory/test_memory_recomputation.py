@@ -57,7 +57,7 @@ class Joined(nn.Module):
 
 
 class Random(Joined):
-    """The same with random numbers in a function."""
+    """A network with concatenated branches that draws random numbers outside any module."""
 
     def between(self, x: Tensor) -> Tensor:
         """Return what the last convolution gets."""
