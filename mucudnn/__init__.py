@@ -28,18 +28,18 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import mucudnn` alone is fast."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        value: object = version("mucudnn")
-    elif name in __all__:
-        from importlib import import_module
-
-        module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
-        with no_fork:  # or a child could wait for ever for the import of another thread
-            value = getattr(import_module(module), name)
-    else:
+    if name != "__version__" and name not in __all__:
         raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")
+    with no_fork:  # or a child could wait for ever for the import of another thread
+        if name == "__version__":
+            from importlib.metadata import version
+
+            value: object = version("mucudnn")  # it imports more
+        else:
+            from importlib import import_module
+
+            module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
+            value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

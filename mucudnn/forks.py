@@ -7,6 +7,7 @@ In the child the parent's other threads do not exist, but their locks are held a
 # takes the locks of the modules that were imported later first.
 import logging  # noqa: F401
 import os
+from contextlib import suppress
 from threading import RLock
 from typing import Protocol
 from weakref import WeakSet
@@ -40,10 +41,16 @@ def _before() -> None:
         resource.close()
 
 
+def _release() -> None:
+    # A thread may import this module while another one forks: that fork began without the lock.
+    with suppress(RuntimeError):
+        no_fork.release()
+
+
 def _after_in_child() -> None:
     for resource in list(_in_child):
         resource.close()
-    no_fork.release()
+    _release()
 
 
-os.register_at_fork(before=_before, after_in_parent=no_fork.release, after_in_child=_after_in_child)
+os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_after_in_child)

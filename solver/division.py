@@ -11,6 +11,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from .choice import Answer, Options, Solver
 from .configuration import TIE, Configuration, Infeasible, pareto_front
+from .forks import no_fork
 
 GAP = 1e-4  # the default for the relative gap at which a solver stops
 TIME_LIMIT = 30.0  # seconds, by default
@@ -48,13 +49,15 @@ class WorkspaceDivision(Generic[K]):
 
 # Workspace division needs numpy, which takes long to import and which workspace reuse does not need.
 def _solve_by_highs(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
-    from . import ilp
+    with no_fork:
+        from . import ilp
 
     return ilp.solve(options, capacity, gap, time_limit)
 
 
 def _solve_exactly(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
-    from . import exact
+    with no_fork:
+        from . import exact
 
     return exact.solve(options, capacity, gap, time_limit)
 
@@ -107,7 +110,8 @@ def solve_division(
             configuration.
         ValueError: a count is less than 1 or is given for no kernel, or there is no such solver.
     """
-    from .relaxation import worthwhile
+    with no_fork:
+        from .relaxation import worthwhile
 
     start = time.monotonic()
     orders = {"auto": ("exact", "highs"), "highs": ("highs", "exact"), "exact": ("exact",)}
@@ -223,7 +227,8 @@ def _keep_affordable(front: list[Configuration], spare: int) -> list[Configurati
 
 
 def _make_options(front: Sequence[Configuration], weight: int) -> Options:
-    import numpy as np
+    with no_fork:
+        import numpy as np
 
     least = front[0].workspace
     return Options(

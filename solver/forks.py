@@ -7,8 +7,16 @@ In the child the thread that imports does not exist, and the module's import nev
 # modules that were imported later first.
 import logging  # noqa: F401
 import os
+from contextlib import suppress
 from threading import RLock
 
 no_fork = RLock()  # A fork waits until no other thread holds this lock.
 
-os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release)
+
+def _release() -> None:
+    # A thread may import this module while another one forks: that fork began without the lock.
+    with suppress(RuntimeError):
+        no_fork.release()
+
+
+os.register_at_fork(before=no_fork.acquire, after_in_parent=_release, after_in_child=_release)

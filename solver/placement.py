@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .configuration import Infeasible
+from .forks import no_fork
 
 TIME_LIMIT = 30.0  # seconds, by default
 
@@ -321,7 +322,8 @@ def _solve(
 
     The part starts when `gate`, which is on device 0, has ended.
     """
-    from .placement_ilp import solve  # imported late, because PuLP loads slowly
+    with no_fork:
+        from .placement_ilp import solve  # imported late, because PuLP loads slowly
 
     chosen = [operations[i] for i in part]
     index = {operation: i for i, operation in enumerate(part)}

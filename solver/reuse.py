@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Any
 
-from .configuration import TIE, Configuration, Infeasible, MicroConfiguration, faster, pareto_front
+from .configuration import Configuration, Infeasible, MicroConfiguration, faster, pareto_front
+from .forks import no_fork
+from .knapsack import Knapsack
 
 LARGE = 2**16  # the mini-batch times the number of items from which on arrays are faster
 
@@ -140,102 +141,10 @@ def _keep_useful(
     return useful
 
 
-def _make_knapsack(mini_batch: int, items: int) -> _Knapsack:
+def _make_knapsack(mini_batch: int, items: int) -> Knapsack:
     """Return a knapsack for so many items. Only a large one needs numpy, which takes long to import."""
-    return (_LargeKnapsack if mini_batch * items > LARGE else _Knapsack)(mini_batch)
-
-
-class _Knapsack:
-    """The fastest way to make every size 0..N of the micro-configurations added so far.
-
-    The lists are indexed by size. `_time` holds the least time, and `_parts` the fewest parts that take that
-    time. `_item` holds the fastest micro-configuration of a size.
-    """
-
-    def __init__(self, mini_batch: int) -> None:
-        self._time: Any = [0.0] + [math.inf] * mini_batch
-        self._parts: Any = [0] * (mini_batch + 1)
-        self._item: dict[int, MicroConfiguration] = {}
-
-    @property
-    def fastest(self) -> float:
-        """The least time of the whole mini-batch in milliseconds; infinite if no parts add to it."""
-        return float(self._time[-1])
-
-    def add(self, item: MicroConfiguration) -> None:
-        """Add a micro-configuration, which must be faster than those of its size so far."""
-        if item.time_ms > self._time[item.micro_batch] * (1 + TIE):
-            return  # a division of this size is faster, and needs no more workspace
-        self._item[item.micro_batch] = item
-        self._spread(item.micro_batch, item.time_ms)
-
-    def _spread(self, size: int, time_ms: float) -> None:
-        """Let any number of parts of this size and time take part in every larger size."""
-        time, parts = self._time, self._parts
-        for whole in range(size, len(time)):
-            new_time, new_parts = time[whole - size] + time_ms, parts[whole - size] + 1
-            if new_time <= time[whole] * (1 + TIE):
-                if new_time < time[whole] * (1 - TIE) or new_parts < parts[whole]:
-                    parts[whole] = new_parts
-                time[whole] = min(new_time, time[whole])
-
-    def configuration(self) -> Configuration:
-        """Return the fastest configuration of the whole mini-batch: fewest parts, then larger parts first."""
-        chosen: list[MicroConfiguration] = []
-        left = len(self._time) - 1
-        while left:
-            size = self._choose_part(left)
-            chosen.append(self._item[size])
-            left -= size
-            # The rest cannot have a larger part, so this one repeats as long as the rest can have it.
-            while (
-                left >= size and self._parts[left - size] < self._parts[left] and self._is_optimal(size, left)
-            ):
-                chosen.append(self._item[size])
-                left -= size
-        chosen.sort(key=lambda item: -item.micro_batch)
-        return Configuration(tuple(chosen))
-
-    def _choose_part(self, left: int) -> int:
-        able = [size for size in self._item if size <= left and self._is_optimal(size, left)]
-        return min(able, key=lambda size: (self._parts[left - size], -size))
-
-    def _is_optimal(self, size: int, left: int) -> bool:
-        """Return whether a fastest way to make `left` can have a part of this size."""
-        time_ms = self._item[size].time_ms + self._time[left - size]
-        return bool(time_ms <= self._time[left] * (1 + TIE))
-
-
-class _LargeKnapsack(_Knapsack):
-    """The same with arrays, which are faster for many sizes."""
-
-    def __init__(self, mini_batch: int) -> None:
-        import numpy as np
-
-        super().__init__(mini_batch)
-        self._time, self._parts = np.array(self._time), np.array(self._parts, dtype=np.int64)
-        self._single = np.full(mini_batch + 1, np.inf)  # the time of each size as one part
-
-    def _spread(self, size: int, time_ms: float) -> None:
-        import numpy as np
-
-        self._single[size] = time_ms
-        copies = 1  # doubles in each step: after k steps, divisions with up to 2^k - 1 copies are known
-        while copies * size < len(self._time):
-            shift = copies * size
-            time, parts = self._time[shift:], self._parts[shift:]
-            new_time = self._time[:-shift] + copies * time_ms
-            new_parts = self._parts[:-shift] + copies
-            better = new_time < time * (1 - TIE)
-            better |= (new_time <= time * (1 + TIE)) & (new_parts < parts)
-            np.copyto(parts, new_parts, where=better)
-            np.minimum(time, new_time, out=time)
-            copies *= 2
-
-    def _choose_part(self, left: int) -> int:
-        import numpy as np
-
-        sizes = np.arange(left, 0, -1)
-        times = self._single[sizes] + self._time[left - sizes]
-        sizes = sizes[times <= self._time[left] * (1 + TIE)]
-        return int(sizes[self._parts[left - sizes].argmin()])  # argmin takes the first: the largest size
+    if mini_batch * items <= LARGE:
+        return Knapsack(mini_batch)
+    with no_fork:
+        from .large_knapsack import LargeKnapsack
+    return LargeKnapsack(mini_batch)

@@ -7,6 +7,7 @@ from itertools import groupby, islice
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, KernelTimer, most_slices_in_place
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, STOCK_SLICE, SUCCESS, Machine, Measurement
+from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.quick import QuickTimer, budget_ms, bytes_per_ms
@@ -241,9 +242,10 @@ class _RacingTimer:
 
     def measure(self, task: Task) -> tuple[float, float]:
         """Return the median of the times and the distance between their quartiles. Raises EngineError."""
-        from statistics import median  # a decision from recorded measurements does without it
+        with no_fork:
+            from statistics import median  # a decision from recorded measurements does without it
 
-        from mucudnn.measuring.compare import spread  # it imports numpy
+            from mucudnn.measuring.compare import spread  # it imports numpy
 
         if self._timer is None:
             engine = self._bench.engine

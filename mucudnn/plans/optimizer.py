@@ -7,6 +7,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, PLANNING, Machine
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import find_missing, measure
@@ -27,7 +28,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return a table of the decisions, which notebooks show."""
-        from mucudnn.plans.result import to_html  # it imports this module
+        with no_fork:
+            from mucudnn.plans.result import to_html  # it imports this module
 
         return to_html(self)
 
@@ -49,7 +51,8 @@ def benchmark(
     """
     missing = find_missing(bench, kernels, policy, limits, rivals=rivals)
     if missing.tasks:
-        from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
+        with no_fork:
+            from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
 
         bench.listener.message(
             forecast(bench, missing, kernels if comparing else ())

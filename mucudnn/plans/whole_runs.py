@@ -11,6 +11,7 @@ from math import inf
 
 from mucudnn.costs.records import Comparison, Machine
 from mucudnn.costs.table import CostTable
+from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Decision, Limits, fastest_configuration
@@ -68,7 +69,8 @@ class WholeRuns:
 
     def run_missing(self, decision: Decision) -> int:
         """Run the divisions whole that another process has not run in the meantime. Return their number."""
-        from mucudnn.measuring.compare import compare  # it imports numpy
+        with no_fork:
+            from mucudnn.measuring.compare import compare  # it imports numpy
 
         count = 0
         while (divided := self._find(decision)[1]) is not None:

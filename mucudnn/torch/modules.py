@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mucudnn import settings
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError, shown
+from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
 from mucudnn.torch import functional, layers, ops
@@ -223,7 +224,8 @@ def converted(model: Any) -> dict[Any, str]:
 
 def _tell(module: Any, given: functional.Operands, is_stock: bool | None) -> None:
     """Log the choice for a layer, once for each kernel of it."""
-    from mucudnn.torch.summaries import choice_of_forward  # it imports this module
+    with no_fork:
+        from mucudnn.torch.summaries import choice_of_forward  # it imports this module
 
     if torch.jit.is_tracing() or not ops.is_plain(given.x):
         return

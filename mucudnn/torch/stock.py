@@ -15,6 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import (
+    ProfilerConfig,
+    ProfilerState,
+    _disable_profiler_legacy,
+    _enable_profiler_legacy,
+)
 
 from mucudnn._native import Engine, Problem
 from mucudnn.arrays.devices import device_named
@@ -321,13 +327,6 @@ def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
 
 
 def _peak(device: str, run: Callable[[], Tensor | None]) -> int:
-    from torch.autograd import (
-        ProfilerConfig,
-        ProfilerState,
-        _disable_profiler_legacy,
-        _enable_profiler_legacy,
-    )
-
     details = torch._C._profiler._ExperimentalConfig()
     if device != "cpu":
         torch.cuda.set_device(torch.device(device))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.agreement import DEFAULT_TIMEOUT, DivergedError, agree, set_timeout
 from mucudnn.torch.spatial.divided import Divided, Division, handles, local_shape
 from mucudnn.torch.spatial.exchange import ALONE, Owners, add_up, fetch
@@ -174,7 +175,8 @@ def total(x: Divided, axes: Sequence[int] | None = None, keepdim: bool = False) 
 
 def to_dtensor(x: Divided) -> Any:
     """Return a DTensor with the same parts. The gradient of the DTensor is the true one."""
-    from torch.distributed.tensor import DTensor, Shard
+    with no_fork:
+        from torch.distributed.tensor import DTensor, Shard
 
     order = [name for name in x.division.mesh.mesh_dim_names if name in x.division.names]
     axis_of = dict(zip(x.division.names, x.divided_axes, strict=True))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.exchange import ALONE, Owners
 from mucudnn.torch.spatial.windows import Span, parts, product
 
@@ -188,13 +189,15 @@ class Divided:
 
     def gather(self, *names: str) -> Any:
         """Return the whole tensor on every rank that shares it; autograd follows. See `border.gather`."""
-        from mucudnn.torch.spatial import border
+        with no_fork:
+            from mucudnn.torch.spatial import border
 
         return border.gather(self, names)
 
     def to_dtensor(self) -> Any:
         """Return a DTensor with the same parts, sharded over the spatial dimensions of the mesh."""
-        from mucudnn.torch.spatial import border
+        with no_fork:
+            from mucudnn.torch.spatial import border
 
         return border.to_dtensor(self)
 

@@ -1,0 +1,69 @@
+"""The unbounded knapsack of workspace reuse: the fastest way to make each size of a mini-batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .configuration import TIE, Configuration, MicroConfiguration
+
+
+class Knapsack:
+    """The fastest way to make every size 0..N of the micro-configurations added so far.
+
+    The lists are indexed by size. `_time` holds the least time, and `_parts` the fewest parts that take that
+    time. `_item` holds the fastest micro-configuration of a size.
+    """
+
+    def __init__(self, mini_batch: int) -> None:
+        self._time: Any = [0.0] + [math.inf] * mini_batch
+        self._parts: Any = [0] * (mini_batch + 1)
+        self._item: dict[int, MicroConfiguration] = {}
+
+    @property
+    def fastest(self) -> float:
+        """The least time of the whole mini-batch in milliseconds; infinite if no parts add to it."""
+        return float(self._time[-1])
+
+    def add(self, item: MicroConfiguration) -> None:
+        """Add a micro-configuration, which must be faster than those of its size so far."""
+        if item.time_ms > self._time[item.micro_batch] * (1 + TIE):
+            return  # a division of this size is faster, and needs no more workspace
+        self._item[item.micro_batch] = item
+        self._spread(item.micro_batch, item.time_ms)
+
+    def _spread(self, size: int, time_ms: float) -> None:
+        """Let any number of parts of this size and time take part in every larger size."""
+        time, parts = self._time, self._parts
+        for whole in range(size, len(time)):
+            new_time, new_parts = time[whole - size] + time_ms, parts[whole - size] + 1
+            if new_time <= time[whole] * (1 + TIE):
+                if new_time < time[whole] * (1 - TIE) or new_parts < parts[whole]:
+                    parts[whole] = new_parts
+                time[whole] = min(new_time, time[whole])
+
+    def configuration(self) -> Configuration:
+        """Return the fastest configuration of the whole mini-batch: fewest parts, then larger parts first."""
+        chosen: list[MicroConfiguration] = []
+        left = len(self._time) - 1
+        while left:
+            size = self._choose_part(left)
+            chosen.append(self._item[size])
+            left -= size
+            # The rest cannot have a larger part, so this one repeats as long as the rest can have it.
+            while (
+                left >= size and self._parts[left - size] < self._parts[left] and self._is_optimal(size, left)
+            ):
+                chosen.append(self._item[size])
+                left -= size
+        chosen.sort(key=lambda item: -item.micro_batch)
+        return Configuration(tuple(chosen))
+
+    def _choose_part(self, left: int) -> int:
+        able = [size for size in self._item if size <= left and self._is_optimal(size, left)]
+        return min(able, key=lambda size: (self._parts[left - size], -size))
+
+    def _is_optimal(self, size: int, left: int) -> bool:
+        """Return whether a fastest way to make `left` can have a part of this size."""
+        time_ms = self._item[size].time_ms + self._time[left - size]
+        return bool(time_ms <= self._time[left] * (1 + TIE))
