@@ -222,7 +222,7 @@ def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
 
 def _set_aside(path: Path, claims: Claims) -> Path | None:
     """Rename a cache of a version that is not read any more; returns its new path."""
-    # The claim is so that a new one is not set aside by the next.
+    # Two processes may find the old cache at once. Without the claim the second would set aside the new one.
     with claims.claim("the file itself", Patience(f"it has {path}")) as ours, no_fork:
         if not ours:
             raise UnwritableError(f"the cache {path} is locked by another process")

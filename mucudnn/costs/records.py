@@ -11,7 +11,7 @@ FRAMEWORK = "framework"  # in the place of a machine's engine: it has the rows o
 # STOCK names what the caller's framework runs itself. A row of STOCK is one undivided call. A row of
 # STOCK_SLICE is the call for one slice, with the copy or the sum that brings its result into place.
 STOCK, STOCK_SLICE = "STOCK", "STOCK_SLICE"
-# Among the notes of a measurement that a race made in few runs. Measuring thoroughly replaces it.
+# This note marks a measurement that a race made in few runs. `--thorough` replaces the measurement.
 RACED = "raced"
 CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
 

@@ -168,7 +168,7 @@ TILE_COMPARISON = Table(
     ("division", "tiles"),
     keeps_mini_batch=True,
 )
-# A row lists everything that can run at a micro-batch size: other algorithms are not there, or cannot run.
+# A row lists all algorithms that the engine can run at a micro-batch size, measured or not.
 ENUMERATION = Table(
     "enumeration",
     "enumerations",

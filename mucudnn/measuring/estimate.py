@@ -11,7 +11,8 @@ from mucudnn.measuring.measure import Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
-# The runs of the whole mini-batch that a comparison makes: its rounds of both configurations, and fp64.
+# A comparison runs the whole mini-batch this often: both configurations in turns, and once in fp64 for the
+# error.
 COMPARISON_RUNS = 16
 
 

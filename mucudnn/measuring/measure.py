@@ -324,7 +324,8 @@ def whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
 def _make_measurement(
     bench: Bench, task: Task, status: str, times: tuple[float, float] | None
 ) -> Measurement:
-    # Every division in more slices than can be summed in place needs the same accumulator.
+    # Few slices of a 16-bit gradient are summed in place. More need an accumulator, whose size is always the
+    # same.
     accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,

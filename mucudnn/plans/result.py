@@ -228,7 +228,7 @@ def kernel_json(
 
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
-    # `divided` is the choice, also beside groups.
+    # The comparison is of the micro-batches alone, also where groups of channels replace them.
     times, comparison = measured(replace(decision, groups=None, groups_ms=None)), decision.comparison
     if times is None or comparison is None:
         return None

@@ -108,7 +108,7 @@ def count_work(
             forward = max(forward, held.get(tensor.name, 0))
         uses = (produced, forward, backward, last)
         if tensor.kind != "activation" or None in uses or forward >= backward:  # type: ignore[operator]
-            # It stays, and its bytes are among the fixed ones.
+            # The planner cannot free this tensor between its uses: the step's fixed bytes include it.
             counted.append(SavedTensor(tensor.name, 0, 0, 0, 1, 1))
             continue
         is_read = tensor.name in inputs_of_kernels

@@ -53,8 +53,8 @@ std::size_t bytes_of_pages(int name) {
   return static_cast<std::size_t>(sysconf(name)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Refuses more memory than the machine has, as a GPU would. Linux grants such requests and ends the process
-// that uses the memory.
+// Refuses more memory than the machine has, as a GPU would. Linux would grant the request, and then kill the
+// process that writes to the memory.
 cudaError_t allocate(void** memory, std::size_t size) {
   if (memory == nullptr) return ended(cudaErrorInvalidValue);
   *memory = nullptr;

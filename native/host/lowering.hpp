@@ -49,7 +49,7 @@ struct Lowering {
 
   // Returns whether there is one tap at each position of the source. Then the source is its own columns.
   bool pointwise() const;
-  // Returns whether the result is written without gaps, in the order of the positions.
+  // Returns whether the positions are the whole result. One residue of backward_data is only a part of it.
   bool dense() const;
 };
 

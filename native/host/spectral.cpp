@@ -166,8 +166,8 @@ class Convolution {
     if (access != Access::read) store_block(copy, block, tensor);
   }
 
-  // Calls body(block) for blocks of output channels and ranges of input channels, for each tap of the
-  // filter's depth.
+  // Calls body(block) for each tap of the filter's depth, for each block of output channels, and for each
+  // range of input channels.
   template <typename Body>
   void for_each_block(S* data, Access access, Body&& body) const {
     const std::int64_t depth = problem_.kernel[0], taps = problem_.kernel[1] * problem_.kernel[2];

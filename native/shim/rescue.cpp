@@ -54,8 +54,8 @@ class SlicedTensor {
   std::array<int, CUDNN_DIM_MAX> strides_{};
 };
 
-// Returns the caller's algorithm first, then algorithms that need little workspace. cuDNN documents all of
-// them but the caller's as deterministic.
+// Returns the caller's algorithm first, then algorithms that need little workspace. cuDNN documents these as
+// deterministic.
 std::vector<unsigned> algorithms_for(const LegacyCall& call) {
   if (call.pass == Pass::forward) {
     return {call.algorithm, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,

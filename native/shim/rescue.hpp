@@ -1,5 +1,5 @@
-// Rescues a call of the legacy API that brings too little workspace because of a size that we answered, or
-// for which the library finds no memory.
+// Rescues a call of the legacy API that would fail for want of workspace: the program brings the size that we
+// answered, which is too small for its own algorithm, or the library cannot allocate.
 #pragma once
 
 #include "shim/execution.hpp"

@@ -63,7 +63,7 @@ class Decider {
                                            std::vector<Slice>& refused) const;
   void make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& choice) const;
   // Returns the permission for each legacy algorithm. `undivided` lists the algorithms that can run the whole
-  // mini-batch; `planned` is the workspace of the planned choices; below 0 there are none.
+  // mini-batch. `planned` is the workspace of the plan's choices; it is negative if there is no plan.
   Permissions permissions(Pass pass, const std::vector<Listed>& undivided, std::int64_t planned) const;
 
   const Options& options_;

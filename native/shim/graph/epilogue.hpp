@@ -7,7 +7,8 @@
 
 namespace mucudnn::shim {
 
-// The tensor that each operation reads besides the one before it, at the operation's index.
+// The unique ids of the operations' second inputs, such as a bias. The first input is the result of the
+// operation before.
 using OperandUids = std::array<std::int64_t, kMostPointwise>;
 
 // Puts the operations into `chain` in the order in which they follow one another, from the tensor with the

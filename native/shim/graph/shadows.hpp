@@ -90,7 +90,7 @@ class Shadows {
             const cudnnBackendDescriptor_t* targets) noexcept;
   void finalize(cudnnBackendDescriptor_t descriptor, std::shared_ptr<const ExecutionPlan> plan) noexcept;
 
-  // These return null if there is none.
+  // These return null for a descriptor without a shadow, and for one without a plan.
   std::shared_ptr<const Shadow> find(cudnnBackendDescriptor_t descriptor) const noexcept;
   std::shared_ptr<const Shadow> find_finalized(cudnnBackendDescriptor_t descriptor) const noexcept;
   std::shared_ptr<const ExecutionPlan> plan(cudnnBackendDescriptor_t descriptor) const noexcept;
