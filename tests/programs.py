@@ -16,6 +16,8 @@ from mucudnn import _native
 
 SONAME = "libcudnn.so.9"
 COMPILERS = {"c": ("CC", "cc", "c11"), "cpp": ("CXX", "c++", "c++17")}
+# A program that takes longer hangs. No machine is so slow: the longest program takes seconds.
+HANGS = 600  # seconds
 SHIM = Path(_native.host_library()).parent / "shim" / SONAME
 
 
@@ -49,7 +51,7 @@ def run(*command: str | Path, stdin: str = "", **changes: str) -> subprocess.Com
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANGS,
     )
 
 

@@ -155,17 +155,38 @@ def error_of(depth: int, change: str) -> str:
 def fail_on_last_rank(depth: int) -> str:
     """Let the last rank's stage fail in the middle of a step. Return the error of this rank."""
     mesh = make_mesh(depth)
+    losses: list[Tensor] = []
 
     def broken(output: Tensor, target: Tensor) -> Tensor:
-        raise ZeroDivisionError("the loss divides by zero")
+        losses.append(loss(output, target))
+        if len(losses) == 2:  # the first rank has sent all, and waits
+            raise ZeroDivisionError("the loss divides by zero")
+        return losses[-1]
 
     stages = [stage.double() for stage in make_stages(depth)]
-    pipeline = BidirectionalPipeline(stages, mesh, broken, "1f1b", 1, timeout=3.0)
+    pipeline = BidirectionalPipeline(stages, mesh, broken, "gpipe", 1)
     (x, y) = mini_batches(1, 8)[0]
     try:
         pipeline.step(x, y)
     except (MucudnnError, ZeroDivisionError) as error:
         return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def fail_to_start(depth: int) -> str:
+    """Let each rank find its neighbour gone as it starts its first message. Return the error of this rank."""
+    mesh = make_mesh(depth)
+    pipeline = BidirectionalPipeline([s.double() for s in make_stages(depth)], mesh, loss, "gpipe", 1)
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    torch.distributed.isend = torch.distributed.irecv = refuse
+    (x, y) = mini_batches(1, 8)[0]
+    try:
+        pipeline.step(x, y)
+    except MucudnnError as error:
+        return str(error)
     return "no error"
 
 

@@ -7,7 +7,6 @@ import importlib
 import math
 import os
 import sqlite3
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +61,7 @@ def compare(model: nn.Module, expected: nn.Module) -> float:
 
 def data_parallel(kind: str, statistics: str, whole: bool) -> float:
     """Return the largest error of the gradients of one step on a 2 × 2 mesh."""
-    mesh = spatial.init_mesh("cpu", timeout=20, data=2, depth=2)
+    mesh = spatial.init_mesh("cpu", data=2, depth=2)
     model, x = make(whole=whole)
     expected, place = copy.deepcopy(model), mesh.get_local_rank("data")
     if statistics == "all":
@@ -76,7 +75,7 @@ def data_parallel(kind: str, statistics: str, whole: bool) -> float:
         from torch.distributed.fsdp import fully_shard
 
         for part in (model.first, model.second, model):
-            fully_shard(part, mesh=spatial.init_mesh("cpu", timeout=20, world=4))
+            fully_shard(part, mesh=spatial.init_mesh("cpu", world=4))
     mine = spatial.divide(x.chunk(2)[place], mesh, {2: "depth"}, statistics=statistics)
     model(mine).square().mean().backward()
     if kind == "none":
@@ -94,7 +93,7 @@ def converted() -> tuple[float, float, int]:
     from mucudnn.arrays import dispatch
 
     world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", timeout=60, depth=world)
+    mesh = spatial.init_mesh("cpu", depth=world)
     torch.manual_seed(1)
     model, x = (
         nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 4, 3)),
@@ -115,7 +114,7 @@ def converted() -> tuple[float, float, int]:
 
 def same_numerics() -> torch.Tensor:
     """Return the result of a model with pinned algorithms, whole on each rank."""
-    mesh = spatial.init_mesh("cpu", timeout=60, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     model = nn.Sequential(
         nn.Conv3d(3, 5, 3, padding=1), nn.ReLU(), nn.Conv3d(5, 7, 3, stride=2), nn.MaxPool3d(2)
@@ -127,7 +126,7 @@ def same_numerics() -> torch.Tensor:
 
 def bitwise() -> list[str]:
     """Return the operators whose fp32 results differ in a bit from the undivided ones."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     x = torch.randn(2, 3, 11, 7, 9)
     functions: dict[str, Callable[[Any], Any]] = {
@@ -151,7 +150,7 @@ def bitwise() -> list[str]:
 
 def dropout() -> tuple[bool, bool, float]:
     """Return whether ranks drop the same channels, whether they drop other elements, and the share."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(dist.get_rank())  # ranks that were seeded differently, as programs do
     ones = spatial.divide(torch.ones(8, 16, 4, 5, 5), mesh, {2: "depth"})
     channels = nn.functional.dropout3d(ones, 0.5).gather()
@@ -166,7 +165,7 @@ def dropout() -> tuple[bool, bool, float]:
 
 def checkpointed() -> float:
     """Return the difference that checkpointing makes for gradients."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     model, x = make(whole=False)
     again = copy.deepcopy(model)
     model(spatial.divide(x, mesh, {2: "depth"})).square().mean().backward()
@@ -178,7 +177,7 @@ def checkpointed() -> float:
 
 def compiled() -> float:
     """Return the error of a model that was compiled as one graph, forward and backward."""
-    mesh = spatial.init_mesh("cpu", timeout=120, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(3)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3)
@@ -195,7 +194,7 @@ def compiled() -> float:
 
 def autocast() -> tuple[torch.dtype, float]:
     """Return the type of a convolution under autocast, and its error."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(3)
     model, x = nn.Conv2d(4, 4, 3, padding=1), torch.randn(2, 4, 16, 8)
     with torch.autocast("cpu", torch.bfloat16):
@@ -227,7 +226,7 @@ def memory(rows: int = 32) -> tuple[int, int]:
     """Return the saved bytes of the undivided U-Net, and of this rank's part."""
     from examples.unet3d import UNet3d
 
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     model = nn.Sequential(UNet3d(width=4), nn.GroupNorm(1, 3))
     for part in list(model.modules()):
@@ -246,7 +245,7 @@ def _channels(part: nn.Module, name: str) -> int:
 def refusals() -> list[str]:
     """Return what is accepted that should be refused."""
     world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=world)
+    mesh = spatial.init_mesh("cpu", depth=world)
     x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
     short, one = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
     calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
@@ -294,19 +293,15 @@ def refusals() -> list[str]:
     return wrong
 
 
-def divergence(kind: str) -> tuple[str, float]:
-    """Return the error of ranks that do not agree, and the seconds until it came."""
-    rank, started = dist.get_rank(), time.monotonic()
-    if kind == "mesh":
-        try:
-            spatial.init_mesh("cpu", **({"a": 2, "b": 1} if rank else {"a": 1, "b": 2}))
-        except spatial.DivergedError as error:
-            return str(error), time.monotonic() - started
-    mesh = spatial.init_mesh("cpu", timeout=2, depth=dist.get_world_size())
-    torch.manual_seed(1)
-    x = torch.randn(1, 2, 8 + (kind == "shape") * rank, 6)
-    started = time.monotonic()
+def divergence(kind: str) -> str:
+    """Return the error of ranks that do not agree."""
+    rank = dist.get_rank()
     try:
+        if kind == "mesh":
+            spatial.init_mesh("cpu", **({"a": 2, "b": 1} if rank else {"a": 1, "b": 2}))
+        mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
+        torch.manual_seed(1)
+        x = torch.randn(1, 2, 8 + (kind == "shape") * rank, 6)
         if kind == "values":
             x += rank
         if kind == "type" and rank:
@@ -318,25 +313,36 @@ def divergence(kind: str) -> tuple[str, float]:
             divided.sum()
         elif kind == "order":
             divided.gather()
-        if kind == "absent":
-            if rank:
-                time.sleep(4)
-            else:
-                divided.gather()
     except spatial.DivergedError as error:
-        return str(error), time.monotonic() - started
-    if kind == "absent" and rank:
-        return "the ranks do not agree: this one was absent", 0.0
-    return "no error", time.monotonic() - started
+        return str(error)
+    return "no error"
+
+
+def absence() -> str:
+    """Return the error of rank 0, for which rank 1 waits instead of taking part."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank():
+        mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
+        spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "depth"})
+        store.wait(["raised"])
+        return ""
+    mesh = spatial.init_mesh("cpu", timeout=1, depth=dist.get_world_size())
+    try:
+        spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "depth"}).gather()
+    except spatial.DivergedError as error:
+        return str(error)
+    finally:
+        store.set("raised", "")
+    return "no error"
 
 
 def ended() -> str:
     """Return the error of rank 0 after rank 1 has ended."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
-    x = spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"})
-    if dist.get_rank():
-        os._exit(3)
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     try:
+        x = spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"})
+        if dist.get_rank():
+            os._exit(3)
         x.gather()
     except spatial.DivergedError as error:
         return str(error)
@@ -345,7 +351,7 @@ def ended() -> str:
 
 def as_dtensor() -> float:
     """Return the difference of a DTensor's whole from the gathered tensor, on two divided axes."""
-    mesh = spatial.init_mesh("cpu", timeout=20, data=1, b=2, c=2)
+    mesh = spatial.init_mesh("cpu", data=1, b=2, c=2)
     torch.manual_seed(1)
     x = torch.randn(2, 2, 7, 5)
     divided = spatial.divide(x, mesh, {2: "b", 3: "c"})
@@ -354,7 +360,7 @@ def as_dtensor() -> float:
 
 def from_parts() -> float:
     """Return the error of a gradient that flows to a part which the rank brought itself."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     x = torch.randn(1, 2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     part = x.chunk(dist.get_world_size(), 2)[dist.get_rank()].clone().requires_grad_()
     y = nn.functional.avg_pool1d(spatial.from_local(part, x.shape, mesh, {2: "depth"}), 3, 1, 1)
@@ -366,7 +372,7 @@ def from_parts() -> float:
 
 def hyperslabs(path: str) -> tuple[float, float, int]:
     """Return the differences of batches that ranks read in parts, and the rows that this rank read."""
-    mesh = spatial.init_mesh("cpu", timeout=20, data=2, depth=2)
+    mesh = spatial.init_mesh("cpu", data=2, depth=2)
     data = spatial.HyperslabDataset(path, "x", mesh, {2: "depth"}, targets="y")
     loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=data.sampler(shuffle=True, seed=3))
     import h5py
@@ -384,7 +390,7 @@ def hyperslabs(path: str) -> tuple[float, float, int]:
 
 def losses() -> float:
     """Return the largest error of losses on divided tensors, and of their gradients."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     x, target = torch.randn(2, 3, 7, 5, dtype=torch.float64), torch.randint(3, (2, 7, 5))
     target[0, :2] = -100
@@ -417,7 +423,7 @@ class Skipping(nn.Module):
 
 def partly_gathered(names: tuple[str, ...]) -> float:
     """Return the error of gradients if the inner layers are gathered over dimensions of a 2 × 2 mesh."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=2, height=2)
+    mesh = spatial.init_mesh("cpu", depth=2, height=2)
     torch.manual_seed(3)
     model, x = Skipping().double(), torch.randn(2, 2, 6, 7, 4, dtype=torch.float64)
     expected = copy.deepcopy(model)
@@ -432,7 +438,7 @@ def partly_gathered(names: tuple[str, ...]) -> float:
 
 def dropped_after_gather() -> bool:
     """Return whether ranks with copies of a part drop the same elements."""
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=2, height=2)
+    mesh = spatial.init_mesh("cpu", depth=2, height=2)
     torch.manual_seed(dist.get_rank())
     ones = spatial.divide(torch.ones(2, 4, 6, 6), mesh, {2: "depth", 3: "height"}).gather("depth")
     y = nn.functional.dropout(ones, 0.5)
@@ -452,7 +458,7 @@ def followed() -> tuple[float, int, int, int]:
     model, shape = CosmoFlow(32, width=8), (1, 1, 32, 32, 32)
     link = spatial.Link(1e-5, 1e9)
     plan = spatial.plan(model, shape, world=dist.get_world_size(), link=link, time_ms=volume)
-    mesh = spatial.init_mesh("cpu", timeout=60, **plan.mesh)
+    mesh = spatial.init_mesh("cpu", **plan.mesh)
     expected, x = copy.deepcopy(model), torch.randn(shape)
     handle = spatial.follow(model, plan)
     divided = spatial.divide(x, mesh, plan.axes)
@@ -494,7 +500,7 @@ def in_fp32() -> dict[str, list[tuple[float, float]]]:
     With y the divided, u the undivided and y64 the fp64 result, the bound of ‖y − y64‖ is
     2‖u − y64‖ + 2ε‖y64‖.
     """
-    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     found: dict[str, list[tuple[float, float]]] = {}
     for name, (model, x) in models().items():
         undivided, exact = copy.deepcopy(model), copy.deepcopy(model).double()
@@ -526,7 +532,7 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
     from mucudnn.torch.spatial import convolution
 
     os.environ["MUCUDNN_CACHE"] = cache
-    mesh = spatial.init_mesh("cpu", timeout=60, depth=dist.get_world_size())
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 5, stride=2, padding=2), nn.ReLU(),

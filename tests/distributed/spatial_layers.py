@@ -181,9 +181,9 @@ def errors(module: nn.Module, x: torch.Tensor, axes: dict[int, str], mesh: Any) 
 def random_layers(seeds: list[int]) -> list[tuple[int, str, float, float]]:
     """Return the seed, the layer and the two errors of each seed; this rank's own figures."""
     world = dist.get_world_size()
-    meshes = {1: spatial.init_mesh("cpu", timeout=20, a=world)}
+    meshes = {1: spatial.init_mesh("cpu", a=world)}
     if world == 4:
-        meshes[2] = spatial.init_mesh("cpu", timeout=20, b=2, c=2)
+        meshes[2] = spatial.init_mesh("cpu", b=2, c=2)
     found = []
     for seed in seeds:
         module, x, axis = layer(seed)

@@ -73,6 +73,14 @@ def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it() -> None:
     assert last == "ZeroDivisionError: the loss divides by zero"
 
 
+def test_a_message_that_cannot_even_start_is_an_error_that_names_it() -> None:
+    first, last = worlds.run(2, cases.fail_to_start, 2)
+    assert first.startswith("rank 0 of the pipeline sent the forward of micro-batch 0")
+    assert last.startswith("rank 1 of the pipeline waited for the forward of micro-batch 0")
+    assert "another rank has failed or stopped (Connection closed by peer)" in first
+    assert "another rank has failed or stopped (Connection closed by peer)" in last
+
+
 def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held() -> None:
     assert worlds.run(3, cases.built, 3) == [[0, 2], [1], [2, 0]]
 

@@ -35,7 +35,7 @@ def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases on two ranks that are started once."""
     names = ["bitwise", "dropout", "checkpointed", "compiled", "autocast", "refusals", "from_parts"]
     names += ["losses", "memory", "converted"]
-    return worlds.run(2, spatial_cases.many, names, timeout=120)
+    return worlds.run(2, spatial_cases.many, names)
 
 
 def test_pooling_nearest_slices_and_elements_have_the_same_bits(on_two: list[dict[str, Any]]) -> None:
@@ -108,11 +108,11 @@ def test_networks_in_fp32_meet_the_criterion_for_results_and_gradients(world: in
 
 def test_a_layer_has_at_most_two_local_problems_and_a_second_run_measures_nothing(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache.sqlite")
-    ranks = worlds.run(4, spatial_cases.local_problems, cache, timeout=120)
+    ranks = worlds.run(4, spatial_cases.local_problems, cache)
     layers = zip(*(shapes for shapes, _ in ranks), strict=True)
     different = [{shape for shapes in layer for shape in shapes} for layer in layers]
     assert [len(shapes) for shapes in different] == [2, 2, 2, 2]
-    again = worlds.run(4, spatial_cases.local_problems, cache, timeout=120)
+    again = worlds.run(4, spatial_cases.local_problems, cache)
     assert max(rows for _, rows in ranks) > 0
     assert {rows for _, rows in again} == {max(rows for _, rows in ranks)}
 
@@ -140,19 +140,20 @@ def test_a_dtensor_has_the_same_parts() -> None:
     assert worlds.run(4, spatial_cases.as_dtensor) == [0.0] * 4
 
 
-@pytest.mark.parametrize("kind", ["shape", "values", "type", "model", "order", "absent", "mesh"])
-def test_ranks_that_disagree_all_raise_within_seconds(kind: str) -> None:
-    for text, seconds in worlds.run(2, spatial_cases.divergence, kind, timeout=30):
-        assert (
-            "the ranks name different meshes" in text
-            or "the ranks do not agree" in text
-            or "did not take part within 2 s" in text
-        )
-        assert seconds < 15
+@pytest.mark.parametrize("kind", ["shape", "values", "type", "model", "order", "mesh"])
+def test_ranks_that_disagree_all_raise(kind: str) -> None:
+    expected = "the ranks name different meshes" if kind == "mesh" else "the ranks do not agree"
+    for text in worlds.run(2, spatial_cases.divergence, kind):
+        assert expected in text
+
+
+def test_a_rank_that_waits_in_vain_raises() -> None:
+    found, _ = worlds.run(2, spatial_cases.absence)
+    assert "did not take part within 1 s" in found
 
 
 def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
-    found = worlds.outcomes_of(2, spatial_cases.ended, timeout=30)
+    found = worlds.outcomes_of(2, spatial_cases.ended)
     assert "has ended" in found[0].value
     assert "ended with 3" in (found[1].error or "")
 

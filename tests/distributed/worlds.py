@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from programs import HANGS
+
 _context = multiprocessing.get_context("forkserver")
 # Modules that are installed: the server does not see the path of the tests.
 _context.set_forkserver_preload(
@@ -31,7 +33,7 @@ class Outcome:
     seconds: float
 
 
-def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = 60) -> list[Any]:
+def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = HANGS) -> list[Any]:
     """Run a function on every rank of a new world, and return the values. Raises AssertionError."""
     outcomes = outcomes_of(world, function, *args, timeout=timeout)
     failed = [f"rank {rank}: {one.error}" for rank, one in enumerate(outcomes) if one.error]
@@ -39,7 +41,9 @@ def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = 6
     return [one.value for one in outcomes]
 
 
-def outcomes_of(world: int, function: Callable[..., Any], *args: Any, timeout: float = 60) -> list[Outcome]:
+def outcomes_of(
+    world: int, function: Callable[..., Any], *args: Any, timeout: float = HANGS
+) -> list[Outcome]:
     """Run a function on every rank of a new world. A rank that takes too long is ended: that is an error."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
@@ -82,7 +86,11 @@ def _main(
     started = time.monotonic()
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{place}", rank=rank, world_size=world, timeout=timedelta(seconds=30)
+            "gloo",
+            init_method=f"file://{place}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=HANGS),
         )
         value, error = function(*args), None
     except BaseException as failure:

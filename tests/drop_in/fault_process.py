@@ -20,7 +20,7 @@ from typing import Any
 from player import Player
 from scripts import Step
 
-SECONDS = 60  # a script that takes longer counts as hanging
+SECONDS = 300  # a script that takes longer counts as hanging
 
 
 def main(failing_calls: str, failing_memory: str, scripts: str, traces: str) -> None:

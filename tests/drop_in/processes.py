@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from player import Entry
-from programs import SHIM, SONAME, environment, preload
+from programs import HANGS, SHIM, SONAME, environment, preload
 from scripts import Step
 
 from mucudnn._native import host_library
@@ -75,7 +75,7 @@ def play(
         how = _run(
             [sys.executable, CLIENT, library, given, written, progress, str(len(traces))],
             variables,
-            120 + SECONDS_A_CASE * 0.05 * len(scripts),
+            HANGS + SECONDS_A_CASE * 0.05 * len(scripts),
             folder / "stderr",
         )
         if written.exists():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import needs_torch  # noqa: F401  (the measured programs need it)
 import pytest
+from programs import HANGS
 
 from bench.gpu.part import PARTS
 from bench.gpu.run import FAILED, Run
@@ -42,7 +43,7 @@ def test_each_part_measures(part: str, cases: tuple[int, ...], tmp_path: Path) -
 def run(folder: Path, *arguments: str) -> tuple[Path, list[Record]]:
     """Run a part of the bench. Return the folder of its results, and their records."""
     command = [sys.executable, "-m", "bench.gpu", "--engine", "host", "--results", str(folder), *arguments]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=HANGS)
     (results,) = folder.iterdir()
     return results, [record for _, record in read(results / "gpu.jsonl")]
 

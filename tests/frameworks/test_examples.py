@@ -9,6 +9,7 @@ from pathlib import Path
 
 import needs_torch  # noqa: F401  (most examples need it)
 import pytest
+from programs import HANGS
 
 from mucudnn.cli import main
 
@@ -17,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(name: str) -> str:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -36,7 +37,7 @@ def test_a_pipeline_trains_like_the_undivided_model_and_its_traces_tell_its_caus
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     result = subprocess.run(
         [*command, str(EXAMPLES / "pipeline.py"), "layers", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=HANGS,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     difference = float(result.stdout.rpartition("undivided model: ")[2])

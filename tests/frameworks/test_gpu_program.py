@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch_process
 from needs_torch import torch
+from programs import HANGS
 from torch_comparison import compare
 from torch_process import Ended, Worker
 from torch_program import Program
@@ -37,8 +39,9 @@ def test_it_trains_alone_and_under_mucudnn_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(torch_process, "STALL", HANGS)
     output = tmp_path / "out.json"
-    program = Program((REFERENCE, COMPARED), Worker("cpu", tmp_path), 600, output)
+    program = Program((REFERENCE, COMPARED), Worker("cpu", tmp_path), 4 * HANGS, output)
     results = {result["setting"]: result for result in program.run()}
     report = json.loads(output.read_text())
     assert report["settings"] == list(results.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from needs_torch import mt, torch
-from programs import environment
+from programs import HANGS, environment
 
 import mucudnn
 from mucudnn.costs.cache import Cache
@@ -39,7 +39,7 @@ def bits(cache: Path, *plan: Path) -> list[str]:
     """Return the bits of y, dx, dw and db, computed in a new process."""
     command = [sys.executable, "-c", STEP, *map(str, plan)]
     variables = environment(MUCUDNN_CACHE=str(cache))
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=HANGS)
     return done.stdout.split()
 
 

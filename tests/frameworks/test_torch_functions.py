@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from needs_torch import mt, torch
+from programs import HANGS
 
 import mucudnn
 from mucudnn.arrays import views as arrays
@@ -336,7 +337,7 @@ def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
         "    conv.fp32_precision = precision\n"
         "    assert ops.math_of('f32') == math, precision\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANGS)
 
 
 def test_a_plan_covers_the_gradients_too() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_SECONDS = 60
+_SECONDS = 300
 
 
 def find_chromium() -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from programs import run_compiler
+from programs import HANGS, run_compiler
 from reference import EPSILON, OUTPUT, Array, convolve
 from stand_in_library import build_stand_in
 
@@ -166,7 +166,7 @@ class Programs:
             env={**os.environ, **environment},
             capture_output=True,
             check=False,
-            timeout=120,
+            timeout=HANGS,
         )
         files = {file.name.removeprefix("output"): file.read_bytes() for file in scratch.glob("output*")}
         return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode(), files)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from programs import HANGS
+
 from mucudnn import _native
 
 ON_CUDA = """
@@ -41,13 +43,13 @@ def on_stand_in(**more: str) -> dict[str, str]:
 
 def mucudnn(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mucudnn", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=HANGS)
 
 
 def check_script(script: str) -> None:
     """Run ON_CUDA and then a script in one process. Fail if an assertion of the script fails."""
     command = [sys.executable, "-c", ON_CUDA + script]
     result = subprocess.run(
-        command, env=on_stand_in(), capture_output=True, text=True, check=False, timeout=300
+        command, env=on_stand_in(), capture_output=True, text=True, check=False, timeout=HANGS
     )
     assert result.returncode == 0, result.stderr

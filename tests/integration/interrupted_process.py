@@ -34,7 +34,7 @@ import shim_client
 import mucudnn
 from mucudnn.cli import main as run_command
 
-SECONDS = 60  # a child that takes longer hangs
+SECONDS = 600  # a child that takes longer hangs
 
 
 def size_of(seed: int) -> int:
@@ -90,7 +90,7 @@ def start(worker: dict[str, Any], disk: ctypes.CDLL | None = None) -> int:
             file = os.open(worker["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(file, 1)
             os.dup2(file, 2)
-            faulthandler.dump_traceback_later(0.8 * SECONDS)  # says where a child hangs
+            faulthandler.dump_traceback_later(0.5 * SECONDS)  # says where a child hangs
         if disk is not None and worker["room"] is not None:
             disk.leave_room(ctypes.c_long(worker["room"]))
         WORK[worker["work"]](worker["seed"])

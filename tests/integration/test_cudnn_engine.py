@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cudnn_stand_in import check_script, environment, mucudnn, on_stand_in
+from programs import HANGS
 
 from mucudnn import _native
 
@@ -195,5 +196,5 @@ for given, says in (
 """
     env = on_stand_in(MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"), MUCUDNN_LIBRARY=_native.host_library())
     command = [sys.executable, "-c", ON_GPU + script]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=HANGS)
     assert ran.returncode == 0, ran.stderr

@@ -86,7 +86,7 @@ def run_program(
         env=programs.environment(**environment),
         capture_output=True,
         check=False,
-        timeout=120,
+        timeout=programs.HANGS,
     )
     assert result.returncode == 0, result.stderr.decode()
     said = result.stderr.decode().splitlines()

@@ -16,6 +16,7 @@ import shim_cases
 from accepting_library import build_accepting_library
 from graph_numbers import LEGACY_NUMBERS
 from odd_chains import ODD_CHAINS
+from programs import HANGS
 from reference import EPILOGUES
 from shim_cases import case, check_results, check_same, problem_of, run_alone, run_under_shim
 from shim_modes import following, run_online
@@ -223,7 +224,7 @@ def mucudnn(folder: Path, *command: str) -> str:
     environment = {**os.environ, "MUCUDNN_CACHE": str(folder / "cache.sqlite")}
     result = subprocess.run(
         [sys.executable, "-m", "mucudnn", *command],
-        env=environment, capture_output=True, text=True, check=False, timeout=120,
+        env=environment, capture_output=True, text=True, check=False, timeout=HANGS,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return result.stdout

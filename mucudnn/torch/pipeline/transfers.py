@@ -7,7 +7,8 @@ two neighbours never send to each other at once.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -76,7 +77,8 @@ class Transfers:
         group = self._directions.between(self._rank, receiver)
         kept = [tensor.contiguous() for tensor in tensors]
         to = dist.get_global_rank(group, receiver)
-        self._leaving.append((kept, [dist.isend(tensor, to, group) for tensor in kept]))
+        with _naming(f"rank {self._rank} of the pipeline sent the {task} to rank {receiver}"):
+            self._leaving.append((kept, [dist.isend(tensor, to, group) for tensor in kept]))
 
     def receive(self, task: Task) -> list[Tensor]:
         """Return the tensors that another rank sends for a task of this rank; waits for them.
@@ -84,18 +86,20 @@ class Transfers:
         Raises MucudnnError if they do not arrive in time.
         """
         sender = self._sender(task)
-        while task not in self._arriving:
-            self._post(self._expected[sender].popleft(), sender)
-        tensors, works = self._arriving.pop(task)
-        for work in works:
-            self._wait(work, f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}")
+        with _naming(f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}"):
+            while task not in self._arriving:
+                self._post(self._expected[sender].popleft(), sender)
+            tensors, works = self._arriving.pop(task)
+            for work in works:
+                work.wait(self._timeout)
         return tensors
 
     def finish(self) -> None:
         """Wait until all that this rank sent has been received."""
-        for _, works in self._leaving:
-            for work in works:
-                self._wait(work, f"rank {self._rank} of the pipeline waited for its messages to be received")
+        with _naming(f"rank {self._rank} of the pipeline waited for its messages to be received"):
+            for _, works in self._leaving:
+                for work in works:
+                    work.wait(self._timeout)
         self._leaving.clear()
 
     def _sender(self, task: Task) -> int:
@@ -115,11 +119,14 @@ class Transfers:
         source = dist.get_global_rank(group, sender)
         self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
 
-    def _wait(self, work: dist.Work, what: str) -> None:
-        try:
-            work.wait(self._timeout)
-        except RuntimeError as error:
-            raise MucudnnError(f"{what} in vain: another rank has failed or stopped ({error})") from error
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise a MucudnnError that names what failed. After a rank has ended, messages fail as they start."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MucudnnError(f"{what} in vain: another rank has failed or stopped ({error})") from error
 
 
 def received_by(task: Task, inputs: Sequence[tuple[Description, ...]]) -> list[Description]:
