@@ -1,10 +1,13 @@
 """`python -m bench.gpu` runs end to end without a GPU, on the host engine and with PyTorch on the CPU."""
 
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from subprocess import DEVNULL
 
 import needs_torch  # noqa: F401  (the measured programs need it)
 import pytest
@@ -40,22 +43,29 @@ def test_each_part_measures(part: str, cases: tuple[int, ...], tmp_path: Path) -
     write_summary(Store(tmp_path))
 
 
-def run(folder: Path, *arguments: str) -> tuple[Path, list[Record]]:
-    """Run a part of the bench. Return the folder of its results, and their records."""
-    command = [sys.executable, "-m", "bench.gpu", "--engine", "host", "--results", str(folder), *arguments]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=HANGS)
+def run_until(count: int, folder: Path) -> tuple[Path, list[Record]]:
+    """Run a part of the bench, and stop it once the results hold `count` cases. Return folder and records."""
+    command = [sys.executable, "-m", "bench.gpu", "--engine", "host", "--results", str(folder)]
+    process = subprocess.Popen([*command, "--only", "engines", "--minutes", "600"], cwd=ROOT, stdout=DEVNULL)
+    while process.poll() is None and len(measured(records_in(folder))) < count:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.wait(HANGS)
     (results,) = folder.iterdir()
-    return results, [record for _, record in read(results / "gpu.jsonl")]
+    return results, records_in(folder)
+
+
+def records_in(folder: Path) -> list[Record]:
+    return [record for file in folder.glob("*/gpu.jsonl") for _, record in read(file)]
+
+
+def measured(records: list[Record]) -> list[str]:
+    return [record.case for record in records if record.bench == "engines" and record.metric != FAILED]
 
 
 def test_a_run_goes_on_where_the_last_one_was_stopped(tmp_path: Path) -> None:
-    arguments = ("--only", "engines", "--minutes", "0.2")
-    results, first = run(tmp_path, *arguments)
-    assert {path.name for path in results.iterdir()} == {
-        "cache", "gpu.jsonl", "measurements.jsonl.gz", "summary.md"
-    }  # fmt: skip
-    _, both = run(tmp_path, *arguments)
+    results, first = run_until(1, tmp_path)
+    assert {path.name for path in results.iterdir()} >= {"cache", "gpu.jsonl", "summary.md"}
+    _, both = run_until(len(measured(first)) + 1, tmp_path)
     assert both[: len(first)] == first
-    measured = [record.case for record in both if record.bench == "engines"]
-    assert measured
-    assert len(set(measured)) == len(measured)
+    assert len(set(measured(both))) == len(measured(both)) > len(measured(first)) > 0
