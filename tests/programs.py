@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import scipy_openblas32
@@ -26,6 +27,14 @@ def is_missing(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def imported(name: str) -> Any:
+    """Import a module that has the name of its package. Without it, skip the test or, in CI, fail it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        is_missing(f"needs {name}: pip install {name}")
 
 
 def environment(**changes: str) -> dict[str, str]:

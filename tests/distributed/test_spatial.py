@@ -12,6 +12,7 @@ import pytest
 import spatial_cases
 import torch
 import worlds
+from programs import imported
 
 sys.path.append(str(Path(__file__).parents[2]))  # examples
 
@@ -159,7 +160,7 @@ def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
 
 
 def test_each_rank_reads_its_rows_of_an_hdf5_file(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py", reason="needs h5py: pip install h5py")
+    h5py = imported("h5py")
     path = tmp_path / "volumes.h5"
     with h5py.File(path, "w") as file:
         file["x"] = torch.randn(8, 2, 7, 4, 4).numpy()
@@ -174,7 +175,7 @@ def test_each_rank_reads_its_rows_of_an_hdf5_file(tmp_path: Path) -> None:
 )
 def test_an_example_network_equals_the_undivided_one_with_its_share_of_bytes(name: str, limit: float) -> None:
     if name == "cosmoflow":
-        pytest.importorskip("h5py", reason="needs h5py: pip install h5py")
+        imported("h5py")
     for error, whole, part in worlds.run(2, spatial_cases.example, name):
         assert error <= limit
         assert part <= whole / 2 * 1.25

@@ -22,13 +22,13 @@ def unaligned() -> torch.Tensor:
 
 def masked() -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
+        warnings.filterwarnings("ignore", "The PyTorch API of MaskedTensors is in prototype stage")
         return torch.masked.MaskedTensor(X, X > 0)
 
 
 def nested() -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns that they are a prototype
+        warnings.filterwarnings("ignore", "The PyTorch API of nested tensors is in prototype stage")
         return torch.nested.nested_tensor([X[0], X[1]])
 
 

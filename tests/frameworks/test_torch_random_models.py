@@ -19,6 +19,7 @@ EPSILON = {torch.float32: 2e-5, torch.float64: 1e-11, torch.bfloat16: 3e-2}
 pytestmark = [
     # PyTorch copies x for an even kernel with 'same', and warns that this is slow.
     pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
+    # torch.utils.checkpoint gives this warning where only the parameters need a gradient.
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning"),
     # torch.func compiles a helper with a deprecated function.
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
