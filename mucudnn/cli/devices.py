@@ -53,11 +53,11 @@ def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) ->
     workers: list[tuple[BaseProcess, Connection]] = []
     interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the children inherit it: we end them
     try:
-        for device in _resolve_devices(devices):
-            workers.append(_start(device, given))
-    finally:
-        signal.signal(signal.SIGINT, interrupted)
-    try:
+        try:
+            for device in _resolve_devices(devices):
+                workers.append(_start(device, given))
+        finally:
+            signal.signal(signal.SIGINT, interrupted)
         answers = [_receive_answer(receiver) for _, receiver in workers]
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {default_path()}"
