@@ -130,7 +130,7 @@ if "{when}" == "after":
     convolve()
 child = os.fork()
 if child == 0:
-    signal.alarm(60)  # ends a child that hangs
+    signal.alarm(300)  # ends a child that hangs
     first = tasks()
     convolve()
     os._exit(0 if tasks() == first + 1 else 3)
