@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from errno import EISDIR, ELOOP, ENXIO
+from io import BufferedRandom, BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -21,6 +22,7 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measureme
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
+from mucudnn.forks import close_in_child, no_fork
 from mucudnn.input import MOST_BYTES
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -47,7 +49,7 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
     """
     path = journal_of(cache.path)
     try:
-        with open(path, "rb" if forget is None else "r+b", opener=_open) as file:
+        with _opened(path, "r" if forget is None else "r+") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise JournalError(f"the journal {path} cannot be read: it is no regular file")
             _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
@@ -65,6 +67,14 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
         reason = "it is no regular file" if error.errno in (EISDIR, ENXIO) else reason
         raise JournalError(f"the journal {path} cannot be read: {reason}") from None
+
+
+def _opened(path: Path, mode: str) -> BinaryIO:
+    """Open the journal. A child of fork() closes it: its lock belongs to the open file, which both have."""
+    with no_fork:
+        file = FileIO(path, mode, opener=_open)
+        close_in_child(file)
+    return BufferedRandom(file) if file.writable() else BufferedReader(file)
 
 
 def _open(path: str, flags: int) -> int:
