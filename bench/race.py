@@ -227,9 +227,13 @@ def main() -> None:
         path = TABLES / f"{arguments.record}-{arguments.batch}.jsonl.gz"
         make_tables(arguments.record, arguments.batch, path)
         return
+    from bench.drop_in_race import drop_in_records, gpu_records
+
     console, found = Console(width=110), list[Record]()
     for path in sorted(TABLES.glob("*.jsonl.gz")):
-        found += records(path.name.partition(".")[0], read_tables(path))
+        name, tables = path.name.partition(".")[0], read_tables(path)
+        found += [*records(name, tables), *drop_in_records(name, tables)]
+    found += gpu_records()
     show(console, found)
     write(arguments.output, describe_machine(), found)
 
