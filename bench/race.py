@@ -22,8 +22,8 @@ from typing import Any
 from rich.console import Console
 
 from bench.record import RESULTS, Record, describe_machine, show, write
+from mucudnn._native import HOST_BYTES_PER_MS, RACE_RUNS, RACE_SHARE
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
-from mucudnn.measuring.quick import HOST_BYTES_PER_MS, RUNS, SHARE
 from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.solver import MicroConfiguration, reuse_workspace
 
@@ -107,16 +107,17 @@ def race(table: Table, limit: int, **options: Any) -> tuple[dict[Key, float], fl
         paid += first
         is_stock = found.algorithm in (STOCK, STOCK_SLICE)
         if is_stock or first <= 1.5 * rival_ms(found, rows):
-            taken = _runs(later or [first], SHARE * unit)
+            taken = runs_within(later or [first], RACE_SHARE * unit)
             paid += sum(taken)
         measured[key] = statistics.median(taken)
         rows.append(Measurement(*key, SUCCESS, table.workspaces[key], median_ms=measured[key]))
     return measured, paid
 
 
-def _runs(times: list[float], budget_ms: float) -> list[float]:
+def runs_within(times: list[float], budget_ms: float, least: int = 1) -> list[float]:
+    """Return the runs that a race takes of a candidate within a budget."""
     taken = times[:1]
-    while sum(taken) < budget_ms and len(taken) < RUNS:
+    while len(taken) < least or (sum(taken) < budget_ms and len(taken) < RACE_RUNS):
         taken.append(times[len(taken) % len(times)])
     return taken
 
@@ -226,9 +227,13 @@ def main() -> None:
         path = TABLES / f"{arguments.record}-{arguments.batch}.jsonl.gz"
         make_tables(arguments.record, arguments.batch, path)
         return
+    from bench.drop_in_race import drop_in_records, gpu_records
+
     console, found = Console(width=110), list[Record]()
     for path in sorted(TABLES.glob("*.jsonl.gz")):
-        found += records(path.name.partition(".")[0], read_tables(path))
+        name, tables = path.name.partition(".")[0], read_tables(path)
+        found += [*records(name, tables), *drop_in_records(name, tables)]
+    found += gpu_records()
     show(console, found)
     write(arguments.output, describe_machine(), found)
 

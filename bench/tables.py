@@ -310,6 +310,13 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("time of the race's choices over the best of all recorded times, within 64 MiB", "at most 1.02",
          _by_case("race", "race: choice", "", ".*, 64 MiB")),
         ("the same, without a limit", "", _by_case("race", "race: choice", "", ".*, none")),
+        ("measurements of the drop-in's race within 64 MiB, graph API, in those of everything", "",
+         _by_case("race", "drop-in, graph: measurements", "", ".*, 64 MiB")),
+        ("the same, legacy API", "", _by_case("race", "drop-in, legacy: measurements", "", ".*, 64 MiB")),
+        ("time of the drop-in's choices over the best, graph API", "at most 1.02",
+         _by_case("race", "drop-in, graph: choice", "", ".*, 64 MiB")),
+        ("the same, legacy API", "at most 1.02",
+         _by_case("race", "drop-in, legacy: choice", "", ".*, 64 MiB")),
     )),
     ("python -m bench.peak", "peak.jsonl", (
         ("memory that a call takes beyond its arrays", "the limit", _by_case("peak", "peak", "MiB")),

@@ -167,6 +167,35 @@ def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
     """Return the desirable set as the drop-in finds it: `mucudnn.solver.desirable_set` in C++."""
 
+def next_candidate(
+    candidates: Sequence[tuple[int, str, int]],
+    measured: Sequence[_Part],
+    mini_batch: int,
+    limits: Sequence[int | None],
+    compares: bool,
+    bytes_per_ms: float | None,
+    is_on_gpu: bool,
+) -> int | None:
+    """Return the index of the candidate that a race measures next: `mucudnn.measuring.race` in C++.
+
+    A candidate is (micro-batch size, algorithm, workspace in bytes).
+    """
+
+def rival_ms(candidate: tuple[int, str, int], measured: Sequence[_Part]) -> float:
+    """Return the time above which a candidate is out of the race; infinite if it has no rival yet."""
+
+def race_budget_ms(whole_ms: float | None) -> float:
+    """Return the ms for the runs of a candidate, with the time of the undivided rival if there is one."""
+
+RACE_RUNS: int
+"""The most runs of one candidate in a race; more than one if they fit into the budget."""
+
+RACE_SHARE: float
+"""The budget for the runs of one candidate, in times of the undivided rival."""
+
+HOST_BYTES_PER_MS: float
+"""No algorithm of the host engine fills its workspace faster, on one thread."""
+
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
 

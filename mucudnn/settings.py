@@ -58,8 +58,9 @@ MODE = Setting("MUCUDNN_MODE", "off", "off; `mucudnn run` sets it")
 PLAN = Setting("MUCUDNN_PLAN")
 RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it")
 NUMERICS = Setting("MUCUDNN_NUMERICS", "caller", "caller")
+MEASURING = Setting("MUCUDNN_MEASURING", "race", "race")
 LOG = Setting("MUCUDNN_LOG", "summary", "summary")
 
 SETTINGS = (
-    WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, LOG,
+    WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, MEASURING, LOG,
 )  # fmt: skip

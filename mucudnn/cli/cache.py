@@ -42,7 +42,8 @@ Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
 
 _WINS = (
     "Two rows may be about the same machine, kernel, and size, algorithm or configurations. Then the one "
-    "measured later wins; of equally old rows, the one that is already there. "
+    "measured later wins; of equally old rows, the one that is already there. A time of a race replaces no "
+    "time of many runs. "
     "After an error nothing has been taken in. Taking the same rows again changes nothing."
 )
 

@@ -46,7 +46,7 @@ class CannotRunError(MucudnnError):
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.usage = "mucudnn run [-h] [--workspace SIZE] [--plan PLAN] [--online] -- COMMAND..."
+    parser.usage = "mucudnn run [-h] [--workspace SIZE] [--plan PLAN] [--online] [--thorough] -- COMMAND..."
     parser.add_argument(
         "--workspace", type=options.checked(parse_limit), default=UNSET, metavar="SIZE",
         help="the most workspace of one convolution, such as 64MiB, or none for no limit (default: what the "
@@ -57,6 +57,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--online",
         action="store_true",
         help="measure convolutions that are not in the plan (default without a plan)",
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="measure every algorithm at every size, in many runs, instead of a race between them",
     )
     add_command(parser)
 
@@ -89,6 +94,8 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         variables[settings.MODE.variable] = "online" if arguments.online else "plan"
     elif not os.environ.get(settings.MODE.variable):
         variables[settings.MODE.variable] = "plan" if settings.PLAN.read() else "online"
+    if arguments.thorough:
+        variables[settings.MEASURING.variable] = "thorough"
     cache = default_path().absolute()
     with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns of it
         cache.parent.mkdir(parents=True, exist_ok=True)

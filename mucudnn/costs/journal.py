@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeAlias
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Problem, accumulator_size, parse_journal
 from mucudnn.costs.exchange import checked_row
-from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Machine, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, SUCCESS, Machine, Measurement
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
@@ -28,6 +28,8 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
 WAITING_SECONDS = 2.0  # for a program that appends to the journal
+# The entry of a document's header that marks the times of a race, as native/shim/decisions/journal.cpp does.
+_RACE = ("measuring", "race")
 
 Pruned: TypeAlias = Callable[[Mapping[str, str]], bool]  # asked with a document's header
 
@@ -138,9 +140,11 @@ def rows_of(text: str) -> Iterator[Row]:
             is_host = header["engine"] == "host"
             machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
             at = _time(header["measured_at"])
+            raced = _RACE in header.items()
             for problem, pass_, algorithm, time_ms, workspace, notes in measured:
                 kernel = Kernel(problem, pass_)
                 accumulator = _accumulator(kernel, sums=is_host)
+                notes = f"{notes} {RACED}".strip() if raced else notes
                 one = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
                 )

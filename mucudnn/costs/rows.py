@@ -10,8 +10,9 @@ from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.exchange import checked_row
 from mucudnn.costs.file import DamagedError, Database, UnwritableError
+from mucudnn.costs.records import RACED
 from mucudnn.costs.salvage import copy_in_memory, replace_damaged
-from mucudnn.costs.schema import TABLES, Row, Table
+from mucudnn.costs.schema import MEASUREMENT, TABLES, Row, Table
 from mucudnn.listener import Listener
 
 T = TypeVar("T")
@@ -91,13 +92,17 @@ class CacheRows:
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or, where one is an error, none. Returns how many.
 
-        Of two rows about the same the one measured later wins; of equally old ones that which is here.
+        Of two rows about the same the one measured later wins; of equally old ones that which is here. A time
+        of a race replaces no time of many runs.
         """
         taken = list(rows)
 
         def work() -> None:
             for table, row in taken:
-                self._upsert(table, row, f"WHERE excluded.measured_at > {table.name}.measured_at")
+                later = f"WHERE excluded.measured_at > {table.name}.measured_at"
+                if table is MEASUREMENT and RACED in (row["notes"] or "").split():
+                    later += f" AND ' ' || {table.name}.notes || ' ' LIKE '% {RACED} %'"
+                self._upsert(table, row, later)
 
         return self.attempt(lambda: self._count_changes(work))
 

@@ -1,14 +1,8 @@
 """The measurements of a race: few runs, on tensors that all passes of a problem share."""
 
-from mucudnn._native import Engine
+from mucudnn._native import HOST_BYTES_PER_MS, RACE_RUNS, Engine, race_budget_ms
 from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.problems.kernels import Kernel
-
-RUNS = 7  # at most; more than one if they fit into the share
-SHARE = 0.06  # for the runs of one candidate, in times of the undivided rival
-LEAST_MS = 0.3  # for the runs of one candidate of a tiny kernel
-# No algorithm of the host engine fills its workspace faster, on one thread.
-HOST_BYTES_PER_MS = 16e6
 
 
 def bytes_per_ms(engine: Engine) -> float | None:
@@ -18,7 +12,7 @@ def bytes_per_ms(engine: Engine) -> float | None:
 
 def budget_ms(rival_ms: float | None) -> float:
     """Return the ms for the runs of a candidate, with the time of the undivided rival if there is one."""
-    return max(LEAST_MS, SHARE * (rival_ms or 0.0))
+    return race_budget_ms(rival_ms)
 
 
 class QuickTimer:
@@ -33,5 +27,5 @@ class QuickTimer:
         x, w, y, *operands = self._tensors.all
         return self._engine.measure(
             self._kernel.at(micro_batch), algorithm, x, w, y, self._workspace,
-            repeats=RUNS, budget_ms=budget_ms, hopeless_ms=hopeless_ms, operands=operands, least_runs=1,
+            repeats=RACE_RUNS, budget_ms=budget_ms, hopeless_ms=hopeless_ms, operands=operands, least_runs=1,
         )  # fmt: skip

@@ -16,6 +16,7 @@ void bind_memory(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_dlpack(pybind11::module_& module);
 void bind_planner(pybind11::module_& module);
+void bind_race(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
 
 // Bytes on a device. The destructor frees them if they are owned.

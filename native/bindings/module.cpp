@@ -7,5 +7,6 @@ PYBIND11_MODULE(_native, module) {
   mucudnn::python::bind_engine(module);
   mucudnn::python::bind_dlpack(module);
   mucudnn::python::bind_planner(module);
+  mucudnn::python::bind_race(module);
   mucudnn::python::bind_settings(module);
 }

@@ -26,8 +26,9 @@ struct Options {
   std::string plan;  // paths of files; empty: none
   std::string record;
   std::string cache;
-  bool strict = false;  // exclude FFT and Winograd
-  int threads = 1;      // threads of the host engine
+  bool strict = false;    // exclude FFT and Winograd
+  bool thorough = false;  // measure every algorithm at every size, instead of a race between them
+  int threads = 1;        // threads of the host engine
   LogLevel log_level = LogLevel::summary;
 };
 

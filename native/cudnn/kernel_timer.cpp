@@ -6,6 +6,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "core/race.hpp"
 #include "cudnn/values.hpp"
 
 namespace mucudnn {
@@ -13,10 +14,12 @@ namespace {
 
 constexpr int kRuns = 7;
 constexpr double kBudgetMs = 50;
+constexpr int kLeastRacingRuns = 2;
 constexpr double kHopeless = 2;  // times the fastest algorithm of the same micro-batch size
 
-Extent extent_to_time(const Problem& problem, std::size_t cap, std::size_t bytes_beyond_caches) {
-  return extent_of(problem.with_mini_batch(samples_to_time(problem, cap, bytes_beyond_caches)));
+Extent extent_to_time(const Device& device, const Problem& problem, std::size_t cap, Protocol protocol) {
+  const std::size_t beyond = protocol == Protocol::race ? 0 : device.bytes_beyond_caches();
+  return extent_of(problem.with_mini_batch(samples_to_time(problem, cap, beyond)));
 }
 
 // Returns the value below which a share of the sorted times lies, interpolated between two of them.
@@ -25,6 +28,11 @@ double quantile(const std::vector<double>& sorted, double share) {
   const auto before = static_cast<std::size_t>(place);
   const std::size_t after = std::min(before + 1, sorted.size() - 1);
   return sorted[before] + (place - std::floor(place)) * (sorted[after] - sorted[before]);
+}
+
+Timing timing_of(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return {quantile(times, 0.5), quantile(times, 0.75) - quantile(times, 0.25)};
 }
 
 // A division sums the times of many small slices, and their errors with them. So small sizes get as many runs
@@ -50,9 +58,9 @@ double time_to_measure(const Kernel& kernel, std::int64_t micro_batch, double ru
 }
 
 KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, std::size_t workspace,
-                         std::size_t cap)
+                         std::size_t cap, Protocol protocol)
     : engine_(engine), device_(device), kernel_(kernel) {
-  const Extent extent = extent_to_time(kernel.problem, cap, device.bytes_beyond_caches());
+  const Extent extent = extent_to_time(device, kernel.problem, cap, protocol);
   if (extent.total() > cap || workspace > cap - extent.total()) throw std::bad_alloc();
   region_ = {{allocate_random(extent.x), allocate_random(extent.w), allocate_random(extent.y)}, extent};
   for (std::size_t i = 0; i < extent.operands.size(); ++i) {
@@ -62,19 +70,26 @@ KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, s
 }
 
 Timing KernelTimer::measure(const Task& task, double hopeless_ms) {
+  double& fastest =
+      fastest_.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
+  const Timing timing = timing_of(times_of(task, runs_of(kernel_, task.micro_batch), kBudgetMs,
+                                           std::min(hopeless_ms, kHopeless * fastest), kLeastRuns));
+  fastest = std::min(fastest, timing.median_ms);
+  return timing;
+}
+
+Timing KernelTimer::race(const Task& task, double hopeless_ms, double budget_ms) {
+  return timing_of(times_of(task, kRaceRuns, budget_ms, hopeless_ms, kLeastRacingRuns));
+}
+
+std::vector<double> KernelTimer::times_of(const Task& task, int runs, double budget_ms, double hopeless_ms,
+                                          int least_runs) {
   if (task.workspace > workspace_.size)
     throw std::invalid_argument("a task needs " + std::to_string(task.workspace) +
                                 " bytes of workspace, the timer has " + std::to_string(workspace_.size));
-  double& fastest =
-      fastest_.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
-  std::vector<double> times =
-      mucudnn::measure(engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm, region_,
-                       {workspace_.data, task.workspace}, runs_of(kernel_, task.micro_batch), kBudgetMs,
-                       std::min(hopeless_ms, kHopeless * fastest));
-  std::sort(times.begin(), times.end());
-  const double median = quantile(times, 0.5);
-  fastest = std::min(fastest, median);
-  return {median, quantile(times, 0.75) - quantile(times, 0.25)};
+  return mucudnn::measure(engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm,
+                          region_, {workspace_.data, task.workspace}, runs, budget_ms, hopeless_ms,
+                          least_runs);
 }
 
 // Repeats one block of random values: the time does not depend on how many different values there are.
@@ -93,9 +108,9 @@ char* KernelTimer::allocate_random(std::size_t size) {
   return data;
 }
 
-Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks,
-               std::size_t cap) {
-  Needs needs{extent_to_time(problem, cap, device.bytes_beyond_caches()).total(), 0};
+Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
+               Protocol protocol) {
+  Needs needs{extent_to_time(device, problem, cap, protocol).total(), 0};
   if (needs.tensors > cap) throw std::bad_alloc();
   for (const Task& task : tasks) {
     if (task.workspace <= cap - needs.tensors) needs.workspace = std::max(needs.workspace, task.workspace);
@@ -103,8 +118,9 @@ Needs needs_of(const Device& device, const Problem& problem, const std::vector<T
   return needs;
 }
 
-bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap) {
-  const std::size_t tensors = extent_to_time(problem, cap, device.bytes_beyond_caches()).total();
+bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
+              Protocol protocol) {
+  const std::size_t tensors = extent_to_time(device, problem, cap, protocol).total();
   return std::any_of(tasks.begin(), tasks.end(),
                      [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
 }

@@ -34,17 +34,28 @@ std::int64_t samples_to_time(const Problem& problem, std::size_t cap, std::size_
 // Returns the ms that measuring an algorithm at a micro-batch size takes if one run takes `run_ms`.
 double time_to_measure(const Kernel& kernel, std::int64_t micro_batch, double run_ms);
 
+// The runs of an algorithm: many on tensors beyond the caches, or those of a race (core/race.hpp), few on
+// tensors of the mini-batch.
+enum class Protocol { thorough, race };
+
 class KernelTimer {
  public:
-  // Allocates the tensors, with samples_to_time() samples, and `workspace` bytes. `kernel` has the whole
-  // mini-batch. Throws std::bad_alloc if there is not enough memory, or if `cap` bytes are too few.
-  KernelTimer(Engine& engine, Device& device, const Kernel& kernel, std::size_t workspace, std::size_t cap);
+  // Allocates the tensors and `workspace` bytes. `kernel` has the whole mini-batch. For the thorough protocol
+  // the tensors have samples_to_time() samples. Throws std::bad_alloc if there is not enough memory, or if
+  // `cap` bytes are too few.
+  KernelTimer(Engine& engine, Device& device, const Kernel& kernel, std::size_t workspace, std::size_t cap,
+              Protocol protocol = Protocol::thorough);
 
   // Takes as many runs as a division of the mini-batch has slices, but at least seven, within 50 ms, and
   // three in any case. An algorithm that is far slower than the fastest one so far of its size gets three at
   // most, and so does one whose first run takes longer than `hopeless_ms`. Throws EngineError if the
   // algorithm cannot run, std::invalid_argument if its workspace is too large.
   Timing measure(const Task& task, double hopeless_ms = std::numeric_limits<double>::infinity());
+
+  // Takes up to kRaceRuns runs within `budget_ms`, and two in any case. If the first one takes longer than
+  // `hopeless_ms`, it may be the only one. A run that does not count comes before, since it may wait for
+  // memory that was never touched. Throws what measure() throws.
+  Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
  private:
   // Bytes on the device, freed with the object.
@@ -62,6 +73,8 @@ class KernelTimer {
   };
 
   char* allocate_random(std::size_t size);
+  std::vector<double> times_of(const Task& task, int runs, double budget_ms, double hopeless_ms,
+                               int least_runs);
 
   Engine& engine_;
   Device& device_;
@@ -79,9 +92,11 @@ struct Needs {
 };
 
 // Returns what the tasks that fit `cap` bytes need. Throws std::bad_alloc if the tensors alone do not fit.
-Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap);
+Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
+               Protocol protocol);
 
 // Returns whether at least one task fits `cap` bytes.
-bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap);
+bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
+              Protocol protocol);
 
 }  // namespace mucudnn

@@ -147,8 +147,7 @@ std::shared_ptr<const KnownKernel> State::find_or_decide_for_plan(cudnnHandle_t 
   };
   const std::lock_guard<std::mutex> lock(seen.deciding);
   auto known = held();
-  const bool is_enough =
-      known != nullptr && (known->is_measured_against(own.algorithm) || is_refused(seen, own));
+  const bool is_enough = known != nullptr && (known->is_decided_for(own.algorithm) || is_refused(seen, own));
   return is_enough ? known : decide_for_plans(handle, seen, own);
 }
 

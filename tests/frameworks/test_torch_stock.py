@@ -14,7 +14,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE
 from mucudnn.errors import UsageError
-from mucudnn.measuring import race
+from mucudnn.measuring import measure
 from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -28,6 +28,12 @@ Times = Callable[[str, int, bool], float]
 @pytest.fixture(autouse=True)
 def _fresh(cache_path: Path) -> None:
     """Give each test a cache of its own, and no decisions of earlier tests."""
+
+
+@pytest.fixture
+def everything_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure every candidate, the slices of STOCK too, which a race may leave out."""
+    monkeypatch.setattr(measure, "next_candidate", lambda candidates, *_: next(iter(candidates), None))
 
 
 @pytest.fixture
@@ -96,9 +102,8 @@ def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
 
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
 def test_slices_of_it_give_the_same_results(
-    timed: Callable[[Times], None], layout: str, monkeypatch: pytest.MonkeyPatch
+    timed: Callable[[Times], None], layout: str, everything_measured: None
 ) -> None:
-    monkeypatch.setattr(race, "_SLICES", 0.0)  # the race tries slices though STOCK undivided is far behind
     timed(only_slices)
     for convolution, x in problems(layout):
         wanted = gradients(convolution, x)
@@ -149,11 +154,8 @@ def test_compiled_and_transformed_calls_take_it_within_the_operators(timed: Call
 
 
 def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes(
-    monkeypatch: pytest.MonkeyPatch,
+    everything_measured: None,
 ) -> None:
-    monkeypatch.setattr(race, "_SLICES", 0.0)  # the race tries slices in any case,
-    monkeypatch.setattr(race, "_CLOSE", 1e9)  # and another size of them,
-    monkeypatch.setattr(race, "_BUDGET", 1e9)  # however long the other runs took
     x, w = torch.randn(4, 16, 14, 14), torch.randn(16, 16, 3, 3)
     mt.conv2d(x, w, padding=1)
     with Cache.open(default_path()) as cache:

@@ -114,7 +114,8 @@ def test_what_is_measured_online_with_knobs_goes_into_the_cache(
 ) -> None:
     cache = str(tmp_path / "cache.sqlite")
     cases = [graph(pass_) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="online", MUCUDNN_CACHE=cache)
+    online = {"MUCUDNN_MODE": "online", "MUCUDNN_MEASURING": "thorough", "MUCUDNN_CACHE": cache}
+    found = run_under_shim(cases, tmp_path, **online)
     check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
     monkeypatch.setenv("MUCUDNN_CACHE", cache)
     assert main(["cache", "list"]) == 0

@@ -297,6 +297,8 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
     cache = {"MUCUDNN_CACHE": str(tmp_path / "folder" / "cache.sqlite")}
     ran = run(*command, "run", "--workspace", "1MiB", "--", *program, **shared, **cache)
     assert (ran.returncode, (tmp_path / "folder" / "cache.sqlite.journal").is_file()) == (0, True), ran.stderr
+    thorough = run(*command, "run", "--thorough", "--workspace", "1MiB", "--", *program, **shared, **cache)
+    assert [re.findall("measuring (up to )?", one.stderr) for one in (ran, thorough)] == [["up to "], [""]]
     newer = tmp_path / "newer.plan"
     newer.write_text("mucudnn plan 99\n")
     assert run(*command, "run", "--plan", newer, "--", *program, **shared).returncode == 5

@@ -8,7 +8,8 @@ import pytest
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
+from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
@@ -86,6 +87,20 @@ def test_a_second_measurement_replaces_the_first(path: Path, problem: Problem) -
         cache.add(HERE, Kernel(problem, "forward"), measurement(median=1.0))
         cache.add(HERE, Kernel(problem, "forward"), measurement(median=2.0))
         assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(median=2.0)]
+
+
+def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(
+    path: Path, problem: Problem
+) -> None:
+    kernel, exact = Kernel(problem, "forward"), measurement(median=1.5)
+    raced = replace(exact, median_ms=2.5, notes=f"deterministic {RACED}")
+    with Cache.open(path) as cache:
+        newer_race, newer = replace(raced, median_ms=3.5), replace(exact, median_ms=1.0)
+        steps = [(raced, raced), (newer_race, newer_race), (exact, exact), (raced, exact), (newer, newer)]
+        for hour, (taken, kept) in enumerate(steps):
+            row = MEASUREMENT.row(HERE, kernel, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
+            cache.merge([(MEASUREMENT, row)])
+            assert cache.measurements(HERE, kernel) == [kept]
 
 
 def test_a_failure_is_a_row_with_its_status(path: Path, problem: Problem) -> None:

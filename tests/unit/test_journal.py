@@ -47,3 +47,10 @@ def test_a_document_whose_header_is_not_of_a_journal_is_left_out() -> None:
     text = journal("host", PLAIN)
     assert list(rows_of(text.replace("measured_at", "written_at"))) == []
     assert len(list(rows_of(text.replace("threads 1", "threads many") + text))) == 2
+
+
+def test_the_times_of_a_race_are_marked_so_that_a_thorough_command_replaces_them() -> None:
+    text = journal("host", PLAIN)
+    for kind, notes in (("race", "deterministic raced"), ("thorough", "deterministic")):
+        (_, measured), _ = rows_of(text.replace("threads 1\n", f"measuring {kind}\nthreads 1\n"))
+        assert measured["notes"] == notes

@@ -154,3 +154,38 @@ def test_the_time_that_puts_a_candidate_out_of_the_race_is_that_of_rivals_with_n
 def test_a_mini_batch_that_no_measured_sizes_add_up_to_is_measured_undivided() -> None:
     costs = {Candidate(size, "A", 0): 10.0 + size for size in (8, 16)} | {Candidate(17, "A", 0): 100.0}
     assert 17 in {row.micro_batch for row in run(costs, Race(17, (0,)))}
+
+
+def test_on_a_gpu_algorithms_begin_in_the_order_of_the_heuristics() -> None:
+    costs = {
+        Candidate(size, name, need): 10.0 * size for name, need in (("A", 9), ("B", 0)) for size in (1, 2)
+    }
+    assert next(run(costs, Race(2))).algorithm == "B"
+    assert next(run(costs, Race(2, is_on_gpu=True))).algorithm == "A"
+
+
+def test_an_algorithm_that_is_known_undivided_alone_is_tried_in_slices() -> None:
+    slices = [Candidate(size, "A", 0) for size in (1, 2, 4)]
+    whole = row_of(Candidate(8, "A", 0), 8.0)
+    assert next_candidate(slices, [whole], Race(8)) == slices[0]
+
+
+def test_a_medium_size_is_tried_between_the_best_size_and_the_next_measured_one() -> None:
+    costs = {
+        Candidate(size, "A", 0): ms * size for size, ms in ((1, 1.0), (2, 1.0), (4, 0.7), (8, 0.9), (16, 1.0))
+    }
+    rows = [row_of(c, costs[c]) for c in (Candidate(1, "A", 0), Candidate(16, "A", 0))]
+    left = [c for c in costs if c.micro_batch in (2, 4, 8)]
+    assert next_candidate(left, rows, Race(16)) == Candidate(4, "A", 0)
+
+
+def test_on_a_gpu_an_algorithm_begins_with_a_quarter_of_the_mini_batch() -> None:
+    costs = {Candidate(size, "A", 0): 8.0 for size in (1, 2, 4, 8, 16)}
+    assert next(run(costs, Race(16))).micro_batch == 1
+    assert next(run(costs, Race(16, is_on_gpu=True))).micro_batch == 4
+
+
+def test_on_a_gpu_without_stock_every_algorithm_is_measured_however_many_there_are() -> None:
+    costs = {Candidate(1, f"A{i}", i): 1.5 for i in range(60)}
+    assert len(list(run(costs, Race(1, is_on_gpu=True)))) == 60
+    assert len(list(run(costs | {Candidate(1, STOCK, 0): 1.0}, Race(1, is_on_gpu=True)))) < 10

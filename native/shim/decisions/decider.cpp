@@ -77,7 +77,7 @@ Decider::Decider(const Options& options, std::shared_ptr<const Library> library,
     identity["threads"] = std::to_string(options_.threads);
     const std::string path = options_.cache.empty() ? "" : options_.cache + ".journal";
     measurements_.emplace(options_, library_, *device_,
-                          journals.try_emplace(identity, path, identity).first->second);
+                          journals.try_emplace(identity, path, identity, options_.thorough).first->second);
   }
   if (options_.plan.empty()) return;
   try {
@@ -132,7 +132,11 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
                                    [&](const Measured& one) { return is_among(refused, one.part); }),
                     measured->end());
     MeasuredKernel times(kernel.problem.mini_batch, accumulator, *measured);
-    if (api == Api::graph) return std::make_unique<const KnownKernel>(kernel.pass, std::move(times));
+    if (api == Api::graph) {
+      const bool is_for_all = own == nullptr || options_.thorough;
+      return std::make_unique<const KnownKernel>(kernel.pass, std::move(times),
+                                                 is_for_all ? "" : own->algorithm);
+    }
     const std::size_t before = refused.size();
     std::vector<PreparedChoice> choices = prepare_each(*engine, kernel, times.desirable(), refused);
     if (refused.size() > before) continue;  // without the refused slices, the desirable set is another one

@@ -38,8 +38,9 @@ class Journal {
 
   // Reads the file at `path`. Only documents whose header has this `identity` are believed. Without a path
   // nothing is kept. If the file cannot be read, the journal warns and starts empty. A symbolic link is
-  // neither read nor written, because anyone can put one into a shared folder.
-  Journal(std::string path, Identity identity);
+  // neither read nor written, because anyone can put one into a shared folder. A `thorough` journal believes
+  // no time of a race; without it, the documents that it appends are marked as those of races.
+  Journal(std::string path, Identity identity, bool thorough);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
@@ -66,6 +67,7 @@ class Journal {
 
   std::string path_;
   Identity identity_;
+  bool thorough_;
   std::string text_;  // the file's content when this process opened it
   std::mutex mutex_;
   std::map<Key, Entry> entries_;

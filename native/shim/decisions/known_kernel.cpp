@@ -21,7 +21,8 @@ KnownKernel::KnownKernel(Pass pass, std::vector<PreparedChoice> choices, const P
       permissions_(permissions),
       preferred_(std::move(preferred)) {}
 
-KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured) : pass_(pass), measured_(std::move(measured)) {}
+KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for)
+    : pass_(pass), measured_(std::move(measured)), raced_for_(std::move(raced_for)) {}
 
 const PreparedChoice* KnownKernel::choose(unsigned algorithm, std::int64_t workspace,
                                           bool may_group) const noexcept {

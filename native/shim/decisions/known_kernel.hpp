@@ -23,8 +23,9 @@ class KnownKernel {
               std::vector<std::size_t> preferred);
 
   // Holds measurements, for the graph API. Each execution plan of the caller has a permission of its own, and
-  // only the choice that it leads to is prepared.
-  KnownKernel(Pass pass, MeasuredKernel measured);
+  // only the choice that it leads to is prepared. A race was run for the caller's algorithm `raced_for`,
+  // within that one's workspace; an empty name stands for measurements that serve every caller.
+  KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for);
 
   bool is_planned() const noexcept { return !preferred_.empty(); }
 
@@ -32,6 +33,10 @@ class KnownKernel {
   // Returns whether the caller's own algorithm was measured too. True as well if there are no measurements.
   bool is_measured_against(const std::string& own) const {
     return !measured_ || measured_->has_undivided(own);
+  }
+  // Returns whether nothing else must be measured for a caller with this algorithm.
+  bool is_decided_for(const std::string& own) const {
+    return is_measured_against(own) && (raced_for_.empty() || raced_for_ == own);
   }
 
   // Returns the choice that runs a call with this algorithm and workspace; null if none is permitted and
@@ -64,6 +69,7 @@ class KnownKernel {
   Permissions permissions_{};
   std::vector<std::size_t> preferred_;
   std::optional<MeasuredKernel> measured_;
+  std::string raced_for_;
 };
 
 }  // namespace mucudnn::shim

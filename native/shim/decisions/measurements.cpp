@@ -36,7 +36,7 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy, problem.mini_batch);
   Journal::Entry& entry = journal_.entry_for(kernel);
   Found found = find(entry, sizes, api, own);
-  if (is_enough(found, problem)) return std::move(found.measured);
+  if (is_enough(entry, found, kernel, api, own)) return std::move(found.measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(entry.measuring);
   Journal::Sizes learned;
@@ -51,8 +51,8 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
     learned[size].is_complete = enumeration.is_complete;
   }
   learn();
-  if (!is_enough(found, problem)) {
-    const Outcome outcome = measure(engine.handle(), kernel, found.missing);
+  if (!is_enough(entry, found, kernel, api, own)) {
+    const Outcome outcome = measure(engine.handle(), kernel, found, race_of(entry, kernel, api, own));
     for (const MicroConfiguration& one : outcome.measured)
       learned[one.micro_batch].measured[one.algorithm] = one;
     // The library lists these algorithms, but they failed: never try them again.
@@ -78,15 +78,16 @@ std::vector<Listed> Measurements::candidates_of(Journal::Entry& entry, std::int6
   return entry.sizes.at(size).candidates.at(name_of(api));
 }
 
-Measurements::Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api,
-                                       const Listed* own) {
+Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api,
+                         const Listed* own) {
   const std::lock_guard<Journal> lock(journal_);
   Found found;
   const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
     if (!is_allowed(candidate)) return;
     const auto time = at.measured.find(candidate.algorithm);
     if (time == at.measured.end()) {
-      found.missing.push_back({size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)});
+      found.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
+                               is_deterministic(candidate.notes)});
     } else {
       found.measured.push_back(
           {time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
@@ -112,10 +113,40 @@ Measurements::Found Measurements::find(Journal::Entry& entry, const std::vector<
 }
 
 // Missing measurements that do not fit the memory do not matter as long as there are others.
-bool Measurements::is_enough(const Found& found, const Problem& problem) const {
+bool Measurements::is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api,
+                             const Listed* own) {
   if (!found.unlisted.empty()) return false;
-  return found.missing.empty() ||
-         (!found.measured.empty() && !any_fits(device_, problem, found.missing, memory_cap()));
+  if (found.missing.empty()) return true;
+  std::optional<std::size_t> cap;  // asking the device for it takes time
+  const auto fits = [&](const Task& task) {
+    if (!cap) cap = memory_cap();
+    return any_fits(device_, kernel.problem, {task}, *cap, protocol());
+  };
+  if (options_.thorough) {
+    return !found.measured.empty() && std::none_of(found.missing.begin(), found.missing.end(),
+                                                   [&](const Missing& one) { return fits(one.task); });
+  }
+  const KernelRace race = race_of(entry, kernel, api, own);
+  if (!race.next(found, [](const Task&) { return true; })) return true;
+  return !found.measured.empty() && !race.next(found, fits);
+}
+
+KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Listed* own) {
+  const std::int64_t size = kernel.problem.mini_batch;
+  std::vector<Listed> callers;  // none in the graph API without `own`: a race was run before it was refused
+  if (own != nullptr) {
+    callers.push_back(*own);
+  } else if (api == Api::legacy) {
+    callers = candidates_of(entry, size, api);
+  }
+  std::optional<double> bytes_per_ms;
+  if (library_->is_host()) bytes_per_ms = kHostBytesPerMs * options_.threads;
+  return {size,
+          own,
+          permissions_of(callers, options_.workspace_limit),
+          accumulator_size(device_, kernel, kMostSlicesInPlace + 1),
+          bytes_per_ms,
+          !library_->is_host()};
 }
 
 bool Measurements::is_allowed(const Listed& candidate) const {
@@ -123,8 +154,8 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
 }
 
-Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel,
-                                            const std::vector<Task>& tasks) {
+Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Found& found,
+                                            const KernelRace& race) {
   const std::string text = to_text(kernel);
   const std::lock_guard<std::mutex> lock(timing_mutex_);
   cudaStream_t stream = nullptr;
@@ -134,20 +165,39 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
     if (engine_ == nullptr)
       engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
     const std::size_t cap = memory_cap();
-    const Needs needs = needs_of(device_, kernel.problem, tasks, cap);
-    log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + text + ", in about " +
+    std::vector<Task> tasks;
+    for (const Missing& one : found.missing) {
+      if (options_.thorough || static_cast<std::int64_t>(one.task.workspace) <= race.limit())
+        tasks.push_back(one.task);
+    }
+    const Needs needs = needs_of(device_, kernel.problem, tasks, cap, protocol());
+    log(LogLevel::info, std::string("measuring ") + (options_.thorough ? "" : "up to ") +
+                            std::to_string(tasks.size()) + " times for " + text + ", in about " +
                             std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
     device_.wait(stream);  // the program's own work must not run while we time
-    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap);
-    for (const Task& task : tasks) {
-      if (task.workspace > needs.workspace) continue;
+    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap, protocol());
+    const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
+    const auto next = [&]() -> std::optional<std::size_t> {
+      if (!options_.thorough) return race.next(found, fits);
+      const auto first = std::find_if(found.missing.begin(), found.missing.end(),
+                                      [&](const Missing& one) { return fits(one.task); });
+      if (first == found.missing.end()) return std::nullopt;
+      return static_cast<std::size_t>(first - found.missing.begin());
+    };
+    while (const auto place = next()) {
+      const Missing& one = found.missing[*place];
+      const Task& task = one.task;
       try {
-        outcome.measured.push_back({task.micro_batch, task.algorithm, timer.measure(task).median_ms,
-                                    static_cast<std::int64_t>(task.workspace)});
+        const double ms =
+            options_.thorough ? timer.measure(task).median_ms : race.measure(timer, found, *place);
+        outcome.measured.push_back(
+            {task.micro_batch, task.algorithm, ms, static_cast<std::int64_t>(task.workspace)});
+        found.measured.push_back({outcome.measured.back(), one.is_deterministic, is_legacy(task.algorithm)});
       } catch (const EngineError&) {
         // The library listed the algorithm as able to run, but it failed.
         outcome.failed.push_back(task);
       }
+      found.missing.erase(found.missing.begin() + static_cast<std::ptrdiff_t>(*place));
     }
   });
   log(LogLevel::debug, "measured " + std::to_string(outcome.measured.size()) + " times for " + text);

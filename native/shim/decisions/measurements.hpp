@@ -15,7 +15,7 @@
 #include "cudnn/kernel_timer.hpp"
 #include "cudnn/library.hpp"
 #include "shim/decisions/journal.hpp"
-#include "shim/decisions/measured_kernel.hpp"
+#include "shim/decisions/kernel_race.hpp"
 
 namespace mucudnn::shim {
 
@@ -29,9 +29,10 @@ class Measurements {
                Journal& journal);
 
   // Returns the measurements at the policy's micro-batch sizes, of the algorithms that the limit and the
-  // `strict` option allow. Takes them from the journal, and measures the missing ones. Measures the whole
-  // mini-batch by the algorithm `own` too, unless it is null. Returns nothing if a measurement is missing and
-  // `may_measure` is false. Throws EngineError and std::bad_alloc.
+  // `strict` option allow. Takes them from the journal, and measures the missing ones: all of them if the
+  // options are thorough, else those that a race asks for. Measures the whole mini-batch by the algorithm
+  // `own` too, unless it is null. Returns nothing if a measurement is missing and `may_measure` is false.
+  // Throws EngineError and std::bad_alloc.
   std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Kernel& kernel, Api api,
                                                        bool may_measure, const Listed* own);
 
@@ -42,12 +43,6 @@ class Measurements {
   void restart_in_child() noexcept { new (&timing_mutex_) std::mutex; }
 
  private:
-  struct Found {
-    std::vector<std::int64_t> unlisted;  // micro-batch sizes whose candidates are not known
-    std::vector<Measured> measured;
-    std::vector<Task> missing;
-  };
-
   // The results of measuring. A task in neither list does not fit the memory.
   struct Outcome {
     std::vector<MicroConfiguration> measured;
@@ -56,9 +51,13 @@ class Measurements {
 
   Found find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
   std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
-  bool is_enough(const Found& found, const Problem& problem) const;
+  // Returns whether nothing is missing that this process would measure.
+  bool is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api, const Listed* own);
   bool is_allowed(const Listed& candidate) const;
-  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, const std::vector<Task>& tasks);
+  KernelRace race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Listed* own);
+  // Measures what is missing, all or as the race says, and moves it from `found.missing` to `found.measured`.
+  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, Found& found, const KernelRace& race);
+  Protocol protocol() const { return options_.thorough ? Protocol::thorough : Protocol::race; }
   std::size_t memory_cap() const { return device_.available() / 2; }
 
   const Options& options_;

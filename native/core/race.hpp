@@ -1,0 +1,74 @@
+// The race: which candidate of a kernel to measure next, so that few measurements find a choice.
+//
+// STOCK comes first and undivided: its time is the unit of every budget. Without STOCK the unit is the best
+// time so far. Each algorithm then runs at a small micro-batch size, where a run costs little. Two sizes of
+// an algorithm give its fixed time and its time for one sample, which predict the larger sizes. Before the
+// second size is measured, the workspace predicts: the share of it that does not grow with the size tells how
+// much work an algorithm does once for each call, such as the transform of a filter. A larger size is
+// measured only if its prediction beats the best measurement so far.
+//
+// The answer depends on the measurements alone, so a process that finds them in the cache or in the journal
+// ends the race too. The constants come from `python -m bench.race`, which plays the race on recorded
+// measurements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/options.hpp"
+#include "core/plan.hpp"
+
+namespace mucudnn {
+
+// The names of the caller's framework in place of an algorithm: one undivided call, or the call for one
+// slice.
+constexpr const char* kStock = "STOCK";
+constexpr const char* kStockSlice = "STOCK_SLICE";
+
+// The runs of one candidate: more than one if they fit into the budget.
+constexpr int kRaceRuns = 7;
+constexpr double kRaceShare = 0.06;   // the budget, in times of the undivided rival
+constexpr double kRaceLeastMs = 0.3;  // the budget of a tiny kernel's candidate
+// No algorithm of the host engine fills its workspace faster, on one thread.
+constexpr double kHostBytesPerMs = 16e6;
+
+// An algorithm at a micro-batch size that may be measured. The workspace, in bytes, includes what the sum of
+// such slices needs.
+struct RaceCandidate {
+  std::int64_t micro_batch = 0;
+  std::string algorithm;
+  std::int64_t workspace = 0;
+};
+
+// The mini-batch and the limits in bytes that a race is run for.
+struct Race {
+  std::int64_t mini_batch = 1;
+  std::vector<std::int64_t> limits{kNoLimit};
+  // Measure an algorithm of the engine undivided too, as the rival of divisions within the last limit.
+  bool compares = false;
+  // No algorithm fills its workspace faster, which bounds its time; nothing if the rate is unknown.
+  std::optional<double> bytes_per_ms{};
+  // True for a GPU. Its candidates of a size stand in the order in which heuristics rank them, and begin in
+  // this order; elsewhere those with the least workspace begin. A small micro-batch leaves a GPU idle and
+  // says little about larger ones, so an algorithm begins with a quarter of the mini-batch. Without STOCK no
+  // budget ends the race, since a run takes less than its preparation.
+  bool is_on_gpu = false;
+};
+
+// Returns the index of the candidate to measure next; nothing if no other can improve the choice by much.
+// `candidates` are those without a measurement: STOCK at the mini-batch, STOCK_SLICE below it. `measured`
+// are the algorithms that ran.
+std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& candidates,
+                                          const std::vector<MicroConfiguration>& measured, const Race& race);
+
+// Returns the ms above which a candidate is out of the race; infinite if it has no rival yet. A candidate may
+// be slow for its fixed costs alone. So it is measured less, but predicts larger sizes.
+double rival_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured);
+
+// Returns the ms for the runs of a candidate, with the time of the undivided rival if there is one.
+double race_budget_ms(std::optional<double> whole_ms);
+
+}  // namespace mucudnn

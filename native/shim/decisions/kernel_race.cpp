@@ -1,0 +1,121 @@
+#include "shim/decisions/kernel_race.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "shim/decisions/notes.hpp"
+
+namespace mucudnn::shim {
+namespace {
+
+// The budget for the runs of a candidate, in times of the undivided rival, and its least ms. A program under
+// the drop-in measures once for all later processes, so it can afford more runs than a first training step.
+constexpr double kShare = 0.25;
+constexpr double kLeastMs = 1;
+
+Configuration parts_of(const std::vector<Measured>& measured) {
+  Configuration parts;
+  for (const Measured& one : measured) parts.push_back(one.part);
+  return parts;
+}
+
+RaceCandidate candidate_of(const Task& task) {
+  return {task.micro_batch, task.algorithm, static_cast<std::int64_t>(task.workspace)};
+}
+
+}  // namespace
+
+std::vector<Permission> permissions_of(const std::vector<Listed>& callers,
+                                       std::optional<std::int64_t> limit) {
+  std::vector<Permission> all;
+  for (const Listed& own : callers) {
+    const bool deterministic_only = is_deterministic(own.notes);
+    const std::int64_t most = limit.value_or(own.workspace);
+    all.push_back({most, deterministic_only});
+    if (own.workspace < most) all.push_back({own.workspace, deterministic_only});
+  }
+  const auto key = [](const Permission& one) { return std::tuple(one.limit, one.deterministic_only); };
+  std::sort(all.begin(), all.end(),
+            [&](const auto& one, const auto& other) { return key(one) < key(other); });
+  all.erase(std::unique(all.begin(), all.end(),
+                        [&](const auto& one, const auto& other) { return key(one) == key(other); }),
+            all.end());
+  return all;
+}
+
+KernelRace::KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<Permission> permissions,
+                       const Accumulation& accumulation, std::optional<double> bytes_per_ms, bool is_on_gpu)
+    : mini_batch_(mini_batch),
+      own_(own),
+      permissions_(std::move(permissions)),
+      accumulation_(accumulation),
+      bytes_per_ms_(bytes_per_ms),
+      is_on_gpu_(is_on_gpu) {}
+
+std::optional<std::size_t> KernelRace::next(const Found& found,
+                                            const std::function<bool(const Task&)>& fits) const {
+  if (own_ != nullptr) {
+    const auto own = std::find_if(found.missing.begin(), found.missing.end(), [&](const Missing& one) {
+      return one.task.micro_batch == mini_batch_ && one.task.algorithm == own_->algorithm && fits(one.task);
+    });
+    if (own != found.missing.end()) return static_cast<std::size_t>(own - found.missing.begin());
+  }
+  for (const Permission& permission : permissions_) {
+    if (const auto place = next_within(permission, found, fits)) return place;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> KernelRace::next_within(const Permission& permission, const Found& found,
+                                                   const std::function<bool(const Task&)>& fits) const {
+  std::vector<RaceCandidate> candidates;
+  std::vector<std::size_t> places;
+  const auto add = [&](bool is_legacy_wanted) {
+    for (std::size_t i = 0; i < found.missing.size(); ++i) {
+      const auto& [task, is_deterministic] = found.missing[i];
+      const bool is_legacy = shim::is_legacy(task.algorithm);
+      if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
+        continue;
+      RaceCandidate candidate = candidate_of(task);
+      const auto needed = with_sum(candidate.micro_batch, candidate.workspace);
+      if (!needed) continue;
+      candidate.workspace = *needed;
+      candidates.push_back(std::move(candidate));
+      places.push_back(i);
+    }
+  };
+  add(false);  // the heuristics rank engines alone
+  add(true);
+  Configuration rows;
+  for (const Measured& one : found.measured) {
+    if (!permission.allows(one.is_deterministic, one.is_legacy)) continue;
+    const auto needed = with_sum(one.part.micro_batch, one.part.workspace);
+    if (!needed) continue;
+    rows.push_back(one.part);
+    rows.back().workspace = *needed;
+  }
+  // The caller's own algorithm is the undivided rival where it is known.
+  const Race race{mini_batch_, {permission.limit}, own_ == nullptr, bytes_per_ms_, is_on_gpu_};
+  const auto next = next_candidate(candidates, rows, race);
+  return next ? std::optional(places[*next]) : std::nullopt;
+}
+
+double KernelRace::measure(KernelTimer& timer, const Found& found, std::size_t place) const {
+  const Task& task = found.missing[place].task;
+  const Configuration rows = parts_of(found.measured);
+  std::optional<double> whole_ms;
+  for (const MicroConfiguration& one : rows) {
+    if (one.micro_batch == mini_batch_) whole_ms = std::min(whole_ms.value_or(one.time_ms), one.time_ms);
+  }
+  const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
+  return timer.race(task, rival_ms(candidate_of(task), rows), budget).median_ms;
+}
+
+std::optional<std::int64_t> KernelRace::with_sum(std::int64_t micro_batch, std::int64_t workspace) const {
+  const auto slices = static_cast<std::size_t>((mini_batch_ + micro_batch - 1) / micro_batch);
+  if (slices <= accumulation_.most_in_place) return workspace;
+  if (!accumulation_.size) return std::nullopt;
+  return workspace + static_cast<std::int64_t>(*accumulation_.size);
+}
+
+}  // namespace mucudnn::shim

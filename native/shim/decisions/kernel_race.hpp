@@ -1,0 +1,64 @@
+// The race (core/race.hpp) between the algorithms of a kernel, for the callers that the drop-in has.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/race.hpp"
+#include "cudnn/filter_sum.hpp"
+#include "cudnn/kernel_timer.hpp"
+#include "shim/decisions/measured_kernel.hpp"
+
+namespace mucudnn::shim {
+
+// An algorithm at a micro-batch size that can be measured.
+struct Missing {
+  Task task;
+  bool is_deterministic = false;
+};
+
+// The measurements of a kernel that are known, and those that are not.
+struct Found {
+  std::vector<std::int64_t> unlisted;  // micro-batch sizes whose candidates are not known
+  std::vector<Measured> measured;
+  std::vector<Missing> missing;
+};
+
+// Returns what the callers of a kernel permit, limits ascending. A caller that does not ask for its workspace
+// brings what its own algorithm needs, so there is a permission for that too. `limit` is the user's.
+std::vector<Permission> permissions_of(const std::vector<Listed>& callers, std::optional<std::int64_t> limit);
+
+class KernelRace {
+ public:
+  // A race looks for the best choice within each permission. Without permissions nothing is measured. The
+  // algorithm `own` of a caller of the graph API is measured first, undivided. It is null for the legacy API,
+  // where a caller may take any algorithm.
+  KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<Permission> permissions,
+             const Accumulation& accumulation, std::optional<double> bytes_per_ms, bool is_on_gpu);
+
+  // Returns the most workspace in bytes that a candidate may need.
+  std::int64_t limit() const { return permissions_.empty() ? -1 : permissions_.back().limit; }
+
+  // Returns the place in `found.missing` of the measurement to make next, among those that `fits` accepts;
+  // nothing if the race is over.
+  std::optional<std::size_t> next(const Found& found, const std::function<bool(const Task&)>& fits) const;
+
+  // Measures the candidate at this place as a race does. Throws what KernelTimer::race() throws.
+  double measure(KernelTimer& timer, const Found& found, std::size_t place) const;
+
+ private:
+  // Returns the workspace with the bytes that sum such slices; nothing if the device cannot sum them.
+  std::optional<std::int64_t> with_sum(std::int64_t micro_batch, std::int64_t workspace) const;
+  std::optional<std::size_t> next_within(const Permission& permission, const Found& found,
+                                         const std::function<bool(const Task&)>& fits) const;
+
+  std::int64_t mini_batch_;
+  const Listed* own_;
+  std::vector<Permission> permissions_;
+  Accumulation accumulation_;
+  std::optional<double> bytes_per_ms_;
+  bool is_on_gpu_;
+};
+
+}  // namespace mucudnn::shim

@@ -1,0 +1,32 @@
+"""The drop-in's race, played on recorded measurements, chooses as well as measuring everything does."""
+
+import pytest
+
+from bench.drop_in_race import ENGINES, costs_of, made_up_engines, play, records
+from bench.race import LIMITS, TABLES, read_tables
+
+SHARES = {"8 MiB": 0.95, "64 MiB": 0.85, "none": 0.7}  # the most that is measured, in all candidates
+
+
+@pytest.mark.parametrize("network", ["resnet18-16", "vgg11-16"])
+def test_its_choices_on_recorded_times_are_within_2_percent_of_the_best(network: str) -> None:
+    tables = read_tables(TABLES / f"{network}.jsonl.gz")
+    for limit_name, limit in LIMITS.items():
+        kernels = [costs for table in tables if (costs := costs_of(table, limit)) is not None]
+        for record in records(network, kernels):
+            assert record.value <= (1.02 if "choice" in record.metric else SHARES[limit_name]), record
+
+
+def test_of_the_engines_of_a_gpu_it_measures_each_once_and_few_again() -> None:
+    kernels = [made_up_engines(seed) for seed in range(8)]
+    for record in records("GPU", kernels, ("graph",)):
+        assert record.value <= (1.02 if "choice" in record.metric else 0.25), record
+    for costs in kernels:
+        measured = play(costs, costs.fastest_undivided())
+        assert len(measured) < 2 * ENGINES
+
+
+def test_it_measures_the_programs_own_engine_first() -> None:
+    costs = made_up_engines(1)
+    own = costs.undivided()[-1]
+    assert next(iter(play(costs, own))) == (costs.mini_batch, own)
