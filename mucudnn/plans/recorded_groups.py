@@ -1,0 +1,93 @@
+"""The choice of channel groups from recorded measurements. It needs no engine."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mucudnn._native import divided_channels, group_copies, group_kernel
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Machine
+from mucudnn.costs.table import CostTable
+from mucudnn.plans.decide import Decision, Limits, desirable_configurations
+from mucudnn.plans.optimizer import Result
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import usable_sizes
+from mucudnn.solver import ChannelGroups, Configuration, divide_channels
+
+LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
+_FEWEST = 16  # a group of fewer channels leaves the vector units and the tensor cores idle
+_MULTIPLE = 8  # tensor cores take channels in 16-bit types by eight
+_MOST_GROUPS = 16
+
+
+def channel_counts(kernel: Kernel) -> Iterator[int]:
+    """Yield the numbers of channels that groups may have: a half of all channels, a quarter, and so on."""
+    whole = divided_channels(kernel)
+    channels = whole
+    while channels % (2 * _MULTIPLE) == 0 and channels >= 2 * _FEWEST and channels * _MOST_GROUPS > whole:
+        channels //= 2
+        yield channels
+
+
+def list_groups(kernel: Kernel) -> list[Kernel]:
+    """Return the kernels of groups, with the most channels first."""
+    return [group_kernel(kernel, channels) for channels in channel_counts(kernel)]
+
+
+def choose_groups(
+    cache: Cache, machine: Machine, kernel: Kernel, policy: str, limit: int
+) -> ChannelGroups | None:
+    """Return the fastest groups of channels within `limit` bytes, from the measurements of a cache.
+
+    None stands for no groups: nothing fits, or the fastest is the kernel as it is.
+    """
+    kernels = [kernel, *list_groups(kernel)]
+    costs = CostTable.read(cache, machine, kernels)
+    sets = {divided_channels(one): desirable(costs, one, kernel, policy) for one in kernels}
+    found = divide_channels(sets, divided_channels(kernel), limit=limit)
+    return found[-1] if found and len(found[-1].parts) > 1 else None
+
+
+def predict_groups(cache: Cache, result: Result) -> Result:
+    """Return the result with groups of channels where their prediction beats that of the choice.
+
+    The measurements are those of the cache, and nothing is run. A prediction has no time for copies, so a
+    comparison that the cache has overrules it.
+    """
+    limits, machine = limits_of_groups(result), result.machine
+    decisions = []
+    for decision in result.decisions:
+        kernel, chosen = decision.kernel, decision.chosen
+        if kernel in limits:
+            groups = choose_groups(cache, machine, kernel, result.policy, limits[kernel])
+            known = groups and cache.tile_comparison(machine, kernel, chosen, groups)
+            if groups and (known.speedup if known else chosen.time_ms / groups.time_ms) > LEAST_SPEEDUP:
+                decision = replace(decision, groups=groups)
+        decisions.append(decision)
+    return replace(result, decisions=tuple(decisions))
+
+
+def limits_of_groups(result: Result) -> dict[Kernel, int]:
+    """Return the bytes of workspace that each kernel's groups may use, of the kernels that may have any."""
+    if result.policy == "undivided":
+        return {}
+    return {
+        decision.kernel: limit
+        for decision in result.decisions
+        if not decision.shares and (limit := limit_of(decision, result.limits)) is not None
+    }
+
+
+def limit_of(decision: Decision, limits: Limits) -> int | None:
+    """Return the bytes that a kernel may use; under a total, the workspace of its chosen configuration."""
+    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
+
+
+def desirable(costs: CostTable, group: Kernel, whole: Kernel, policy: str) -> list[Configuration]:
+    """Return the desirable set of a group's kernel. The workspace of a part includes its slices' copies."""
+    channels = divided_channels(group)
+    rows = [
+        replace(row, workspace=row.workspace + group_copies(whole, channels, row.micro_batch))
+        for row in costs.measurements[group]
+        if row.micro_batch in usable_sizes(policy, whole)
+    ]
+    return desirable_configurations(rows, group)
