@@ -1,6 +1,6 @@
 """The C++ extension, for the Python package alone: none of its names is public."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +163,11 @@ def parse_candidates(text: str) -> list[tuple[str, int, str]]:
 
 def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
     """Return the fastest configuration, as the drop-in finds it; empty if there is none."""
+
+def reuse_channels(
+    configurations: Mapping[int, Sequence[_Part]], channels: int
+) -> list[tuple[int, list[_Part]]]:
+    """Return the fastest groups, as the drop-in finds them, from one configuration for each size."""
 
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
     """Return the desirable set as the drop-in finds it: `mucudnn.solver.desirable_set` in C++."""
@@ -402,6 +407,9 @@ def refusal_of_slices(kernel: Kernel, slices: int) -> str:
 
 def divided_channels(kernel: Kernel) -> int:
     """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
+
+def channel_counts(kernel: Kernel) -> list[int]:
+    """Return the numbers of channels that groups may have: a half of the channels, a quarter, and so on."""
 
 def group_kernel(kernel: Kernel, channels: int) -> Kernel:
     """Return the kernel of a group of so many channels. Raises ValueError."""

@@ -1,9 +1,8 @@
 """The choice of channel groups from recorded measurements. It needs no engine."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from mucudnn._native import divided_channels, group_copies, group_kernel
+from mucudnn._native import channel_counts, divided_channels, group_copies, group_kernel
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.costs.table import CostTable
@@ -14,18 +13,6 @@ from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import ChannelGroups, Configuration, divide_channels
 
 LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
-_FEWEST = 16  # a group of fewer channels leaves the vector units and the tensor cores idle
-_MULTIPLE = 8  # tensor cores take channels in 16-bit types by eight
-_MOST_GROUPS = 16
-
-
-def channel_counts(kernel: Kernel) -> Iterator[int]:
-    """Yield the numbers of channels that groups may have: a half of all channels, a quarter, and so on."""
-    whole = divided_channels(kernel)
-    channels = whole
-    while channels % (2 * _MULTIPLE) == 0 and channels >= 2 * _FEWEST and channels * _MOST_GROUPS > whole:
-        channels //= 2
-        yield channels
 
 
 def list_groups(kernel: Kernel) -> list[Kernel]:

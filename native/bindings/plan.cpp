@@ -133,6 +133,15 @@ Parts fastest(const Parts& measured, std::int64_t mini_batch) {
   return to_parts(reuse_workspace(pointers, mini_batch));
 }
 
+Groups fastest_groups(const std::map<std::int64_t, Parts>& configurations, std::int64_t channels) {
+  std::map<std::int64_t, Configuration> fastest;
+  for (const auto& [size, parts] : configurations) fastest[size] = to_configuration(parts);
+  Groups found;
+  for (const PlanGroup& group : reuse_workspace(fastest, channels))
+    found.emplace_back(group.channels, to_parts(group.configuration));
+  return found;
+}
+
 std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
   std::vector<Parts> found;
   for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch)) {
@@ -151,6 +160,7 @@ void bind_plan(py::module_& module) {
   module.def("format_candidates", &format_candidates, py::arg("candidates"));
   module.def("parse_candidates", &parse_candidates, py::arg("text"));
   module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));
+  module.def("reuse_channels", &fastest_groups, py::arg("configurations"), py::arg("channels"));
   module.def("desirable_set", &desirable, py::arg("measured"), py::arg("mini_batch"));
 }
 

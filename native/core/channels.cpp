@@ -7,6 +7,10 @@
 namespace mucudnn {
 namespace {
 
+constexpr std::int64_t kFewest = 16;   // fewer channels leave the vector units and the tensor cores idle
+constexpr std::int64_t kMultiple = 8;  // tensor cores take channels in 16-bit types by eight
+constexpr std::int64_t kMostGroups = 16;
+
 std::size_t volume(const Problem::Sizes& sizes) {
   std::size_t product = 1;
   for (const std::int64_t size : sizes) product *= static_cast<std::size_t>(size);
@@ -33,6 +37,17 @@ std::int64_t divided_channels(const Kernel& kernel) {
   const Problem& p = kernel.problem;
   if (p.groups != 1 || p.is_fused() || p.is_mixed()) return 1;
   return kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels;
+}
+
+std::vector<std::int64_t> channel_counts(const Kernel& kernel) {
+  const std::int64_t all = divided_channels(kernel);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t channels = all;
+       channels % (2 * kMultiple) == 0 && channels >= 2 * kFewest && channels * kMostGroups > all;) {
+    channels /= 2;
+    counts.push_back(channels);
+  }
+  return counts;
 }
 
 Kernel group_kernel(const Kernel& kernel, std::int64_t channels) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/kernel.hpp"
 
@@ -17,6 +18,9 @@ namespace mucudnn {
 // Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: grouped,
 // fused and mixed convolutions.
 std::int64_t divided_channels(const Kernel& kernel);
+
+// Returns the numbers of channels that groups may have: a half of the channels, a quarter, and so on.
+std::vector<std::int64_t> channel_counts(const Kernel& kernel);
 
 // Returns the kernel of a group of so many channels. Throws std::invalid_argument.
 Kernel group_kernel(const Kernel& kernel, std::int64_t channels);

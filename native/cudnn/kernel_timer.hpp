@@ -46,6 +46,9 @@ class KernelTimer {
   // algorithm cannot run, std::invalid_argument if its workspace is too large.
   Timing measure(const Task& task, double hopeless_ms = std::numeric_limits<double>::infinity());
 
+  // Returns the median times in ms of whole configurations, which run in turns. Throws EngineError.
+  std::vector<double> compare(const std::vector<const PreparedConfiguration*>& configurations, int rounds);
+
  private:
   // Bytes on the device, freed with the object.
   class Memory {

@@ -23,8 +23,8 @@ class KnownKernel {
               std::vector<std::size_t> preferred);
 
   // Holds measurements, for the graph API. Each execution plan of the caller has a permission of its own, and
-  // only the choice that it leads to is prepared.
-  KnownKernel(Pass pass, MeasuredKernel measured);
+  // only the choice that it leads to is prepared. Groups of channels are prepared already.
+  KnownKernel(Pass pass, MeasuredKernel measured, std::vector<PreparedChoice> groups);
 
   bool is_planned() const noexcept { return !preferred_.empty(); }
 

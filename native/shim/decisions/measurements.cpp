@@ -31,9 +31,7 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
                                                                    Api api, bool may_measure,
                                                                    const Listed* own) {
   const Problem& problem = kernel.problem;
-  const BatchPolicy policy =
-      most_slices(kernel.pass, problem.data_type) > 1 ? options_.policy : BatchPolicy::undivided;
-  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy, problem.mini_batch);
+  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), problem.mini_batch);
   Journal::Entry& entry = journal_.entry_for(kernel);
   Found found = find(entry, sizes, api, own);
   if (is_enough(found, problem)) return std::move(found.measured);
@@ -67,6 +65,10 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   }
   journal_.append(kernel, learned);
   return std::move(found.measured);
+}
+
+BatchPolicy Measurements::policy_for(const Kernel& kernel) const {
+  return most_slices(kernel.pass, kernel.problem.data_type) > 1 ? options_.policy : BatchPolicy::undivided;
 }
 
 std::vector<Listed> Measurements::undivided_algorithms(const Kernel& kernel, Api api) {
@@ -126,19 +128,13 @@ bool Measurements::is_allowed(const Listed& candidate) const {
 Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel,
                                             const std::vector<Task>& tasks) {
   const std::string text = to_text(kernel);
-  const std::lock_guard<std::mutex> lock(timing_mutex_);
-  cudaStream_t stream = nullptr;
-  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
   Outcome outcome;
-  device_.without_disturbing_captures([&] {
-    if (engine_ == nullptr)
-      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+  time_alone(handle, [&](Engine& engine) {
     const std::size_t cap = memory_cap();
     const Needs needs = needs_of(device_, kernel.problem, tasks, cap);
     log(LogLevel::info, "measuring " + std::to_string(tasks.size()) + " times for " + text + ", in about " +
                             std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
-    device_.wait(stream);  // the program's own work must not run while we time
-    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap);
+    KernelTimer timer(engine, device_, kernel, needs.workspace, cap);
     for (const Task& task : tasks) {
       if (task.workspace > needs.workspace) continue;
       try {
@@ -152,6 +148,19 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
   });
   log(LogLevel::debug, "measured " + std::to_string(outcome.measured.size()) + " times for " + text);
   return outcome;
+}
+
+// Runs `work` with an engine of our own, while neither the program nor another thread times or runs work.
+void Measurements::time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work) {
+  const std::lock_guard<std::mutex> lock(timing_mutex_);
+  cudaStream_t stream = nullptr;
+  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+  device_.without_disturbing_captures([&] {
+    if (engine_ == nullptr)
+      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+    device_.wait(stream);  // the program's own work must not run while we time
+    work(*engine_);
+  });
 }
 
 }  // namespace mucudnn::shim

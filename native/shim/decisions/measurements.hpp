@@ -1,6 +1,7 @@
 // The times of a kernel's algorithms: read from the journal, or measured now.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,14 @@ class Measurements {
   std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Kernel& kernel, Api api,
                                                        bool may_measure, const Listed* own);
 
+  // Returns groups of channels that are fast within the limit: the fastest ones, and the fastest
+  // deterministic ones. They beat `whole`, the kernel's own times, or fit where it does not. Groups are
+  // measured if an algorithm does not fit a few samples, and run whole against the kernel's own division, all
+  // unless the journal has the results. Without `may_measure`, only the journal answers. Throws
+  // std::bad_alloc.
+  std::vector<PlanGroups> find_or_measure_groups(Engine& engine, const Kernel& kernel, Api api,
+                                                 const MeasuredKernel& whole, bool may_measure);
+
   // Returns the algorithms that can run the whole mini-batch. Call find_or_measure() first.
   std::vector<Listed> undivided_algorithms(const Kernel& kernel, Api api);
 
@@ -54,6 +63,14 @@ class Measurements {
     std::vector<Task> failed;
   };
 
+  std::map<std::int64_t, MeasuredKernel> measured_groups(Engine& engine, const Kernel& kernel, Api api,
+                                                         bool may_measure);
+  bool lacks_an_algorithm(const Kernel& kernel, Api api);
+  std::optional<PlanGroups> find_groups(const Kernel& kernel, const PlanGroups& groups);
+  std::optional<double> run_whole(cudnnHandle_t handle, const Kernel& kernel, const Configuration& division,
+                                  const PlanGroups& groups);
+  void time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work);
+  BatchPolicy policy_for(const Kernel& kernel) const;
   Found find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
   std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
   bool is_enough(const Found& found, const Problem& problem) const;
