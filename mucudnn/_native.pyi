@@ -408,6 +408,9 @@ def refusal_of_slices(kernel: Kernel, slices: int) -> str:
 def divided_channels(kernel: Kernel) -> int:
     """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
 
+def channel_unit(kernel: Kernel) -> int:
+    """Return the number that the channels of each group are a multiple of."""
+
 def channel_counts(kernel: Kernel) -> list[int]:
     """Return the numbers of channels that groups may have: a half of the channels, a quarter, and so on."""
 

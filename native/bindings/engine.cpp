@@ -390,6 +390,7 @@ void bind_engine(py::module_& module) {
       py::arg("kernel"));
   module.def("refusal_of_slices", &refusal_of_slices, py::arg("kernel"), py::arg("slices"));
   module.def("divided_channels", &divided_channels, py::arg("kernel"));
+  module.def("channel_unit", &channel_unit, py::arg("kernel"));
   module.def("channel_counts", &channel_counts, py::arg("kernel"));
   module.def("group_kernel", &group_kernel, py::arg("kernel"), py::arg("channels"));
   module.def(

@@ -2,8 +2,9 @@
 // not fit even for one sample, because the transform of the filter alone is too large.
 //
 // A group is an ordinary kernel with some of the channels, and is measured as one: of the output channels (y
-// and w) in forward and backward_filter, of the input channels (x and w) in backward_data. It divides the
-// mini-batch as any kernel does. Its slices of tensors are used in place where they are packed there, and
+// and w) in forward and backward_filter, of the input channels (x and w) in backward_data. A convolution that
+// has groups itself is divided into groups of whole groups, in x, w and y. It divides the mini-batch as any
+// kernel does. Its slices of tensors are used in place where they are packed there, and
 // copied through scratch memory where they are not.
 #pragma once
 
@@ -15,9 +16,14 @@
 
 namespace mucudnn {
 
-// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: grouped,
-// fused and mixed convolutions.
+// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: mixed
+// convolutions, and fused ones that add a tensor like y, unless its factor is 0. A failed group is run again
+// with all channels, but such a tensor may be y itself.
 std::int64_t divided_channels(const Kernel& kernel);
+
+// Returns the number that the channels of each group are a multiple of: the channels of one of the
+// convolution's own groups.
+std::int64_t channel_unit(const Kernel& kernel);
 
 // Returns the numbers of channels that groups may have: a half of the channels, a quarter, and so on.
 std::vector<std::int64_t> channel_counts(const Kernel& kernel);
@@ -38,16 +44,26 @@ struct Pieces {
   std::size_t bytes() const { return width * count; }
 };
 
-// Return the part of a tensor that belongs to the channels from `first` on: of w, and of `samples` samples of
-// the tensor (x or y) that the groups divide.
-Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels);
-Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels, std::int64_t samples);
+// The input and output channels of a group: those from `first` on of the channels that groups divide.
+struct ChannelRange {
+  ChannelRange(const Kernel& kernel, std::int64_t first, std::int64_t channels);
+  std::int64_t in_first = 0;
+  std::int64_t in_count;
+  std::int64_t out_first = 0;
+  std::int64_t out_count;
+};
+
+// Return the part of a tensor that belongs to a group: of w, and of `samples` samples of x and y.
+Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range);
+Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
+Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
 // How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w
-// begins at 0, that of x or y at `samples`. The algorithm's workspace follows the copies, at `size`.
+// begins at 0, those of x and y at `x` and `y`. The algorithm's workspace follows the copies, at `size`.
 struct GroupCopies {
   GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples);
-  std::size_t samples;
+  std::size_t x;
+  std::size_t y;
   std::size_t size;
 };
 

@@ -49,6 +49,7 @@ struct Whole {
   const char* parts;
   std::int64_t size;
   std::string name;
+  std::int64_t unit = 1;  // the size of each part is a multiple of it
 };
 
 Whole mini_batch_of(const PlanKernel& planned) {
@@ -64,9 +65,11 @@ Whole steps_of(const PlanKernel& planned) {
 
 Whole channels_of(const PlanKernel& planned) {
   const std::int64_t size = divided_channels(planned.kernel);
-  if (size < 2) fail("a fused, a grouped or a mixed convolution is not divided into groups of channels");
+  if (size < 2)
+    fail("a mixed convolution, or one that adds a tensor, is not divided into groups of channels");
   return {"groups", size,
-          "the " + std::to_string(size) + " channels that " + name_of(planned.kernel.pass) + " divides"};
+          "the " + std::to_string(size) + " channels that " + name_of(planned.kernel.pass) + " divides",
+          channel_unit(planned.kernel)};
 }
 
 // Throws std::invalid_argument if there are shares and they do not add to the count of the kernel.
@@ -104,6 +107,10 @@ void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_ba
   for (const PlanGroup& group : groups) {
     if (group.channels < 1 || group.channels > channels.size - sum)
       fail("the groups do not add to " + channels.name);
+    if (group.channels % channels.unit != 0) {
+      fail("a group has " + std::to_string(group.channels) + " channels, but this convolution's own have " +
+           std::to_string(channels.unit));
+    }
     sum += group.channels;
     check(group.configuration, mini_batch);
   }

@@ -201,10 +201,12 @@ class CheckedKernel:
     ) -> Array:
         """Return the output of channel groups, like `run` for a division."""
         self._fill_output(over)
-        x, w, y = self.memory.values()
+        x, w, y, *operands = self.memory.values()
         division = self.engine.prepare_groups(self.kernel, groups)
         assert division.workspace == self.group_workspace(groups)
-        division.execute(x, w, y, self.engine.allocate(division.workspace), alpha=alpha, beta=beta)
+        division.execute(
+            x, w, y, self.engine.allocate(division.workspace), alpha=alpha, beta=beta, operands=operands
+        )
         return self._load(OUTPUT[self.pass_])
 
     def group_workspace(self, groups: list[tuple[int, list[tuple[int, str]]]]) -> int:

@@ -7,16 +7,18 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, CheckedKernel
+from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel
 
 from mucudnn._native import (
     Engine,
     EngineError,
     Problem,
+    channel_unit,
     divided_channels,
     group_copies,
     group_kernel,
     most_slices,
+    parse_descriptor,
 )
 from mucudnn.problems.kernels import Kernel
 
@@ -33,6 +35,13 @@ def problem(in_channels: int = 6, out_channels: int = 4, groups: int = 1) -> Pro
         kernel=(3, 3),
         padding=1,
     )
+
+
+@st.composite
+def group_sizes(draw: st.DrawFn, kernel: Kernel) -> list[int]:
+    """Draw numbers of channels that add to those of a kernel."""
+    unit = channel_unit(kernel)
+    return [unit * units for units in draw(divisions(divided_channels(kernel) // unit))]
 
 
 SMALL = problem()
@@ -55,7 +64,7 @@ def test_groups_are_as_exact_as_their_algorithms(
     kernel = Kernel(problem, pass_)
     checked = CheckedKernel(engine, kernel)
     groups = []
-    for channels in data.draw(divisions(divided_channels(kernel))):
+    for channels in data.draw(group_sizes(kernel)):
         group = CheckedKernel(engine, group_kernel(kernel, channels))
         sizes = data.draw(divisions(problem.mini_batch, most_slices(kernel)))
         groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
@@ -72,11 +81,48 @@ def test_output_channels_are_divided_except_for_the_gradient_of_the_input() -> N
     assert group_kernel(DATA, 2).problem == problem(in_channels=2)
 
 
-def test_a_convolution_in_groups_is_not_divided_further() -> None:
-    grouped = Kernel(problem(groups=2), "forward")
-    assert divided_channels(grouped) == 1
+@settings(max_examples=100)
+@given(
+    data=st.data(),
+    plain=problems(data_types=ALL_TYPES, most_samples=3),
+    epilogue=st.sampled_from([one for one in EPILOGUES if "add" not in one]),
+)
+def test_fused_groups_are_as_exact_as_their_engines_on_all_channels(
+    engine: Engine, data: st.DataObject, plain: Problem, epilogue: str
+) -> None:
+    kernel = Kernel(parse_descriptor(f"{plain}{epilogue}")[0], "forward")
+    checked = CheckedKernel(engine, kernel)
+    groups = []
+    for channels in data.draw(group_sizes(kernel)):
+        group = CheckedKernel(engine, group_kernel(kernel, channels))
+        sizes = data.draw(divisions(plain.mini_batch))
+        groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
+    exact = checked.exact()
+    undivided = max(
+        np.linalg.norm(checked.run([(plain.mini_batch, algorithm)]) - exact)
+        for algorithm in {algorithm for _, parts in groups for _, algorithm in parts}
+    )
+    rounding = 2 * EPSILON[plain.data_type] * checked.magnitude()
+    assert np.linalg.norm(checked.run_groups(groups) - exact) <= 2 * undivided + rounding
+
+
+def test_a_convolution_in_groups_is_divided_into_whole_groups() -> None:
+    for pass_, all_channels in (("forward", 4), ("backward_data", 6), ("backward_filter", 4)):
+        grouped = Kernel(problem(groups=2), pass_)
+        assert (divided_channels(grouped), channel_unit(grouped)) == (all_channels, all_channels // 2)
+        half = problem(in_channels=3, out_channels=2)
+        assert group_kernel(grouped, all_channels // 2).problem == half
+    with pytest.raises(
+        ValueError, match="a group of 3 channels: this convolution has groups of its own, of 2"
+    ):
+        group_kernel(Kernel(problem(groups=2), "forward"), 3)
+
+
+def test_what_adds_a_tensor_that_may_be_the_output_is_not_divided() -> None:
+    added = Kernel(parse_descriptor(f"{SMALL}+add+bias")[0], "forward")
+    assert divided_channels(added) == 1
     with pytest.raises(ValueError, match="a group of 2 channels: forward of this convolution divides 1"):
-        group_kernel(grouped, 2)
+        group_kernel(added, 2)
 
 
 def test_slices_that_are_packed_in_the_tensors_are_not_copied() -> None:
@@ -85,6 +131,7 @@ def test_slices_that_are_packed_in_the_tensors_are_not_copied() -> None:
     assert group_copies(FORWARD, 2, 2) == 2 * 2 * 64 * 4
     assert group_copies(FILTER, 2, 2) == 2 * 2 * 64 * 4
     assert group_copies(DATA, 2, 1) == 512  # 4 filters of 2 channels of 9 taps, aligned to 256 bytes
+    assert group_copies(Kernel(problem(groups=2), "forward"), 2, 2) == (2 * 3 + 2 * 2) * 64 * 4  # x and y
     last = Kernel(SMALL.replace(layout="nhwc"), "forward")
     assert group_copies(last, 2, 1) == 2 * 64 * 4
 

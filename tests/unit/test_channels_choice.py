@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,12 @@ def kernel(text: str, pass_: str = "forward") -> Kernel:
         ("ic3ih8_oc96_kh1", "backward_data", []),
         ("ic208ih8_oc3_kh1", "backward_data", [104]),  # 52 is no multiple of 8
         ("ic3ih8_oc27_kh1", "forward", []),
-        ("g2ic64ih8_oc64_kh1", "forward", []),
+        ("g2ic64ih8_oc64_kh1", "forward", [32]),  # whole groups of the convolution
+        ("g64ic64ih8_oc128_kh1", "forward", [64, 32, 16]),
+        ("g64ic64ih8_oc128_kh1", "backward_data", [32, 16]),
+        ("ic3ih8_oc32_kh1+bias+relu", "forward", [16]),
+        ("ic3ih8_oc32_kh1+add+bias+relu", "forward", []),  # the tensor that is added may be the output
+        ("ic3ih8_oc32_kh1+add0+bias+relu", "forward", [16]),  # it is not read
     ],
 )
 def test_groups_have_a_half_of_the_channels_or_a_quarter_and_so_on(
@@ -152,11 +158,13 @@ def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("own_groups", [1, 2])
 def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
-    pass_: str, layout: str, monkeypatch: pytest.MonkeyPatch
+    own_groups: int, pass_: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = np.random.default_rng(1)
-    sample, filters = ((64, 10, 10), (64, 3, 3)) if layout == "nchw" else ((10, 10, 64), (3, 3, 64))
+    each = 64 // own_groups
+    sample, filters = ((64, 10, 10), (each, 3, 3)) if layout == "nchw" else ((10, 10, 64), (3, 3, each))
     x = generator.random((2, *sample), np.float32)
     w = generator.random((64, *filters), np.float32)
     function, operands = {
@@ -164,11 +172,13 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
         "backward_data": (mucudnn.convolution_backward_data, (x, w, x.shape)),
         "backward_filter": (mucudnn.convolution_backward_filter, (x, x, w.shape)),
     }[pass_]
-    whole = function(*operands, padding=1, layout=layout, workspace=0)
+    function = partial(function, padding=1, layout=layout, groups=own_groups)
+    whole = function(*operands, workspace=0)
     monkeypatch.setattr(recorded_groups, "divide_channels", lambda sets, *_, limit: halves(sets, limit))
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
     monkeypatch.setattr(beside, "better_tiles", lambda *_: None)
-    in_groups = function(*operands, padding=1, layout=layout, workspace=LIMIT)
+    monkeypatch.setattr(channels, "lacks_an_algorithm", lambda *_: True)
+    in_groups = function(*operands, workspace=LIMIT)
     ready = list(dispatch._prepared.values())[-1]
     assert isinstance(ready.configuration, ChannelGroups)
     assert ready.workspace <= LIMIT

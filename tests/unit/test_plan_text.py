@@ -277,7 +277,8 @@ def test_a_kernel_may_have_groups_of_channels_beside_its_choice() -> None:
         (" 1*32:FFT:1:8", "", "line 4: the micro-batches add to 32, not to the mini-batch of 64"),
         ("option 1*64:IMPLICIT_GEMM:25.5:0", "groups 1*64 1*64:A:1:0", "line 5: groups a second time"),
         ("choose 1*64:IMPLICIT_GEMM:25.5:0\n", "", "line 5: the kernel above has no choice"),
-        ("dw0", "dw0+relu", "line 4: a fused, a grouped or a mixed convolution is not divided"),
+        ("dw0", "dw0+add", "line 4: a mixed convolution, or one that adds a tensor, is not divided"),
+        ("g1", "g2", "line 4: a group has 16 channels, but this convolution's own have 32"),
     ],
 )
 def test_groups_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:

@@ -71,7 +71,7 @@ struct Permission {
   std::int64_t limit = -1;  // the most bytes of workspace; below 0, only the caller's own call
   bool deterministic_only = true;
   bool legacy_only = false;
-  // Groups of channels need an output that the call writes and does not read. They do not fuse anything.
+  // Groups of channels need an output that the call writes and does not read.
   bool may_group = false;
 
   bool allows(bool is_deterministic, bool is_legacy) const noexcept {
