@@ -133,6 +133,7 @@ def parse_descriptor(
 _Part = tuple[int, str, float, int]
 # A share of identical kernels is (how many, their configuration); a group is (channels, its configuration).
 _Share = tuple[int, list[_Part]]
+# (channels, parts). Channels below 0 are input channels of a filter gradient.
 _Group = tuple[int, list[_Part]]
 # A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [],
 # shares or [], groups or []).
@@ -303,9 +304,15 @@ class Engine:
     def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]], *, tiles: bool = False) -> Division:
         """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
     def prepare_groups(
-        self, kernel: Kernel, groups: Sequence[tuple[int, Sequence[tuple[int, str]]]]
+        self,
+        kernel: Kernel,
+        groups: Sequence[tuple[int, Sequence[tuple[int, str]]]],
+        of_inputs: bool = False,
     ) -> Division:
-        """Prepare groups of channels, each given as (channels, parts), like `prepare` for one group."""
+        """Prepare groups of channels, each given as (channels, parts), like `prepare` for one group.
+
+        With `of_inputs`, the groups divide the input channels of a filter gradient.
+        """
     def compare(
         self,
         divisions: Sequence[Division],
@@ -405,19 +412,19 @@ def most_slices_in_place(kernel: Kernel) -> int:
 def refusal_of_slices(kernel: Kernel, slices: int) -> str:
     """Return why there is no division into so many slices; empty where there is one."""
 
-def divided_channels(kernel: Kernel) -> int:
+def divided_channels(kernel: Kernel, of_inputs: bool = False) -> int:
     """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
 
-def channel_unit(kernel: Kernel) -> int:
+def channel_unit(kernel: Kernel, of_inputs: bool = False) -> int:
     """Return the number that the channels of each group are a multiple of."""
 
-def channel_counts(kernel: Kernel) -> list[int]:
+def channel_counts(kernel: Kernel, of_inputs: bool = False) -> list[int]:
     """Return the numbers of channels that groups may have: a half of the channels, a quarter, and so on."""
 
-def group_kernel(kernel: Kernel, channels: int) -> Kernel:
+def group_kernel(kernel: Kernel, channels: int, of_inputs: bool = False) -> Kernel:
     """Return the kernel of a group of so many channels. Raises ValueError."""
 
-def group_copies(kernel: Kernel, channels: int, samples: int) -> int:
+def group_copies(kernel: Kernel, channels: int, samples: int, of_inputs: bool = False) -> int:
     """Return the bytes that a slice of a group needs for its copies, beyond its algorithm's workspace."""
 
 def tile_steps(kernel: Kernel) -> int:

@@ -27,15 +27,19 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> i
     algorithm of more channels may be missing. Returns the number of measurements made.
     """
     bench, made = bench.of_engine(), 0
-    left = {kernel: [kernel, *list_groups(kernel)] for kernel in limits}
+    left = {
+        (kernel, of_inputs): [kernel, *list_groups(kernel, of_inputs=of_inputs)]
+        for kernel in limits
+        for of_inputs in (False, True)
+    }
     while left:
         left = {
-            kernel: groups[1:]
-            for kernel, groups in left.items()
+            (kernel, of_inputs): groups[1:]
+            for (kernel, of_inputs), groups in left.items()
             if len(groups) > 1 and lacks_an_algorithm(bench, groups[0], policy, limits[kernel])
         }
-        for limit in sorted({limits[kernel] for kernel in left}):
-            level = [groups[0] for kernel, groups in left.items() if limits[kernel] == limit]
+        for limit in sorted({limits[kernel] for kernel, _ in left}):
+            level = [groups[0] for (kernel, _), groups in left.items() if limits[kernel] == limit]
             made += benchmark(bench, list(dict.fromkeys(level)), policy, comparing=False, limits=(limit,))
     return made
 

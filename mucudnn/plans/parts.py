@@ -33,7 +33,7 @@ def prepare(
     Of a configuration, `slices` may name some slices alone, which the kernel then consists of.
     """
     if isinstance(chosen, ChannelGroups):
-        return engine.prepare_groups(kernel, chosen.groups)
+        return engine.prepare_groups(kernel, chosen.groups, chosen.of_inputs)
     return engine.prepare(kernel, slices or chosen.slices, tiles=isinstance(chosen, Tiling))
 
 

@@ -15,9 +15,10 @@ from mucudnn.solver import ChannelGroups, Configuration, divide_channels
 LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
 
 
-def list_groups(kernel: Kernel) -> list[Kernel]:
+def list_groups(kernel: Kernel, *, of_inputs: bool = False) -> list[Kernel]:
     """Return the kernels of groups, with the most channels first."""
-    return [group_kernel(kernel, channels) for channels in channel_counts(kernel)]
+    counts = channel_counts(kernel, of_inputs)
+    return [group_kernel(kernel, channels, of_inputs) for channels in counts]
 
 
 def choose_groups(
@@ -27,11 +28,20 @@ def choose_groups(
 
     None stands for no groups: nothing fits, or the fastest is the kernel as it is.
     """
-    kernels = [kernel, *list_groups(kernel)]
-    costs = CostTable.read(cache, machine, kernels)
-    sets = {divided_channels(one): desirable(costs, one, kernel, policy) for one in kernels}
-    found = divide_channels(sets, divided_channels(kernel), limit=limit)
-    return found[-1] if found and len(found[-1].parts) > 1 else None
+    found = []
+    for of_inputs in (False, True):
+        kernels = [kernel, *list_groups(kernel, of_inputs=of_inputs)]
+        if of_inputs and len(kernels) == 1:
+            continue
+        costs = CostTable.read(cache, machine, kernels)
+        sets = {
+            divided_channels(one, of_inputs): desirable(costs, one, kernel, policy, of_inputs=of_inputs)
+            for one in kernels
+        }
+        whole = divided_channels(kernel, of_inputs)
+        found += divide_channels(sets, whole, limit=limit, of_inputs=of_inputs)[-1:]
+    fastest = min(found, key=lambda groups: groups.time_ms, default=None)
+    return fastest if fastest is not None and len(fastest.parts) > 1 else None
 
 
 def predict_groups(cache: Cache, result: Result) -> Result:
@@ -69,11 +79,13 @@ def limit_of(decision: Decision, limits: Limits) -> int | None:
     return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
 
 
-def desirable(costs: CostTable, group: Kernel, whole: Kernel, policy: str) -> list[Configuration]:
+def desirable(
+    costs: CostTable, group: Kernel, whole: Kernel, policy: str, *, of_inputs: bool = False
+) -> list[Configuration]:
     """Return the desirable set of a group's kernel. The workspace of a part includes its slices' copies."""
-    channels = divided_channels(group)
+    channels = divided_channels(group, of_inputs)
     rows = [
-        replace(row, workspace=row.workspace + group_copies(whole, channels, row.micro_batch))
+        replace(row, workspace=row.workspace + group_copies(whole, channels, row.micro_batch, of_inputs))
         for row in costs.measurements[group]
         if row.micro_batch in usable_sizes(policy, whole)
     ]

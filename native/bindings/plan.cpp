@@ -1,6 +1,7 @@
 #include "core/plan.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 
 #include <pybind11/stl.h>
@@ -18,7 +19,8 @@ namespace {
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
 using Shares = std::vector<std::pair<int, Parts>>;
-using Groups = std::vector<std::pair<std::int64_t, Parts>>;
+using Groups =
+    std::vector<std::pair<std::int64_t, Parts>>;  // input channels of a filter gradient are below 0
 using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts, Shares, Groups>;
 using Header = std::map<std::string, std::string>;
 
@@ -45,7 +47,7 @@ std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
     planned.tiles = to_configuration(tiles);
     for (const auto& [times, parts] : shares) planned.shares.push_back({times, to_configuration(parts)});
     for (const auto& [channels, parts] : groups)
-      planned.groups.push_back({channels, to_configuration(parts)});
+      planned.groups.push_back({std::abs(channels), to_configuration(parts), channels < 0});
     for (const Parts& parts : desirable) planned.desirable.push_back(to_configuration(parts));
     plan.kernels.push_back(std::move(planned));
   }
@@ -62,7 +64,7 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
     for (const Share& share : planned.shares) shares.emplace_back(share.count, to_parts(share.configuration));
     Groups groups;
     for (const PlanGroup& group : planned.groups)
-      groups.emplace_back(group.channels, to_parts(group.configuration));
+      groups.emplace_back(group.of_inputs ? -group.channels : group.channels, to_parts(group.configuration));
     kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
                          to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles),
                          std::move(shares), std::move(groups));

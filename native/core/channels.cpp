@@ -35,22 +35,23 @@ std::size_t copied(const Pieces& pieces, bool in_place) { return in_place ? 0 : 
 
 }  // namespace
 
-std::int64_t divided_channels(const Kernel& kernel) {
+std::int64_t divided_channels(const Kernel& kernel, bool of_inputs) {
   const Problem& p = kernel.problem;
   const bool reads_like_y = std::any_of(p.epilogue.begin(), p.epilogue.end(), [](const Pointwise& one) {
     return operand_of(one.kind) == Operand::like_y && one.factor != 0;
   });
   if (p.is_mixed() || kernel.is_fused_gradient() || reads_like_y) return 1;
-  return kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels;
+  if (of_inputs && (kernel.pass != Pass::backward_filter || p.groups > 1)) return 1;
+  return of_inputs || kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels;
 }
 
-std::int64_t channel_unit(const Kernel& kernel) {
-  const std::int64_t all = divided_channels(kernel), groups = kernel.problem.groups;
+std::int64_t channel_unit(const Kernel& kernel, bool of_inputs) {
+  const std::int64_t all = divided_channels(kernel, of_inputs), groups = kernel.problem.groups;
   return all > 1 && groups > 1 ? all / groups : 1;
 }
 
-std::vector<std::int64_t> channel_counts(const Kernel& kernel) {
-  const std::int64_t all = divided_channels(kernel), unit = channel_unit(kernel);
+std::vector<std::int64_t> channel_counts(const Kernel& kernel, bool of_inputs) {
+  const std::int64_t all = divided_channels(kernel, of_inputs), unit = channel_unit(kernel, of_inputs);
   std::vector<std::int64_t> counts;
   for (std::int64_t channels = all; channels % (2 * kMultiple) == 0 && channels % (2 * unit) == 0 &&
                                     channels >= 2 * kFewest && channels * kMostGroups > all;) {
@@ -60,8 +61,8 @@ std::vector<std::int64_t> channel_counts(const Kernel& kernel) {
   return counts;
 }
 
-Kernel group_kernel(const Kernel& kernel, std::int64_t channels) {
-  const std::int64_t all = divided_channels(kernel);
+Kernel group_kernel(const Kernel& kernel, std::int64_t channels, bool of_inputs) {
+  const std::int64_t all = divided_channels(kernel, of_inputs);
   if (channels < 1 || channels > all) {
     throw std::invalid_argument("a group of " + std::to_string(channels) + " channels: " +
                                 name_of(kernel.pass) + " of this convolution divides " + std::to_string(all));
@@ -72,23 +73,24 @@ Kernel group_kernel(const Kernel& kernel, std::int64_t channels) {
                                 std::to_string(channel_unit(kernel)) + " channels each");
   }
   Kernel group = kernel;
-  const ChannelRange range(kernel, 0, channels);
+  const ChannelRange range(kernel, 0, channels, of_inputs);
   group.problem.in_channels = range.in_count;
   group.problem.out_channels = range.out_count;
   if (kernel.problem.groups > 1 && all > 1) group.problem.groups = channels / channel_unit(kernel);
   return group;
 }
 
-ChannelRange::ChannelRange(const Kernel& kernel, std::int64_t first, std::int64_t channels)
+ChannelRange::ChannelRange(const Kernel& kernel, std::int64_t first, std::int64_t channels, bool of_inputs)
     : in_count(kernel.problem.in_channels), out_count(kernel.problem.out_channels) {
-  const std::int64_t all = divided_channels(kernel);
+  const std::int64_t all = divided_channels(kernel, of_inputs);
   if (all == 1) return;
   const auto take = [&](std::int64_t& first_here, std::int64_t& count) {
     const std::int64_t whole = std::exchange(count, count * channels / all);
     first_here = whole * first / all;
   };
-  if (kernel.problem.groups > 1 || kernel.pass == Pass::backward_data) take(in_first, in_count);
-  if (kernel.problem.groups > 1 || kernel.pass != Pass::backward_data) take(out_first, out_count);
+  const bool divides_inputs = of_inputs || kernel.pass == Pass::backward_data;
+  if (kernel.problem.groups > 1 || divides_inputs) take(in_first, in_count);
+  if (kernel.problem.groups > 1 || !divides_inputs) take(out_first, out_count);
 }
 
 Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range) {
@@ -127,8 +129,8 @@ Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t sa
   return sample_pieces(p, p.output, p.out_channels, range.out_first, range.out_count, samples);
 }
 
-GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples) {
-  const ChannelRange range(kernel, 0, channels);
+GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs) {
+  const ChannelRange range(kernel, 0, channels, of_inputs);
   const Pieces filter = filter_pieces(kernel, range);
   const Pieces in = x_pieces(kernel, range, samples), out = y_pieces(kernel, range, samples);
   x = copied(filter, filter.is_packed());

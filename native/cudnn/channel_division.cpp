@@ -76,9 +76,11 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
                                  const std::vector<Group>& groups)
     : device_(device), kernel_(kernel) {
   std::int64_t first = 0;
-  for (const Group& group : in_order(groups, divided_channels(kernel), "the groups do not add to channels: ",
-                                     [](const Group& one) { return one.channels; })) {
-    Part part{first, group.channels, group_kernel(kernel, group.channels), {}, 0, 0};
+  const bool of_inputs = !groups.empty() && groups.front().of_inputs;
+  for (const Group& group :
+       in_order(groups, divided_channels(kernel, of_inputs),
+                "the groups do not add to channels: ", [](const Group& one) { return one.channels; })) {
+    Part part{first, group.channels, of_inputs, group_kernel(kernel, group.channels, of_inputs), {}, 0, 0};
     part.accumulator_size = required_accumulator(device, part.kernel, group.slices.size());
     for (const Slice& slice : in_order(group.slices, kernel.problem.mini_batch,
                                        "the micro-batches do not add to the mini-batch of ",
@@ -86,7 +88,7 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
       auto& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
       if (prepared == nullptr)
         prepared = engine.prepare(part.kernel.with_mini_batch(slice.micro_batch), slice.algorithm);
-      const GroupCopies copies(kernel, group.channels, slice.micro_batch);
+      const GroupCopies copies(kernel, group.channels, slice.micro_batch, of_inputs);
       part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared->workspace());
       part.steps.push_back({slice.micro_batch, prepared.get()});
     }
@@ -112,13 +114,14 @@ void ChannelDivision::run(cudnnHandle_t handle, const Arguments& arguments, cons
 
 void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments arguments,
                                char* scratch) const {
-  const ChannelRange range(kernel_, part.first, part.channels);
+  const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
   const Pieces filter = filter_pieces(kernel_, range);
   char* const whole_filter = arguments.tensors.w;
   if (filter.is_packed()) {
     arguments.tensors.w += filter.offset;
   } else {
-    copy_in(device_, scratch, whole_filter, filter, arguments.stream);
+    if (kernel_.pass != Pass::backward_filter || arguments.beta != 0)
+      copy_in(device_, scratch, whole_filter, filter, arguments.stream);
     arguments.tensors.w = scratch;
   }
   for (std::size_t i = 0; i < kernel_.problem.epilogue.size(); ++i) {
@@ -146,14 +149,16 @@ void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments
     }
   }
   if (sum) sum->store(beta, gradient);
+  if (kernel_.pass == Pass::backward_filter && !filter.is_packed())
+    copy_out(device_, whole_filter, gradient, filter, arguments.stream);
 }
 
 void ChannelDivision::run_step(cudnnHandle_t handle, const Part& part, const Step& step, std::int64_t sample,
                                const Arguments& whole, char* scratch) const {
   Arguments at = whole;
   at.tensors = advanced(kernel_.problem, whole.tensors, sample);
-  const ChannelRange range(kernel_, part.first, part.channels);
-  const GroupCopies copies(kernel_, part.channels, step.micro_batch);
+  const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
+  const GroupCopies copies(kernel_, part.channels, step.micro_batch, part.of_inputs);
   const auto take = [&](char*& tensor, const Pieces& pieces, char* copy, bool is_output) {
     char* const original = std::exchange(tensor, pieces.is_in_place() ? tensor + pieces.offset : copy);
     if (!pieces.is_in_place() && (!is_output || at.beta != 0))

@@ -38,10 +38,10 @@ def problem(in_channels: int = 6, out_channels: int = 4, groups: int = 1) -> Pro
 
 
 @st.composite
-def group_sizes(draw: st.DrawFn, kernel: Kernel) -> list[int]:
+def group_sizes(draw: st.DrawFn, kernel: Kernel, of_inputs: bool = False) -> list[int]:
     """Draw numbers of channels that add to those of a kernel."""
-    unit = channel_unit(kernel)
-    return [unit * units for units in draw(divisions(divided_channels(kernel) // unit))]
+    unit = channel_unit(kernel, of_inputs)
+    return [unit * units for units in draw(divisions(divided_channels(kernel, of_inputs) // unit))]
 
 
 SMALL = problem()
@@ -55,21 +55,30 @@ FORWARD, DATA, FILTER = (Kernel(SMALL, pass_) for pass_ in PASSES)
         problems(data_types=ALL_TYPES, most_samples=4), problems(kernel=(3, 3), plain=True, most_samples=4)
     ),
     pass_=st.sampled_from(PASSES),
+    of_inputs=st.booleans(),
     alpha=st.sampled_from([1.0, -0.5, 2.0]),
     beta=st.sampled_from([0.0, 1.0, 0.5]),
 )
 def test_groups_are_as_exact_as_their_algorithms(
-    engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
+    engine: Engine,
+    data: st.DataObject,
+    problem: Problem,
+    pass_: str,
+    of_inputs: bool,
+    alpha: float,
+    beta: float,
 ) -> None:
     kernel = Kernel(problem, pass_)
+    of_inputs = of_inputs and divided_channels(kernel, True) > 1
     checked = CheckedKernel(engine, kernel)
     groups = []
-    for channels in data.draw(group_sizes(kernel)):
-        group = CheckedKernel(engine, group_kernel(kernel, channels))
+    for channels in data.draw(group_sizes(kernel, of_inputs)):
+        group = CheckedKernel(engine, group_kernel(kernel, channels, of_inputs))
         sizes = data.draw(divisions(problem.mini_batch, most_slices(kernel)))
         groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
     exact = checked.exact(alpha=alpha, beta=beta)
-    found = checked.run_groups(groups, alpha=alpha, beta=beta, over=None if beta else np.nan)
+    over = None if beta else np.nan
+    found = checked.run_groups(groups, alpha=alpha, beta=beta, over=over, of_inputs=of_inputs)
     algorithms = {algorithm for _, parts in groups for _, algorithm in parts}
     worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for algorithm in algorithms)
     assert np.linalg.norm(found - exact) <= 2 * worst
@@ -92,11 +101,14 @@ def test_fused_groups_are_as_exact_as_their_engines_on_all_channels(
 ) -> None:
     kernel = Kernel(parse_descriptor(f"{plain}{epilogue}")[0], "forward")
     checked = CheckedKernel(engine, kernel)
+    whole = checked.runnable(plain.mini_batch)
     groups = []
     for channels in data.draw(group_sizes(kernel)):
         group = CheckedKernel(engine, group_kernel(kernel, channels))
         sizes = data.draw(divisions(plain.mini_batch))
-        groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
+        names = [[one for one in group.runnable(n) if one in whole] for n in sizes]
+        parts = [(n, data.draw(st.sampled_from(some))) for n, some in zip(sizes, names, strict=True)]
+        groups.append((channels, parts))
     exact = checked.exact()
     undivided = max(
         np.linalg.norm(checked.run([(plain.mini_batch, algorithm)]) - exact)
@@ -104,6 +116,16 @@ def test_fused_groups_are_as_exact_as_their_engines_on_all_channels(
     )
     rounding = 2 * EPSILON[plain.data_type] * checked.magnitude()
     assert np.linalg.norm(checked.run_groups(groups) - exact) <= 2 * undivided + rounding
+
+
+def test_filter_gradients_are_divided_along_the_input_channels_too() -> None:
+    counts = [divided_channels(kernel, True) for kernel in (FORWARD, DATA, FILTER)]
+    assert counts == [1, 1, 6]
+    assert divided_channels(Kernel(problem(groups=2), "backward_filter"), True) == 1
+    assert group_kernel(FILTER, 2, True).problem == problem(in_channels=2)
+    # The group's part of the gradient, aligned to 256 bytes, and two samples of x.
+    assert group_copies(FILTER, 2, 2, True) == 512 + 2 * 2 * 64 * 4
+    assert group_copies(FILTER, 2, 1, True) == 512
 
 
 def test_a_convolution_in_groups_is_divided_into_whole_groups() -> None:

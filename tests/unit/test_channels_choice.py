@@ -108,7 +108,25 @@ def test_the_fastest_groups_add_up_and_stay_within_the_limit(bench: Bench, pass_
     assert found is not None
     assert (found.channels, len(found.parts) > 1) == (64, True)
     assert found.workspace <= LIMIT
-    assert bench.engine.prepare_groups(whole, found.groups).workspace == found.workspace
+    assert bench.engine.prepare_groups(whole, found.groups, found.of_inputs).workspace == found.workspace
+
+
+@pytest.mark.parametrize("fast", ["outputs", "inputs"])
+def test_groups_of_a_filter_gradient_divide_the_channels_that_take_less_time(bench: Bench, fast: str) -> None:
+    whole = kernel("mb2_ic64ih10_oc128_kh3_ph1", "backward_filter")
+    for of_inputs, channels_ in ((False, 64), (True, 32)):
+        group = group_kernel(whole, channels_, of_inputs)
+        ms = 1.0 if of_inputs == (fast == "inputs") else 2.0
+        add(bench, group, 2, "ALGO_1", ms, 0)
+    add(bench, whole, 2, "ALGO_1", 100.0, 0)
+    found = recorded_groups.choose_groups(bench.cache, bench.machine, whole, "power_of_two", LIMIT)
+    assert found is not None
+    assert (found.of_inputs, found.time_ms) == (fast == "inputs", 2.0)
+    assert found.channels == (64 if found.of_inputs else 128)
+    assert ("inputs (" in str(found)) is ("input channels" in micro_batches(found)) is found.of_inputs
+    assert bench.engine.prepare_groups(whole, found.groups, found.of_inputs).workspace <= LIMIT
+    beside = PlanKernel(whole, 1, WHOLE, (WHOLE,), groups=found)
+    assert Plan.parse(str(Plan({}, (beside,)))).kernels == (beside,)
 
 
 def test_one_group_of_all_channels_is_no_group(bench: Bench) -> None:
@@ -174,7 +192,9 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
     }[pass_]
     function = partial(function, padding=1, layout=layout, groups=own_groups)
     whole = function(*operands, workspace=0)
-    monkeypatch.setattr(recorded_groups, "divide_channels", lambda sets, *_, limit: halves(sets, limit))
+    monkeypatch.setattr(
+        recorded_groups, "divide_channels", lambda sets, *_, limit, **_more: halves(sets, limit)
+    )
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
     monkeypatch.setattr(beside, "better_tiles", lambda *_: None)
     monkeypatch.setattr(channels, "lacks_an_algorithm", lambda *_: True)

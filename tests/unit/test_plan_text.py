@@ -266,6 +266,18 @@ def test_a_kernel_may_have_groups_of_channels_beside_its_choice() -> None:
     assert parse_plan(IN_GROUPS) == ({}, [kernel])
 
 
+def test_groups_of_a_filter_gradient_may_divide_the_input_channels() -> None:
+    groups = [(-32, QUARTERS)] * 2
+    kernel = (PROBLEM, "backward_filter", 3, WHOLE, [WHOLE], [], [], groups)
+    text = format_plan({}, [kernel])
+    assert "groups 2*in32 4*16:" in text
+    assert parse_plan(text) == ({}, [kernel])
+    with pytest.raises(ValueError, match="line 4: only a backward_filter without groups of its own"):
+        parse_plan(text.replace("kernel backward_filter", "kernel forward"))
+    with pytest.raises(ValueError, match="line 4: the groups divide different channels"):
+        parse_plan(text.replace("groups 2*in32", "groups 1*in32 1*64:A:1:0 1*32"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

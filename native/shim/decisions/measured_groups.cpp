@@ -25,9 +25,24 @@ bool are_alike(const PlanGroups& one, const PlanGroups& other) {
     return a.micro_batch == b.micro_batch && a.algorithm == b.algorithm;
   };
   return std::equal(one.begin(), one.end(), other.begin(), other.end(), [&](const auto& a, const auto& b) {
-    return a.channels == b.channels && std::equal(a.configuration.begin(), a.configuration.end(),
-                                                  b.configuration.begin(), b.configuration.end(), same_part);
+    return a.channels == b.channels && a.of_inputs == b.of_inputs &&
+           std::equal(a.configuration.begin(), a.configuration.end(), b.configuration.begin(),
+                      b.configuration.end(), same_part);
   });
+}
+
+// Returns the fastest groups that are permitted; none if nothing fits.
+PlanGroups fastest_groups(const Kernel& kernel, const std::map<std::int64_t, MeasuredKernel>& measured,
+                          const Permission& permission, bool of_inputs) {
+  std::map<std::int64_t, Configuration> fastest;
+  for (const auto& [channels, times] : measured) {
+    if (const auto choice = times.fastest(permission, permission.limit))
+      fastest[channels] = choice->configuration;
+  }
+  if (fastest.empty()) return {};
+  PlanGroups groups = reuse_workspace(fastest, divided_channels(kernel, of_inputs));
+  for (PlanGroup& group : groups) group.of_inputs = of_inputs;
+  return groups;
 }
 
 }  // namespace
@@ -38,15 +53,14 @@ std::vector<PlanGroups> Measurements::find_or_measure_groups(Engine& engine, con
   if (!options_.workspace_limit || options_.policy == BatchPolicy::undivided) return all;
   const std::int64_t limit = *options_.workspace_limit;
   try {
-    const auto measured = measured_groups(engine, kernel, api, may_measure);
+    const auto outputs = measured_groups(engine, kernel, api, may_measure, false);
+    const auto inputs = measured_groups(engine, kernel, api, may_measure, true);
     PlanGroups last;
     for (const bool deterministic_only : {false, true}) {
       const Permission permission{limit, deterministic_only};
-      std::map<std::int64_t, Configuration> fastest;
-      for (const auto& [channels, times] : measured) {
-        if (const auto choice = times.fastest(permission, limit)) fastest[channels] = choice->configuration;
-      }
-      PlanGroups groups = reuse_workspace(fastest, divided_channels(kernel));
+      PlanGroups groups = fastest_groups(kernel, outputs, permission, false);
+      PlanGroups other = fastest_groups(kernel, inputs, permission, true);
+      if (groups.empty() || (!other.empty() && time_of(other) < time_of(groups))) groups = std::move(other);
       if (groups.empty() || are_alike(groups, last)) continue;
       last = groups;
       const auto rival = whole.fastest(permission, limit);
@@ -75,16 +89,17 @@ std::vector<PlanGroups> Measurements::find_or_measure_groups(Engine& engine, con
 // Returns the times of groups of ever fewer channels, as long as an algorithm of more channels may be
 // missing. The workspace of a part includes the copies of its slice.
 std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& engine, const Kernel& kernel,
-                                                                     Api api, bool may_measure) {
+                                                                     Api api, bool may_measure,
+                                                                     bool of_inputs) {
   std::map<std::int64_t, MeasuredKernel> measured;
   Kernel larger = kernel;
-  for (const std::int64_t channels : channel_counts(kernel)) {
+  for (const std::int64_t channels : channel_counts(kernel, of_inputs)) {
     if (!lacks_an_algorithm(larger, api)) break;
-    const Kernel group = group_kernel(kernel, channels);
+    const Kernel group = group_kernel(kernel, channels, of_inputs);
     auto found = find_or_measure(engine, group, api, may_measure, nullptr);
     if (!found) break;
     for (Measured& one : *found) {
-      const GroupCopies copies(kernel, channels, one.part.micro_batch);
+      const GroupCopies copies(kernel, channels, one.part.micro_batch, of_inputs);
       one.part.workspace += static_cast<std::int64_t>(copies.size);
     }
     measured.try_emplace(channels, kernel.problem.mini_batch,

@@ -55,7 +55,8 @@ inline std::vector<Slice> slices_of(const Configuration& configuration) {
 
 inline std::vector<Group> groups_of(const PlanGroups& planned) {
   std::vector<Group> groups;
-  for (const PlanGroup& group : planned) groups.push_back({group.channels, slices_of(group.configuration)});
+  for (const PlanGroup& group : planned)
+    groups.push_back({group.channels, slices_of(group.configuration), group.of_inputs});
   return groups;
 }
 
