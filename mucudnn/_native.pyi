@@ -1,6 +1,6 @@
 """The C++ extension, for the Python package alone: none of its names is public."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,7 @@ def parse_descriptor(
 _Part = tuple[int, str, float, int]
 # A share of identical kernels is (how many, their configuration); a group is (channels, its configuration).
 _Share = tuple[int, list[_Part]]
+# (channels, parts). Channels below 0 are input channels of a filter gradient.
 _Group = tuple[int, list[_Part]]
 # A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [],
 # shares or [], groups or []).
@@ -163,6 +164,11 @@ def parse_candidates(text: str) -> list[tuple[str, int, str]]:
 
 def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
     """Return the fastest configuration, as the drop-in finds it; empty if there is none."""
+
+def reuse_channels(
+    configurations: Mapping[int, Sequence[_Part]], channels: int
+) -> list[tuple[int, list[_Part]]]:
+    """Return the fastest groups, as the drop-in finds them, from one configuration for each size."""
 
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
     """Return the desirable set as the drop-in finds it: `mucudnn.solver.desirable_set` in C++."""
@@ -327,9 +333,15 @@ class Engine:
     def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]], *, tiles: bool = False) -> Division:
         """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
     def prepare_groups(
-        self, kernel: Kernel, groups: Sequence[tuple[int, Sequence[tuple[int, str]]]]
+        self,
+        kernel: Kernel,
+        groups: Sequence[tuple[int, Sequence[tuple[int, str]]]],
+        of_inputs: bool = False,
     ) -> Division:
-        """Prepare groups of channels, each given as (channels, parts), like `prepare` for one group."""
+        """Prepare groups of channels, each given as (channels, parts), like `prepare` for one group.
+
+        With `of_inputs`, the groups divide the input channels of a filter gradient.
+        """
     def compare(
         self,
         divisions: Sequence[Division],
@@ -429,13 +441,19 @@ def most_slices_in_place(kernel: Kernel) -> int:
 def refusal_of_slices(kernel: Kernel, slices: int) -> str:
     """Return why there is no division into so many slices; empty where there is one."""
 
-def divided_channels(kernel: Kernel) -> int:
+def divided_channels(kernel: Kernel, of_inputs: bool = False) -> int:
     """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
 
-def group_kernel(kernel: Kernel, channels: int) -> Kernel:
+def channel_unit(kernel: Kernel, of_inputs: bool = False) -> int:
+    """Return the number that the channels of each group are a multiple of."""
+
+def channel_counts(kernel: Kernel, of_inputs: bool = False) -> list[int]:
+    """Return the numbers of channels that groups may have: a half of the channels, a quarter, and so on."""
+
+def group_kernel(kernel: Kernel, channels: int, of_inputs: bool = False) -> Kernel:
     """Return the kernel of a group of so many channels. Raises ValueError."""
 
-def group_copies(kernel: Kernel, channels: int, samples: int) -> int:
+def group_copies(kernel: Kernel, channels: int, samples: int, of_inputs: bool = False) -> int:
     """Return the bytes that a slice of a group needs for its copies, beyond its algorithm's workspace."""
 
 def tile_steps(kernel: Kernel) -> int:

@@ -23,12 +23,15 @@ from .reuse import desirable_set
 class ChannelGroup:
     """A number of channels, and the configuration that computes them for the whole mini-batch.
 
+    With `of_inputs` they are input channels of a filter gradient, which its groups can divide as well.
+
     Raises:
         ValueError: there is less than one channel; the message holds the number.
     """
 
     channels: int
     configuration: Configuration
+    of_inputs: bool = False
 
     def __post_init__(self) -> None:
         if self.channels < 1:
@@ -42,7 +45,7 @@ class ChannelGroup:
     @property
     def algorithm(self) -> str:
         """The text of the configuration, such as `(4*16 WINOGRAD_NONFUSED)`."""
-        return f"({self.configuration})"
+        return f"inputs ({self.configuration})" if self.of_inputs else f"({self.configuration})"
 
     @property
     def time_ms(self) -> float:
@@ -71,6 +74,11 @@ class ChannelGroups(Sequential[ChannelGroup]):
         return sum(group.channels for group in self.parts)
 
     @property
+    def of_inputs(self) -> bool:
+        """True if the groups divide the input channels of a filter gradient."""
+        return self.parts[0].of_inputs
+
+    @property
     def groups(self) -> tuple[tuple[int, Slices], ...]:
         """Each channel group's channels and slices of the mini-batch, in the form that engines take."""
         return tuple((group.channels, group.configuration.slices) for group in self.parts)
@@ -82,7 +90,11 @@ class ChannelGroups(Sequential[ChannelGroup]):
 
 
 def divide_channels(
-    configurations: Mapping[int, Sequence[Configuration]], channels: int, *, limit: int | None = None
+    configurations: Mapping[int, Sequence[Configuration]],
+    channels: int,
+    *,
+    limit: int | None = None,
+    of_inputs: bool = False,
 ) -> list[ChannelGroups]:
     """Find the Pareto-optimal divisions of a kernel along channels and mini-batch, time against workspace.
 
@@ -91,6 +103,7 @@ def divide_channels(
             all channels is the kernel as it is.
         channels: the number of channels to divide, at least 1.
         limit: the most bytes of workspace; None for no limit.
+        of_inputs: the channels are input channels of a filter gradient.
 
     Returns:
         The divisions, workspace ascending and time strictly descending; empty if nothing fits.
@@ -101,7 +114,7 @@ def divide_channels(
     if channels < 1:
         raise ValueError(f"channels is {channels}, must be at least 1")
     groups = {
-        (size, str(index)): ChannelGroup(size, configuration)
+        (size, str(index)): ChannelGroup(size, configuration, of_inputs)
         for size, found in configurations.items()
         for index, configuration in enumerate(found)
     }

@@ -13,6 +13,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.optimizer import Result, optimize, replay
 from mucudnn.plans.plan import write_plan
+from mucudnn.plans.recorded_groups import predict_groups
 from mucudnn.plans.result import to_json, to_plan
 from mucudnn.sizes import spell_limit
 
@@ -73,11 +74,9 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     with opened_cache(terminal, needed=False) as cache:
         bench = Bench(engine, cache, terminal, thorough=arguments.thorough)
         result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
-        if arguments.no_run:
-            return result
         from mucudnn.plans.channels import add_groups  # it imports numpy
 
-        return add_groups(bench, result)
+        return add_groups(bench, result, run=not arguments.no_run)
 
 
 def _replay(arguments: argparse.Namespace) -> Result:
@@ -87,7 +86,8 @@ def _replay(arguments: argparse.Namespace) -> Result:
         options.limits_of(arguments),
     )
     with Cache.recorded(arguments.replay) as cache:
-        return replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
+        result = replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
+        return predict_groups(cache, result)
 
 
 def _next_command(arguments: argparse.Namespace) -> str:

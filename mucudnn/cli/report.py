@@ -11,7 +11,9 @@ from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output import write_lines
+from mucudnn.plans.channels import add_groups
 from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.recorded_groups import predict_groups
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 
@@ -53,12 +55,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.replay:
         with Cache.recorded(arguments.replay) as cache:
             result = replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
-            report = _gather(arguments.network, result, cache)
+            report = _gather(arguments.network, predict_groups(cache, result), cache)
     else:
         engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
         with opened_cache(terminal, needed=False) as cache:
             bench = Bench(engine, cache, terminal)
             result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
+            result = add_groups(bench, result, run=not arguments.no_run)
             report = _gather(arguments.network, result, cache)
     _write_page(report, arguments.output)
     lines = [*report.advice, ""]

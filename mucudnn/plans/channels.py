@@ -4,39 +4,20 @@ The transform of a filter does not shrink with the mini-batch, but with the chan
 problem with fewer channels, so it is measured and kept like any other. It divides the mini-batch, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from mucudnn._native import divided_channels, group_copies, group_kernel
 from mucudnn.costs.records import SUCCESS, Measurement
-from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.decide import Decision, Limits, desirable_configurations
 from mucudnn.plans.optimizer import Result, benchmark
 from mucudnn.plans.parts import better, time_of
+from mucudnn.plans.recorded_groups import choose_groups, limits_of_groups, list_groups, predict_groups
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
-from mucudnn.solver import ChannelGroups, Configuration, divide_channels
+from mucudnn.solver import ChannelGroups, Configuration
 
-_FEWEST = 16  # a group of fewer channels leaves the vector units and the tensor cores idle
-_MULTIPLE = 8  # tensor cores take channels in 16-bit types by eight
-_MOST_GROUPS = 16
 _FEW_SAMPLES = 8  # an algorithm that fits so many samples gains little from fewer channels
 _LEAST_GAIN = 0.05  # smaller gains than this are not worth the measurements
-
-
-def channel_counts(kernel: Kernel) -> Iterator[int]:
-    """Yield the numbers of channels that groups may have: a half of all channels, a quarter, and so on."""
-    whole = divided_channels(kernel)
-    channels = whole
-    while channels % (2 * _MULTIPLE) == 0 and channels >= 2 * _FEWEST and channels * _MOST_GROUPS > whole:
-        channels //= 2
-        yield channels
-
-
-def _groups_of(kernel: Kernel) -> list[Kernel]:
-    """Return the kernels of groups, with the most channels first."""
-    return [group_kernel(kernel, channels) for channels in channel_counts(kernel)]
 
 
 def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> int:
@@ -46,15 +27,19 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> i
     algorithm of more channels may be missing. Returns the number of measurements made.
     """
     bench, made = bench.of_engine(), 0
-    left = {kernel: [kernel, *_groups_of(kernel)] for kernel in limits}
+    left = {
+        (kernel, of_inputs): [kernel, *list_groups(kernel, of_inputs=of_inputs)]
+        for kernel in limits
+        for of_inputs in (False, True)
+    }
     while left:
         left = {
-            kernel: groups[1:]
-            for kernel, groups in left.items()
+            (kernel, of_inputs): groups[1:]
+            for (kernel, of_inputs), groups in left.items()
             if len(groups) > 1 and lacks_an_algorithm(bench, groups[0], policy, limits[kernel])
         }
-        for limit in sorted({limits[kernel] for kernel in left}):
-            level = [groups[0] for kernel, groups in left.items() if limits[kernel] == limit]
+        for limit in sorted({limits[kernel] for kernel, _ in left}):
+            level = [groups[0] for (kernel, _), groups in left.items() if limits[kernel] == limit]
             made += benchmark(bench, list(dict.fromkeys(level)), policy, comparing=False, limits=(limit,))
     return made
 
@@ -66,11 +51,7 @@ def fastest_groups(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Cha
     made.
     """
     measure_groups(bench, {kernel: limit}, policy)
-    kernels = [kernel, *_groups_of(kernel)]
-    costs = bench.of_engine().costs(kernels)
-    sets = {divided_channels(one): desirable(costs, one, kernel, policy) for one in kernels}
-    found = divide_channels(sets, divided_channels(kernel), limit=limit)
-    return found[-1] if found and len(found[-1].parts) > 1 else None
+    return choose_groups(bench.cache, bench.machine, kernel, policy, limit)
 
 
 def better_groups(
@@ -86,21 +67,18 @@ def better_groups(
     return groups if better(bench, kernel, policy, limit, rival, groups) else None
 
 
-def add_groups(bench: Bench, result: Result) -> Result:
+def add_groups(bench: Bench, result: Result, *, run: bool = True) -> Result:
     """Return the result with groups of channels where they beat the choice, both run whole.
 
     With a total (WD), groups may use the workspace that was granted to the choice. A kernel whose identical
-    kernels differ gets none. Missing measurements and comparisons are made.
+    kernels differ gets none. Missing measurements and comparisons are made. Without `run`, the predictions
+    are compared.
     """
-    if result.policy == "undivided":
-        return result
-    limits = {
-        decision.kernel: limit
-        for decision in result.decisions
-        if not decision.shares and (limit := limit_of(decision, result.limits)) is not None
-    }
-    made = measure_groups(bench, limits, result.policy)
-    decisions, policy = [], result.policy
+    limits, policy = limits_of_groups(result), result.policy
+    made = measure_groups(bench, limits, policy)
+    if not run:
+        return predict_groups(bench.cache, replace(result, new_measurements=result.new_measurements + made))
+    decisions = []
     for decision in bench.listener.track(result.decisions, "Running groups of channels whole"):
         kernel, chosen = decision.kernel, decision.chosen
         groups = fastest_groups(bench, kernel, policy, limits[kernel]) if kernel in limits else None
@@ -115,22 +93,6 @@ def add_groups(bench: Bench, result: Result) -> Result:
             decision = replace(decision, groups=groups, groups_ms=time_of(bench, kernel, groups, chosen))
         decisions.append(decision)
     return replace(result, decisions=tuple(decisions), new_measurements=result.new_measurements + made)
-
-
-def limit_of(decision: Decision, limits: Limits) -> int | None:
-    """Return the bytes that a kernel may use; under a total, the workspace of its chosen configuration."""
-    return limits.workspace if limits.mode == "wr" else decision.chosen.workspace
-
-
-def desirable(costs: CostTable, group: Kernel, whole: Kernel, policy: str) -> list[Configuration]:
-    """Return the desirable set of a group's kernel. The workspace of a part includes its slices' copies."""
-    channels = divided_channels(group)
-    rows = [
-        replace(row, workspace=row.workspace + group_copies(whole, channels, row.micro_batch))
-        for row in costs.measurements[group]
-        if row.micro_batch in usable_sizes(policy, whole)
-    ]
-    return desirable_configurations(rows, group)
 
 
 def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) -> bool:

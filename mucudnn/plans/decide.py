@@ -71,7 +71,8 @@ class Decision:
     count. All kernels' shares are one division of a total, which is faster than that of the decisions
     themselves. It is empty if both divisions do the same with the kernel.
 
-    `groups` divide the channels, too. They beat the choice when both were run whole, which took `groups_ms`.
+    `groups` divide the channels, too. They beat the choice when both were run whole, which took `groups_ms`;
+    without it, their predictions were compared.
     """
 
     kernel: Kernel
@@ -115,8 +116,8 @@ class Decision:
         """Milliseconds of `best`: measured whole if it was compared, else predicted."""
         if self.groups_ms is not None:
             return self.groups_ms
-        if self.comparison is None:
-            return self.chosen.time_ms
+        if self.groups is not None or self.comparison is None:
+            return self.best.time_ms
         undivided = self.comparison.undivided_ms
         return undivided if self.dropped and undivided is not None else self.comparison.divided_ms
 

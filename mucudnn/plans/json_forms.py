@@ -42,6 +42,7 @@ def groups_json(groups: ChannelGroups) -> dict[str, Any]:
             {"times": times, "channels": group.channels, **_configuration_json(group.configuration)}
             for times, group in groups.grouped()
         ],
+        "of_inputs": groups.of_inputs,
         "time_ms": groups.time_ms,
         "workspace": groups.workspace,
     }

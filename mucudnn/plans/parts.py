@@ -15,11 +15,11 @@ from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import spread
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import choose_within
+from mucudnn.plans.recorded_groups import LEAST_SPEEDUP
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Slices, Tiling
 
 _ROUNDS = 5
-_LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
 
 Parts: TypeAlias = Tiling | ChannelGroups
 """Parts beside the choice."""
@@ -33,7 +33,7 @@ def prepare(
     Of a configuration, `slices` may name some slices alone, which the kernel then consists of.
     """
     if isinstance(chosen, ChannelGroups):
-        return engine.prepare_groups(kernel, chosen.groups)
+        return engine.prepare_groups(kernel, chosen.groups, chosen.of_inputs)
     return engine.prepare(kernel, slices or chosen.slices, tiles=isinstance(chosen, Tiling))
 
 
@@ -93,7 +93,7 @@ def are_faster(bench: Bench, kernel: Kernel, parts: Parts, rival: Configuration)
     if known is None:
         known = _compare(bench, kernel, parts, rival)
         bench.cache.add_tile_comparison(bench.machine, kernel, rival, parts, known)
-    return known.speedup > _LEAST_SPEEDUP
+    return known.speedup > LEAST_SPEEDUP
 
 
 def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> TileComparison:

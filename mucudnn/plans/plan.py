@@ -189,12 +189,16 @@ def _list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, f
 
 
 def _list_groups(groups: ChannelGroups) -> list[tuple[int, list[tuple[int, str, float, int]]]]:
-    return [(group.channels, _list_parts(group.configuration)) for group in groups.parts]
+    sign = -1 if groups.of_inputs else 1  # in the bindings, input channels are below 0
+    return [(sign * group.channels, _list_parts(group.configuration)) for group in groups.parts]
 
 
 def _make_groups(groups: list[tuple[int, list[tuple[int, str, float, int]]]]) -> ChannelGroups:
     return ChannelGroups(
-        tuple(ChannelGroup(channels, _make_configuration(parts)) for channels, parts in groups)
+        tuple(
+            ChannelGroup(abs(channels), _make_configuration(parts), channels < 0)
+            for channels, parts in groups
+        )
     )
 
 

@@ -24,8 +24,9 @@ def micro_batches(configuration: Configuration | Tiling | ChannelGroups, separat
     A group of channels is written as `2×96 channels (4×16 WINOGRAD_NONFUSED)`.
     """
     if isinstance(configuration, ChannelGroups):
+        channels = "input channels" if configuration.of_inputs else "channels"
         return separator.join(
-            f"{times}×{group.channels} channels ({micro_batches(group.configuration, ' + ')})"
+            f"{times}×{group.channels} {channels} ({micro_batches(group.configuration, ' + ')})"
             for times, group in configuration.grouped()
         )
     return separator.join(f"{times}×{part.size} {part.algorithm}" for times, part in configuration.grouped())

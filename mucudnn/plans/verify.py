@@ -1,12 +1,12 @@
 """The check that a plan still holds on this machine: machine, algorithms, workspaces and times."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mucudnn._native import (
     Engine,
-    divided_channels,
     group_copies,
     group_kernel,
     refusal_of_slices,
@@ -21,7 +21,7 @@ from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
 
 _SLOWER = 1.25
 _ROUNDS = 5
@@ -91,28 +91,34 @@ def _find_complaints_about_choice(
     kernel: Kernel,
     choice: Configuration,
     engine: Engine,
-    group_of: Kernel | None = None,
+    copies: Callable[[int], int] = lambda _: 0,
     most: int | None = None,
 ) -> Iterator[str]:
     """Yield what keeps a configuration from running as planned.
 
-    Its kernel may be a group of the channels of another kernel, whose plan allows `most` bytes.
+    Its kernel may be a group of the channels of another kernel, whose plan allows `most` bytes. A slice of
+    so many samples then needs `copies` bytes beyond the algorithm's workspace.
     """
     parts = [part for part in choice.parts if part.algorithm != STOCK]  # PyTorch runs these
-    whole, allowed = group_of or kernel, choice.workspace if most is None else most
+    allowed = choice.workspace if most is None else most
     accumulator = engine.accumulator_size(kernel, max(len(parts), 1))
     if accumulator is None:
         yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
         return
     for part in dict.fromkeys(parts):
-        extra = accumulator + group_copies(whole, divided_channels(kernel), part.micro_batch)
+        extra = accumulator + copies(part.micro_batch)
         yield from _check_part(engine, kernel.at(part.micro_batch), part, extra, allowed)
+
+
+def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int) -> int:
+    return group_copies(kernel, group.channels, samples, group.of_inputs)
 
 
 def _find_complaints_about_groups(kernel: Kernel, groups: ChannelGroups, engine: Engine) -> Iterator[str]:
     for group in dict.fromkeys(groups.parts):
-        one, choice = group_kernel(kernel, group.channels), group.configuration
-        for complaint in _find_complaints_about_choice(one, choice, engine, kernel, groups.workspace):
+        one, choice = group_kernel(kernel, group.channels, group.of_inputs), group.configuration
+        copies = partial(_group_copies, kernel, group)
+        for complaint in _find_complaints_about_choice(one, choice, engine, copies, groups.workspace):
             yield f"groups of {group.channels} channels: {complaint}"
 
 

@@ -12,7 +12,7 @@ from mucudnn.plans.text import short_names
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
 from mucudnn.report.curves import Curve, divided_curve, even_curve
-from mucudnn.solver import Configuration
+from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.solver.configuration import pareto_front
 
 
@@ -78,7 +78,7 @@ class Report:
     def held(self, kernel: KernelReport) -> int:
         """Return the bytes of a kernel's choice; with WD, those of all identical kernels together."""
         copies = kernel.kernel.count if self.result.limits.mode == "wd" else 1
-        return copies * kernel.decision.chosen.workspace
+        return copies * kernel.decision.best.workspace
 
 
 def gather(network: str, result: Result, costs: CostTable) -> Report:
@@ -88,12 +88,12 @@ def gather(network: str, result: Result, costs: CostTable) -> Report:
         KernelReport(name, decision, _find_undivided(decision.kernel, costs.measurements[decision.kernel]))
         for name, decision in zip(names, result.decisions, strict=True)
     )
-    desirable = {k.kernel: k.decision.desirable for k in kernels}
-    even = even_curve(desirable)
+    fronts = {k.kernel: _find_front(k.decision) for k in kernels}
+    even = even_curve(fronts)
     limits = result.limits
     copies = sum(k.kernel.count for k in kernels)
     present = copies * limits.workspace if limits.workspace is not None else limits.total
-    divided = divided_curve(desirable, [] if present is None else [present])
+    divided = divided_curve(fronts, [] if present is None else [present])
     return Report(
         network=network,
         result=result,
@@ -104,6 +104,18 @@ def gather(network: str, result: Result, costs: CostTable) -> Report:
         present=present,
         advice=tuple(advise(limits, copies, even, divided)),
     )
+
+
+def _find_front(decision: Decision) -> list[Configuration]:
+    """Return the desirable set, with the groups in the place of what they beat.
+
+    Curves need the groups' costs alone, so a configuration with these costs stands for them.
+    """
+    found, groups = list(decision.desirable), decision.groups
+    if groups is not None:
+        part = MicroConfiguration(decision.kernel.mini_batch, "groups", groups.time_ms, groups.workspace)
+        found.append(Configuration((part,)))
+    return pareto_front(sorted(found, key=lambda c: (c.workspace, c.time_ms)))
 
 
 def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tuple[Configuration, ...]:

@@ -12,7 +12,7 @@ from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
 
 def render(report: Report, written: date) -> str:
@@ -89,7 +89,7 @@ def _draw_kernels(report: Report) -> dict[KernelReport, str]:
 
 
 def _describe(kernel: KernelReport) -> str:
-    desirable, chosen = kernel.decision.desirable, kernel.decision.chosen
+    desirable, chosen = kernel.decision.desirable, kernel.decision.best
     first, last = desirable[0], desirable[-1]
     return (
         f"{kernel.title}: {len(desirable)} configurations, from {_format_cost(first)} to "
@@ -97,5 +97,5 @@ def _describe(kernel: KernelReport) -> str:
     )
 
 
-def _format_cost(configuration: Configuration) -> str:
+def _format_cost(configuration: Configuration | ChannelGroups) -> str:
     return f"{milliseconds(configuration.time_ms)} ms with {format_size(configuration.workspace)}"

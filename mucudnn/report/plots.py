@@ -18,14 +18,16 @@ _LONGEST = 24  # characters of a name
 
 def kernel_scale(report: Report) -> SizeScale:
     """Return one axis of bytes for the plots of all kernels, which makes them comparable."""
-    return SizeScale(c.workspace for k in report.kernels for c in (*k.decision.desirable, *k.undivided))
+    return SizeScale(
+        c.workspace for k in report.kernels for c in (*k.decision.desirable, k.decision.best, *k.undivided)
+    )
 
 
 def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
     """Draw the desirable set of one kernel as steps, its choice, and its undivided algorithms."""
     figure, axes = new_axes(300, 190, left=44)
     scale.apply(axes, ticks=4)
-    chosen = kernel.decision.chosen
+    chosen = kernel.decision.best
     undivided, desirable = _costs_of(kernel.undivided), _costs_of(kernel.decision.desirable)
     _draw_steps(axes, undivided, scale, "undivided", "best undivided", marker="s", dashed=True)
     _draw_steps(axes, desirable, scale, "divided", "desirable set", marker="o")

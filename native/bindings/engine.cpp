@@ -35,9 +35,9 @@ std::vector<Slice> to_slices(const Parts& parts) {
 // Each group is (channels, parts).
 using Groups = std::vector<std::pair<std::int64_t, Parts>>;
 
-std::vector<Group> to_groups(const Groups& all) {
+std::vector<Group> to_groups(const Groups& all, bool of_inputs) {
   std::vector<Group> groups;
-  for (const auto& [channels, parts] : all) groups.push_back({channels, to_slices(parts)});
+  for (const auto& [channels, parts] : all) groups.push_back({channels, to_slices(parts), of_inputs});
   return groups;
 }
 
@@ -186,7 +186,8 @@ class PyEngine {
   }
 
   std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const Parts& parts, bool tiles) const;
-  std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups) const;
+  std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups,
+                                             bool of_inputs) const;
 
   std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
                                            const Memory& w, const Memory& y, const Memory* workspace,
@@ -258,10 +259,11 @@ std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const Parts&
   return std::make_unique<PyDivision>(*this, kernel.problem, made_ready(kernel, parts, tiles));
 }
 
-std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, const Groups& groups) const {
+std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, const Groups& groups,
+                                                     bool of_inputs) const {
   return std::make_unique<PyDivision>(
       *this, kernel.problem,
-      std::make_unique<ChannelDivision>(*engine_, *device_, kernel, to_groups(groups)));
+      std::make_unique<ChannelDivision>(*engine_, *device_, kernel, to_groups(groups, of_inputs)));
 }
 
 std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
@@ -354,7 +356,7 @@ void bind_engine(py::module_& module) {
       .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::kw_only(),
            py::arg("tiles") = false, py::keep_alive<0, 1>())
       .def("prepare_groups", &PyEngine::prepare_groups, py::arg("kernel"), py::arg("groups"),
-           py::keep_alive<0, 1>())
+           py::arg("of_inputs") = false, py::keep_alive<0, 1>())
       .def(
           "timer",
           [](const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap) {
@@ -389,14 +391,17 @@ void bind_engine(py::module_& module) {
       [](const Kernel& kernel) { return most_slices_in_place(kernel.pass, kernel.problem.data_type); },
       py::arg("kernel"));
   module.def("refusal_of_slices", &refusal_of_slices, py::arg("kernel"), py::arg("slices"));
-  module.def("divided_channels", &divided_channels, py::arg("kernel"));
-  module.def("group_kernel", &group_kernel, py::arg("kernel"), py::arg("channels"));
+  module.def("divided_channels", &divided_channels, py::arg("kernel"), py::arg("of_inputs") = false);
+  module.def("channel_unit", &channel_unit, py::arg("kernel"), py::arg("of_inputs") = false);
+  module.def("channel_counts", &channel_counts, py::arg("kernel"), py::arg("of_inputs") = false);
+  module.def("group_kernel", &group_kernel, py::arg("kernel"), py::arg("channels"),
+             py::arg("of_inputs") = false);
   module.def(
       "group_copies",
-      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples) {
-        return GroupCopies(kernel, channels, samples).size;
+      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs) {
+        return GroupCopies(kernel, channels, samples, of_inputs).size;
       },
-      py::arg("kernel"), py::arg("channels"), py::arg("samples"));
+      py::arg("kernel"), py::arg("channels"), py::arg("samples"), py::arg("of_inputs") = false);
   module.def("tile_steps", &tile_steps, py::arg("kernel"));
   module.def(
       "tile_copies",

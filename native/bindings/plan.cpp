@@ -1,6 +1,7 @@
 #include "core/plan.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 
 #include <pybind11/stl.h>
@@ -18,7 +19,8 @@ namespace {
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Parts = std::vector<Part>;
 using Shares = std::vector<std::pair<int, Parts>>;
-using Groups = std::vector<std::pair<std::int64_t, Parts>>;
+using Groups =
+    std::vector<std::pair<std::int64_t, Parts>>;  // input channels of a filter gradient are below 0
 using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts, Shares, Groups>;
 using Header = std::map<std::string, std::string>;
 
@@ -45,7 +47,7 @@ std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
     planned.tiles = to_configuration(tiles);
     for (const auto& [times, parts] : shares) planned.shares.push_back({times, to_configuration(parts)});
     for (const auto& [channels, parts] : groups)
-      planned.groups.push_back({channels, to_configuration(parts)});
+      planned.groups.push_back({std::abs(channels), to_configuration(parts), channels < 0});
     for (const Parts& parts : desirable) planned.desirable.push_back(to_configuration(parts));
     plan.kernels.push_back(std::move(planned));
   }
@@ -62,7 +64,7 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
     for (const Share& share : planned.shares) shares.emplace_back(share.count, to_parts(share.configuration));
     Groups groups;
     for (const PlanGroup& group : planned.groups)
-      groups.emplace_back(group.channels, to_parts(group.configuration));
+      groups.emplace_back(group.of_inputs ? -group.channels : group.channels, to_parts(group.configuration));
     kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
                          to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles),
                          std::move(shares), std::move(groups));
@@ -133,6 +135,15 @@ Parts fastest(const Parts& measured, std::int64_t mini_batch) {
   return to_parts(reuse_workspace(pointers, mini_batch));
 }
 
+Groups fastest_groups(const std::map<std::int64_t, Parts>& configurations, std::int64_t channels) {
+  std::map<std::int64_t, Configuration> fastest;
+  for (const auto& [size, parts] : configurations) fastest[size] = to_configuration(parts);
+  Groups found;
+  for (const PlanGroup& group : reuse_workspace(fastest, channels))
+    found.emplace_back(group.channels, to_parts(group.configuration));
+  return found;
+}
+
 std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
   std::vector<Parts> found;
   for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch)) {
@@ -151,6 +162,7 @@ void bind_plan(py::module_& module) {
   module.def("format_candidates", &format_candidates, py::arg("candidates"));
   module.def("parse_candidates", &parse_candidates, py::arg("text"));
   module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));
+  module.def("reuse_channels", &fastest_groups, py::arg("configurations"), py::arg("channels"));
   module.def("desirable_set", &desirable, py::arg("measured"), py::arg("mini_batch"));
 }
 

@@ -1,11 +1,17 @@
 #include "core/channels.hpp"
 
+#include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "core/scratch.hpp"
 
 namespace mucudnn {
 namespace {
+
+constexpr std::int64_t kFewest = 16;   // fewer channels leave the vector units and the tensor cores idle
+constexpr std::int64_t kMultiple = 8;  // tensor cores take channels in 16-bit types by eight
+constexpr std::int64_t kMostGroups = 16;
 
 std::size_t volume(const Problem::Sizes& sizes) {
   std::size_t product = 1;
@@ -29,52 +35,107 @@ std::size_t copied(const Pieces& pieces, bool in_place) { return in_place ? 0 : 
 
 }  // namespace
 
-std::int64_t divided_channels(const Kernel& kernel) {
+std::int64_t divided_channels(const Kernel& kernel, bool of_inputs) {
   const Problem& p = kernel.problem;
-  if (p.groups != 1 || p.is_fused() || p.is_mixed()) return 1;
-  return kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels;
+  const bool reads_like_y = std::any_of(p.epilogue.begin(), p.epilogue.end(), [](const Pointwise& one) {
+    return operand_of(one.kind) == Operand::like_y && one.factor != 0;
+  });
+  if (p.is_mixed() || kernel.is_fused_gradient() || reads_like_y) return 1;
+  if (of_inputs && (kernel.pass != Pass::backward_filter || p.groups > 1)) return 1;
+  return of_inputs || kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels;
 }
 
-Kernel group_kernel(const Kernel& kernel, std::int64_t channels) {
-  const std::int64_t all = divided_channels(kernel);
+std::int64_t channel_unit(const Kernel& kernel, bool of_inputs) {
+  const std::int64_t all = divided_channels(kernel, of_inputs), groups = kernel.problem.groups;
+  return all > 1 && groups > 1 ? all / groups : 1;
+}
+
+std::vector<std::int64_t> channel_counts(const Kernel& kernel, bool of_inputs) {
+  const std::int64_t all = divided_channels(kernel, of_inputs), unit = channel_unit(kernel, of_inputs);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t channels = all; channels % (2 * kMultiple) == 0 && channels % (2 * unit) == 0 &&
+                                    channels >= 2 * kFewest && channels * kMostGroups > all;) {
+    channels /= 2;
+    counts.push_back(channels);
+  }
+  return counts;
+}
+
+Kernel group_kernel(const Kernel& kernel, std::int64_t channels, bool of_inputs) {
+  const std::int64_t all = divided_channels(kernel, of_inputs);
   if (channels < 1 || channels > all) {
     throw std::invalid_argument("a group of " + std::to_string(channels) + " channels: " +
                                 name_of(kernel.pass) + " of this convolution divides " + std::to_string(all));
   }
-  Kernel group = kernel;
-  if (all > 1) {
-    Problem& p = group.problem;
-    (kernel.pass == Pass::backward_data ? p.in_channels : p.out_channels) = channels;
+  if (channels % channel_unit(kernel) != 0) {
+    throw std::invalid_argument("a group of " + std::to_string(channels) +
+                                " channels: this convolution has groups of its own, of " +
+                                std::to_string(channel_unit(kernel)) + " channels each");
   }
+  Kernel group = kernel;
+  const ChannelRange range(kernel, 0, channels, of_inputs);
+  group.problem.in_channels = range.in_count;
+  group.problem.out_channels = range.out_count;
+  if (kernel.problem.groups > 1 && all > 1) group.problem.groups = channels / channel_unit(kernel);
   return group;
 }
 
-Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels) {
-  if (divided_channels(kernel) == 1) return kWhole;
+ChannelRange::ChannelRange(const Kernel& kernel, std::int64_t first, std::int64_t channels, bool of_inputs)
+    : in_count(kernel.problem.in_channels), out_count(kernel.problem.out_channels) {
+  const std::int64_t all = divided_channels(kernel, of_inputs);
+  if (all == 1) return;
+  const auto take = [&](std::int64_t& first_here, std::int64_t& count) {
+    const std::int64_t whole = std::exchange(count, count * channels / all);
+    first_here = whole * first / all;
+  };
+  const bool divides_inputs = of_inputs || kernel.pass == Pass::backward_data;
+  if (kernel.problem.groups > 1 || divides_inputs) take(in_first, in_count);
+  if (kernel.problem.groups > 1 || !divides_inputs) take(out_first, out_count);
+}
+
+Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range) {
   const Problem& p = kernel.problem;
   const std::size_t taps = volume(p.kernel), outputs = number(p.out_channels);
-  if (kernel.pass != Pass::backward_data)
-    return pieces_of(1, p.out_channels, number(p.in_channels) * taps, p.data_type, first, channels);
+  if (range.out_count < p.out_channels) {
+    return pieces_of(1, p.out_channels, number(p.in_channels / p.groups) * taps, p.data_type, range.out_first,
+                     range.out_count);
+  }
+  if (range.in_count == p.in_channels) return kWhole;
   if (p.layout == Layout::nhwc)
-    return pieces_of(outputs * taps, p.in_channels, 1, p.data_type, first, channels);
-  return pieces_of(outputs, p.in_channels, taps, p.data_type, first, channels);
+    return pieces_of(outputs * taps, p.in_channels, 1, p.data_type, range.in_first, range.in_count);
+  return pieces_of(outputs, p.in_channels, taps, p.data_type, range.in_first, range.in_count);
 }
 
-Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels, std::int64_t samples) {
+namespace {
+
+// The part of `samples` samples of x or y, which has `all` channels.
+Pieces sample_pieces(const Problem& p, const Problem::Sizes& sizes, std::int64_t all, std::int64_t first,
+                     std::int64_t count, std::int64_t samples) {
+  if (count == all) return kWhole;
+  if (p.layout == Layout::nhwc)
+    return pieces_of(number(samples) * volume(sizes), all, 1, p.data_type, first, count);
+  return pieces_of(number(samples), all, volume(sizes), p.data_type, first, count);
+}
+
+}  // namespace
+
+Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
   const Problem& p = kernel.problem;
-  const std::size_t positions = volume(kernel.pass == Pass::backward_data ? p.input : p.output);
-  const std::int64_t all = divided_channels(kernel);
-  if (all == 1) return kWhole;
-  if (p.layout == Layout::nhwc)
-    return pieces_of(number(samples) * positions, all, 1, p.data_type, first, channels);
-  return pieces_of(number(samples), all, positions, p.data_type, first, channels);
+  return sample_pieces(p, p.input, p.in_channels, range.in_first, range.in_count, samples);
 }
 
-GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t count) {
-  const Pieces filter = filter_pieces(kernel, 0, channels);
-  const Pieces slice = sample_pieces(kernel, 0, channels, count);
-  samples = copied(filter, filter.is_packed());
-  size = samples + copied(slice, slice.is_in_place());
+Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
+  const Problem& p = kernel.problem;
+  return sample_pieces(p, p.output, p.out_channels, range.out_first, range.out_count, samples);
+}
+
+GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs) {
+  const ChannelRange range(kernel, 0, channels, of_inputs);
+  const Pieces filter = filter_pieces(kernel, range);
+  const Pieces in = x_pieces(kernel, range, samples), out = y_pieces(kernel, range, samples);
+  x = copied(filter, filter.is_packed());
+  y = x + copied(in, in.is_in_place());
+  size = y + copied(out, out.is_in_place());
 }
 
 }  // namespace mucudnn

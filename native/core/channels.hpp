@@ -2,24 +2,35 @@
 // not fit even for one sample, because the transform of the filter alone is too large.
 //
 // A group is an ordinary kernel with some of the channels, and is measured as one: of the output channels (y
-// and w) in forward and backward_filter, of the input channels (x and w) in backward_data. It divides the
-// mini-batch as any kernel does. Its slices of tensors are used in place where they are packed there, and
-// copied through scratch memory where they are not.
+// and w) in forward and backward_filter, of the input channels (x and w) in backward_data. A convolution that
+// has groups itself is divided into groups of whole groups, in x, w and y. A backward_filter without groups
+// can also be divided along the input channels (x and w): `of_inputs`. A group divides the mini-batch as any
+// kernel does. Its slices of tensors are used in place where they are packed there, and copied through
+// scratch memory where they are not.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/kernel.hpp"
 
 namespace mucudnn {
 
-// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: grouped,
-// fused and mixed convolutions.
-std::int64_t divided_channels(const Kernel& kernel);
+// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: mixed
+// convolutions, and fused ones that add a tensor like y, unless its factor is 0. A failed group is run again
+// with all channels, but such a tensor may be y itself.
+std::int64_t divided_channels(const Kernel& kernel, bool of_inputs = false);
+
+// Returns the number that the channels of each group are a multiple of: the channels of one of the
+// convolution's own groups.
+std::int64_t channel_unit(const Kernel& kernel, bool of_inputs = false);
+
+// Returns the numbers of channels that groups may have: a half of the channels, a quarter, and so on.
+std::vector<std::int64_t> channel_counts(const Kernel& kernel, bool of_inputs = false);
 
 // Returns the kernel of a group of so many channels. Throws std::invalid_argument.
-Kernel group_kernel(const Kernel& kernel, std::int64_t channels);
+Kernel group_kernel(const Kernel& kernel, std::int64_t channels, bool of_inputs = false);
 
 // Pieces of memory, a pitch apart.
 struct Pieces {
@@ -34,16 +45,26 @@ struct Pieces {
   std::size_t bytes() const { return width * count; }
 };
 
-// Return the part of a tensor that belongs to the channels from `first` on: of w, and of `samples` samples of
-// the tensor (x or y) that the groups divide.
-Pieces filter_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels);
-Pieces sample_pieces(const Kernel& kernel, std::int64_t first, std::int64_t channels, std::int64_t samples);
+// The input and output channels of a group: those from `first` on of the channels that groups divide.
+struct ChannelRange {
+  ChannelRange(const Kernel& kernel, std::int64_t first, std::int64_t channels, bool of_inputs = false);
+  std::int64_t in_first = 0;
+  std::int64_t in_count;
+  std::int64_t out_first = 0;
+  std::int64_t out_count;
+};
+
+// Return the part of a tensor that belongs to a group: of w, and of `samples` samples of x and y.
+Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range);
+Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
+Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
 // How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w
-// begins at 0, that of x or y at `samples`. The algorithm's workspace follows the copies, at `size`.
+// begins at 0, those of x and y at `x` and `y`. The algorithm's workspace follows the copies, at `size`.
 struct GroupCopies {
-  GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples);
-  std::size_t samples;
+  GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs = false);
+  std::size_t x;
+  std::size_t y;
   std::size_t size;
 };
 

@@ -49,6 +49,7 @@ struct Whole {
   const char* parts;
   std::int64_t size;
   std::string name;
+  std::int64_t unit = 1;  // the size of each part is a multiple of it
 };
 
 Whole mini_batch_of(const PlanKernel& planned) {
@@ -62,11 +63,16 @@ Whole steps_of(const PlanKernel& planned) {
   return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
 }
 
-Whole channels_of(const PlanKernel& planned) {
-  const std::int64_t size = divided_channels(planned.kernel);
-  if (size < 2) fail("a fused, a grouped or a mixed convolution is not divided into groups of channels");
+Whole channels_of(const PlanKernel& planned, bool of_inputs) {
+  const std::int64_t size = divided_channels(planned.kernel, of_inputs);
+  if (size < 2 && of_inputs)
+    fail("only a backward_filter without groups of its own is divided along the input channels");
+  if (size < 2)
+    fail("a mixed convolution, or one that adds a tensor, is not divided into groups of channels");
   return {"groups", size,
-          "the " + std::to_string(size) + " channels that " + name_of(planned.kernel.pass) + " divides"};
+          "the " + std::to_string(size) + " " + (of_inputs ? "input " : "") + "channels that " +
+              name_of(planned.kernel.pass) + " divides",
+          channel_unit(planned.kernel, of_inputs)};
 }
 
 // Throws std::invalid_argument if there are shares and they do not add to the count of the kernel.
@@ -104,6 +110,11 @@ void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_ba
   for (const PlanGroup& group : groups) {
     if (group.channels < 1 || group.channels > channels.size - sum)
       fail("the groups do not add to " + channels.name);
+    if (group.of_inputs != groups.front().of_inputs) fail("the groups divide different channels");
+    if (group.channels % channels.unit != 0) {
+      fail("a group has " + std::to_string(group.channels) + " channels, but this convolution's own have " +
+           std::to_string(channels.unit));
+    }
     sum += group.channels;
     check(group.configuration, mini_batch);
   }
@@ -135,7 +146,8 @@ std::string text_of(const Configuration& configuration) {
 std::string text_of(const PlanGroups& groups) {
   std::string text;
   for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
-    text += " " + repeat + "*" + std::to_string(group.channels) + text_of(group.configuration);
+    text += " " + repeat + "*" + (group.of_inputs ? "in" : "") + std::to_string(group.channels) +
+            text_of(group.configuration);
   });
   return text;
 }
@@ -195,12 +207,17 @@ Configuration configuration_in(std::string_view text, const Whole& whole, Budget
   return configuration;
 }
 
+// Returns whether the text begins with a number of input channels, as in `in96`.
+bool has_inputs(std::string_view text) { return text.substr(0, 2) == "in"; }
+
 PlanGroups groups_in(std::string_view text, const Whole& channels, const Whole& mini_batch, Budget& budget) {
   PlanGroups groups;
   while (!text.empty()) {
     std::string_view item = cut(text, ' ');
     const std::int64_t repeat = repeat_in(item, channels, groups.size());
     PlanGroup group;
+    group.of_inputs = has_inputs(item);
+    if (group.of_inputs) item.remove_prefix(2);
     group.channels = number_in<std::int64_t>(item, "number of channels");
     // The parts of a group end where the next group begins, which has no colon.
     std::size_t end = 0;
@@ -279,7 +296,8 @@ class Reader {
     } else if (key == "groups") {
       PlanKernel& planned = kernel_above(key);
       if (!planned.groups.empty()) fail("groups a second time for the same kernel");
-      planned.groups = groups_in(line, channels_of(planned), mini_batch_of(planned), budget_);
+      planned.groups = groups_in(line, channels_of(planned, has_inputs(line.substr(line.find('*') + 1))),
+                                 mini_batch_of(planned), budget_);
     } else if (key == "share") {
       PlanKernel& planned = kernel_above(key);
       const auto count = number_in<int>(cut(line, ' '), "count");
@@ -378,8 +396,8 @@ std::int64_t workspace_of(const PlanGroups& groups) {
 std::string describe(const PlanGroups& groups) {
   std::string text;
   for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
-    text += (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(group.channels) + " (" +
-            describe(group.configuration) + ")";
+    text += (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(group.channels) +
+            (group.of_inputs ? " inputs (" : " (") + describe(group.configuration) + ")";
   });
   return text;
 }
@@ -421,7 +439,7 @@ std::string to_text(const Plan& plan) {
     if (planned->candidates.empty() || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
     if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
     if (!planned->groups.empty()) {
-      check(planned->groups, channels_of(*planned), mini_batch);
+      check(planned->groups, channels_of(*planned, planned->groups.front().of_inputs), mini_batch);
       budget.take(parts_in(planned->groups));
       text += "groups" + text_of(planned->groups) + "\n";
     }

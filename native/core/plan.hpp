@@ -28,7 +28,8 @@
 //
 // Version 4 may also give a kernel `groups` beside the choice: groups of its channels (channels.hpp), each
 // with its own division of the mini-batch, if that is faster within the limit. A group is repeat*channels,
-// and its parts follow. The workspace of a part includes the copies of its slices.
+// and its parts follow. The workspace of a part includes the copies of its slices. Groups of a
+// backward_filter may divide the input channels instead, as in `2*in96`.
 //
 //   groups 2*96 4*16:WINOGRAD_NONFUSED:1.625:7077888
 //
@@ -87,9 +88,10 @@ struct Share {
 struct PlanGroup {
   std::int64_t channels = 0;
   Configuration configuration;
+  bool of_inputs = false;  // in backward_filter: channels of the input; all groups of a kernel agree
 
   bool operator==(const PlanGroup& other) const {
-    return channels == other.channels && configuration == other.configuration;
+    return channels == other.channels && configuration == other.configuration && of_inputs == other.of_inputs;
   }
 };
 using PlanGroups = std::vector<PlanGroup>;

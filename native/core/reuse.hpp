@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "core/plan.hpp"
@@ -24,5 +25,9 @@ std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measure
 // measured sizes do not add to the mini-batch.
 Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
                               std::int64_t mini_batch);
+
+// Returns the fastest groups that add to `channels`. `fastest` has the fastest configuration of the
+// mini-batch within the limit for each number of channels. It is empty if no groups add to the channels.
+PlanGroups reuse_workspace(const std::map<std::int64_t, Configuration>& fastest, std::int64_t channels);
 
 }  // namespace mucudnn

@@ -1,6 +1,11 @@
 #include "cudnn/channel_division.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "cudnn/descriptors.hpp"
 
 namespace mucudnn {
 namespace {
@@ -33,15 +38,49 @@ void copy_out(Device& device, char* tensor, const char* packed, const Pieces& pi
                      stream);
 }
 
+std::size_t bytes_of(std::int64_t elements, DataType type) {
+  return static_cast<std::size_t>(elements) * size_of(type);
+}
+
+// The part of the bias that belongs to a group, in a call of the legacy API. Takes the place of the whole
+// bias in `fusion`. Throws CallFailed.
+class GroupBias {
+ public:
+  GroupBias(Fusion& fusion, const ChannelRange& range)
+      : descriptor_(*fusion.library, fusion.library->cudnnCreateTensorDescriptor,
+                    fusion.library->cudnnDestroyTensorDescriptor) {
+    constexpr int kMost = CUDNN_DIM_MAX;
+    std::array<int, kMost> sizes{}, strides{};
+    cudnnDataType_t type{};
+    int dims = 0;
+    fusion.library->check(fusion.library->cudnnGetTensorNdDescriptor(fusion.bias_descriptor, kMost, &type,
+                                                                     &dims, sizes.data(), strides.data()),
+                          "cudnnGetTensorNdDescriptor");
+    const auto known = data_type_of(type);
+    if (!known || dims < 2) throw EngineError("a bias of an unknown type");
+    sizes[1] = static_cast<int>(range.out_count);
+    fusion.library->check(
+        fusion.library->cudnnSetTensorNdDescriptor(descriptor_, type, dims, sizes.data(), strides.data()),
+        "cudnnSetTensorNdDescriptor");
+    fusion.bias = static_cast<const char*>(fusion.bias) + bytes_of(range.out_first * strides[1], *known);
+    fusion.bias_descriptor = descriptor_;
+  }
+
+ private:
+  Owned<cudnnTensorDescriptor_t> descriptor_;
+};
+
 }  // namespace
 
 ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& kernel,
                                  const std::vector<Group>& groups)
     : device_(device), kernel_(kernel) {
   std::int64_t first = 0;
-  for (const Group& group : in_order(groups, divided_channels(kernel), "the groups do not add to channels: ",
-                                     [](const Group& one) { return one.channels; })) {
-    Part part{first, group.channels, group_kernel(kernel, group.channels), {}, 0, 0};
+  const bool of_inputs = !groups.empty() && groups.front().of_inputs;
+  for (const Group& group :
+       in_order(groups, divided_channels(kernel, of_inputs),
+                "the groups do not add to channels: ", [](const Group& one) { return one.channels; })) {
+    Part part{first, group.channels, of_inputs, group_kernel(kernel, group.channels, of_inputs), {}, 0, 0};
     part.accumulator_size = required_accumulator(device, part.kernel, group.slices.size());
     for (const Slice& slice : in_order(group.slices, kernel.problem.mini_batch,
                                        "the micro-batches do not add to the mini-batch of ",
@@ -49,7 +88,7 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
       auto& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
       if (prepared == nullptr)
         prepared = engine.prepare(part.kernel.with_mini_batch(slice.micro_batch), slice.algorithm);
-      const GroupCopies copies(kernel, group.channels, slice.micro_batch);
+      const GroupCopies copies(kernel, group.channels, slice.micro_batch, of_inputs);
       part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared->workspace());
       part.steps.push_back({slice.micro_batch, prepared.get()});
     }
@@ -75,13 +114,22 @@ void ChannelDivision::run(cudnnHandle_t handle, const Arguments& arguments, cons
 
 void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments arguments,
                                char* scratch) const {
-  const Pieces filter = filter_pieces(kernel_, part.first, part.channels);
+  const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
+  const Pieces filter = filter_pieces(kernel_, range);
+  char* const whole_filter = arguments.tensors.w;
   if (filter.is_packed()) {
     arguments.tensors.w += filter.offset;
   } else {
-    copy_in(device_, scratch, arguments.tensors.w, filter, arguments.stream);
+    if (kernel_.pass != Pass::backward_filter || arguments.beta != 0)
+      copy_in(device_, scratch, whole_filter, filter, arguments.stream);
     arguments.tensors.w = scratch;
   }
+  for (std::size_t i = 0; i < kernel_.problem.epilogue.size(); ++i) {
+    if (operand_of(kernel_.problem.epilogue[i].kind) == Operand::channels)
+      arguments.tensors.operands[i] += bytes_of(range.out_first, kernel_.problem.data_type);
+  }
+  std::optional<GroupBias> bias;
+  if (arguments.fusion) bias.emplace(*arguments.fusion, range);
   std::optional<FilterSum> sum;
   char* const gradient = arguments.tensors.w;
   const double beta = arguments.beta;
@@ -101,22 +149,30 @@ void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments
     }
   }
   if (sum) sum->store(beta, gradient);
+  if (kernel_.pass == Pass::backward_filter && !filter.is_packed())
+    copy_out(device_, whole_filter, gradient, filter, arguments.stream);
 }
 
 void ChannelDivision::run_step(cudnnHandle_t handle, const Part& part, const Step& step, std::int64_t sample,
                                const Arguments& whole, char* scratch) const {
   Arguments at = whole;
   at.tensors = advanced(kernel_.problem, whole.tensors, sample);
-  const bool is_input = kernel_.pass == Pass::backward_filter;
-  char*& divided = kernel_.pass == Pass::backward_data ? at.tensors.x : at.tensors.y;
-  char* const tensor = divided;
-  const Pieces pieces = sample_pieces(kernel_, part.first, part.channels, step.micro_batch);
-  const GroupCopies copies(kernel_, part.channels, step.micro_batch);
-  divided = pieces.is_in_place() ? tensor + pieces.offset : scratch + copies.samples;
-  if (!pieces.is_in_place() && (is_input || at.beta != 0))
-    copy_in(device_, divided, tensor, pieces, at.stream);
+  const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
+  const GroupCopies copies(kernel_, part.channels, step.micro_batch, part.of_inputs);
+  const auto take = [&](char*& tensor, const Pieces& pieces, char* copy, bool is_output) {
+    char* const original = std::exchange(tensor, pieces.is_in_place() ? tensor + pieces.offset : copy);
+    if (!pieces.is_in_place() && (!is_output || at.beta != 0))
+      copy_in(device_, copy, original, pieces, at.stream);
+    return original;
+  };
+  const Pieces x = x_pieces(kernel_, range, step.micro_batch);
+  const Pieces y = y_pieces(kernel_, range, step.micro_batch);
+  char* const to_x = take(at.tensors.x, x, scratch + copies.x, kernel_.pass == Pass::backward_data);
+  char* const to_y = take(at.tensors.y, y, scratch + copies.y, kernel_.pass == Pass::forward);
   step.prepared->execute(handle, at, {scratch + copies.size, step.prepared->workspace()});
-  if (!pieces.is_in_place() && !is_input) copy_out(device_, tensor, divided, pieces, at.stream);
+  if (kernel_.pass == Pass::backward_data && !x.is_in_place())
+    copy_out(device_, to_x, at.tensors.x, x, at.stream);
+  if (kernel_.pass == Pass::forward && !y.is_in_place()) copy_out(device_, to_y, at.tensors.y, y, at.stream);
 }
 
 }  // namespace mucudnn

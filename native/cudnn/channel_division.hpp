@@ -16,6 +16,7 @@ namespace mucudnn {
 struct Group {
   std::int64_t channels = 0;
   std::vector<Slice> slices;
+  bool of_inputs = false;
 };
 
 class ChannelDivision final : public PreparedConfiguration {
@@ -38,6 +39,7 @@ class ChannelDivision final : public PreparedConfiguration {
   struct Part {
     std::int64_t first;  // the first channel
     std::int64_t channels;
+    bool of_inputs;
     Kernel kernel;
     std::vector<Step> steps;
     std::size_t accumulator_at;  // the accumulator's offset in scratch memory

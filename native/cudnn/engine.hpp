@@ -14,6 +14,8 @@
 
 namespace mucudnn {
 
+class Library;
+
 class EngineError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -56,6 +58,7 @@ struct Fusion {
   cudnnTensorDescriptor_t bias_descriptor = nullptr;
   const void* bias = nullptr;
   cudnnActivationDescriptor_t activation = nullptr;
+  const Library* library = nullptr;  // describes the bias of a group of channels
 };
 
 // output = alpha * convolution + beta * output; a fused forward pass has no beta.

@@ -92,6 +92,17 @@ std::vector<double> KernelTimer::times_of(const Task& task, int runs, double bud
                           least_runs);
 }
 
+std::vector<double> KernelTimer::compare(const std::vector<const PreparedConfiguration*>& configurations,
+                                         int rounds) {
+  std::vector<double> medians;
+  for (std::vector<double>& times :
+       mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds)) {
+    std::sort(times.begin(), times.end());
+    medians.push_back(quantile(times, 0.5));
+  }
+  return medians;
+}
+
 // Repeats one block of random values: the time does not depend on how many different values there are.
 char* KernelTimer::allocate_random(std::size_t size) {
   char* const data = memories_.emplace_back(device_, size).data();

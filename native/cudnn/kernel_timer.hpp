@@ -57,6 +57,9 @@ class KernelTimer {
   // memory that was never touched. Throws what measure() throws.
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
+  // Returns the median times in ms of whole configurations, which run in turns. Throws EngineError.
+  std::vector<double> compare(const std::vector<const PreparedConfiguration*>& configurations, int rounds);
+
  private:
   // Bytes on the device, freed with the object.
   class Memory {

@@ -17,9 +17,12 @@ double value_of(const void* scale, DataType type) {
                                : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-Arguments arguments_of(const LegacyCall& call, DataType type) {
+Arguments arguments_of(const Library& library, const LegacyCall& call, DataType type) {
   Arguments arguments{call.tensors, value_of(call.alpha, type), value_of(call.beta, type), call.fusion};
-  if (arguments.fusion) arguments.fusion->z_scale = std::exchange(arguments.beta, 0.0);
+  if (arguments.fusion) {
+    arguments.fusion->z_scale = std::exchange(arguments.beta, 0.0);
+    arguments.fusion->library = &library;
+  }
   return arguments;
 }
 
@@ -46,9 +49,9 @@ bool may_be_exchanged(const State& state, const Fusion& fusion) {
 }
 
 // Returns whether groups of channels may run the call. If they fail, the call is made again as a whole, so
-// they must not change what it reads.
+// they must not change what it reads: the output, or a tensor that is added to it.
 bool may_group(const LegacyCall& call, const Kernel& kernel) {
-  return !call.fusion && value_of(call.beta, kernel.problem.data_type) == 0;
+  return value_of(call.beta, kernel.problem.data_type) == 0;
 }
 
 // Fills in `decision`. Returns null if another choice runs the call; else the reason why it passes through.
@@ -180,8 +183,8 @@ bool run(State& state, const Decision& decision, const LegacyCall& call, cudnnSt
   SeenKernel& seen = *decision.seen;
   const Kernel& kernel = seen.kernel;
   return run(state,
-             {{seen, call.handle, arguments_of(call, kernel.problem.data_type), call.workspace,
-               legacy_algorithm(kernel.pass, call.algorithm)},
+             {{seen, call.handle, arguments_of(state.library(), call, kernel.problem.data_type),
+               call.workspace, legacy_algorithm(kernel.pass, call.algorithm)},
               *decision.choice},
              status);
 }

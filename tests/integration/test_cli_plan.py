@@ -224,7 +224,7 @@ def test_groups_of_channels_of_a_plan_are_shown_held_against_the_machine_and_com
     [shown] = json.loads(capsys.readouterr().out)["kernels"]
     part = {"times": 2, "micro_batch": 2, "algorithm": "IMPLICIT_GEMM", "time_ms": 0.25, "workspace": 65536}
     group = {"times": 2, "channels": 4, "parts": [part], "time_ms": 0.5, "workspace": 65536}
-    assert shown["groups"] == {"parts": [group], "time_ms": 1.0, "workspace": 65536}
+    assert shown["groups"] == {"parts": [group], "of_inputs": False, "time_ms": 1.0, "workspace": 65536}
     assert main(["plan", "verify", "--no-run", str(other)]) == 0
     assert main(["plan", "diff", str(plan_path), str(other)]) == 1
     assert "in 2×4 channels (2×2 IMPLICIT_GEMM)" in " ".join(capsys.readouterr().out.split())

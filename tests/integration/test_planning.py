@@ -307,15 +307,17 @@ for name in {NAMES!r}:
     assert "the legacy API plans on a GPU alone" in lines[0]
 
 
-@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize(
+    ("pass_", "of_inputs"), [*((pass_, False) for pass_ in PASSES), ("backward_filter", True)]
+)
 def test_an_eighth_of_the_channels_needs_a_fraction_of_the_workspace_of_one_sample(
-    plan: Plan, pass_: str
+    plan: Plan, pass_: str, of_inputs: bool
 ) -> None:
     whole = kernels.Kernel(described("f16:mb1_ic512ih14_oc512_kh3_ph1"), pass_)
-    eighth = group_kernel(whole, 64)
+    eighth = group_kernel(whole, 64, of_inputs)
     every, some = plan([(whole.problem, pass_), (eighth.problem, pass_)], "h100")
     needed, least = (
         min(c.workspace for c in found if c.runs and c.on_tensor_cores) for found in (every, some)
     )
     assert needed > 4 * MIB
-    assert least + group_copies(whole, 64, 1) < needed / 3
+    assert least + group_copies(whole, 64, 1, of_inputs) < needed / 3

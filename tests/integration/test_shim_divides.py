@@ -49,6 +49,7 @@ GROUPED = {
     "channels first": "mb3_ic12ih9_oc12_kh3_ph1",
     "channels last": "f32:nhwc:default:mb3_ic12ih9_oc12_kh3_ph1",
     "one sample": "mb1_ic12ih9_oc12_kh3_ph1",
+    "in groups": "mb3_g3ic12ih9_oc12_kh3_ph1",
     "fp64": "f64:mb3_ic12ih9_oc12_kh3_ph1",
 }
 
@@ -120,6 +121,20 @@ def test_a_client_of_each_habit_is_divided_into_groups_of_channels(
     check_output(case, ran.output)
     assert "as planned: 1*8 (" in ran.stderr
     assert len(all_divided(ran)) == 1
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["channels first", "channels last", "in groups"])
+def test_bias_and_activation_are_divided_into_groups_unless_a_tensor_is_added(
+    beta: float, kind: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
+) -> None:
+    case = Case(parse_descriptor(GROUPED[kind])[0], alpha=0.75, beta=beta, limit=2**22)
+    environment = {**host_engine, **write_group_plan(engine, case, tmp_path)}
+    ran = programs.run("bias_activation", case, tmp_path, environment)
+    bias = case.values()["bias"].reshape(-1, *[1] * case.problem.dims)
+    result = decoded(ran.output, case.shapes()[OUTPUT["forward"]], case.problem)
+    assert np.linalg.norm(result - np.maximum(case.exact() + bias, 0)) <= case.tolerance()
+    assert f"{int(beta == 0)} of 1 convolutions divided" in ran.stderr
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -198,25 +198,31 @@ class CheckedKernel:
         alpha: float = 1.0,
         beta: float = 0.0,
         over: float | None = None,
+        of_inputs: bool = False,
     ) -> Array:
         """Return the output of channel groups, like `run` for a division."""
         self._fill_output(over)
-        x, w, y = self.memory.values()
-        division = self.engine.prepare_groups(self.kernel, groups)
-        assert division.workspace == self.group_workspace(groups)
-        division.execute(x, w, y, self.engine.allocate(division.workspace), alpha=alpha, beta=beta)
+        x, w, y, *operands = self.memory.values()
+        division = self.engine.prepare_groups(self.kernel, groups, of_inputs)
+        assert division.workspace == self.group_workspace(groups, of_inputs=of_inputs)
+        division.execute(
+            x, w, y, self.engine.allocate(division.workspace), alpha=alpha, beta=beta, operands=operands
+        )
         return self._load(OUTPUT[self.pass_])
 
-    def group_workspace(self, groups: list[tuple[int, list[tuple[int, str]]]]) -> int:
+    def group_workspace(
+        self, groups: list[tuple[int, list[tuple[int, str]]]], *, of_inputs: bool = False
+    ) -> int:
         """Return the workspace of channel groups in bytes."""
         most = 0
         for channels, parts in groups:
-            kernel = group_kernel(self.kernel, channels)
+            kernel = group_kernel(self.kernel, channels, of_inputs)
             accumulator = self.engine.accumulator_size(kernel, len(parts))
             for size, algorithm in parts:
                 found = self.engine.enumerate(kernel.at(size))
                 own = next(c.workspace for c in found if c.algorithm == algorithm)
-                most = max(most, own + group_copies(self.kernel, channels, size) + accumulator)
+                copies = group_copies(self.kernel, channels, size, of_inputs)
+                most = max(most, own + copies + accumulator)
         return most
 
     def _run(

@@ -7,16 +7,18 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, CheckedKernel
+from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel
 
 from mucudnn._native import (
     Engine,
     EngineError,
     Problem,
+    channel_unit,
     divided_channels,
     group_copies,
     group_kernel,
     most_slices,
+    parse_descriptor,
 )
 from mucudnn.problems.kernels import Kernel
 
@@ -35,6 +37,13 @@ def problem(in_channels: int = 6, out_channels: int = 4, groups: int = 1) -> Pro
     )
 
 
+@st.composite
+def group_sizes(draw: st.DrawFn, kernel: Kernel, of_inputs: bool = False) -> list[int]:
+    """Draw numbers of channels that add to those of a kernel."""
+    unit = channel_unit(kernel, of_inputs)
+    return [unit * units for units in draw(divisions(divided_channels(kernel, of_inputs) // unit))]
+
+
 SMALL = problem()
 FORWARD, DATA, FILTER = (Kernel(SMALL, pass_) for pass_ in PASSES)
 
@@ -46,21 +55,30 @@ FORWARD, DATA, FILTER = (Kernel(SMALL, pass_) for pass_ in PASSES)
         problems(data_types=ALL_TYPES, most_samples=4), problems(kernel=(3, 3), plain=True, most_samples=4)
     ),
     pass_=st.sampled_from(PASSES),
+    of_inputs=st.booleans(),
     alpha=st.sampled_from([1.0, -0.5, 2.0]),
     beta=st.sampled_from([0.0, 1.0, 0.5]),
 )
 def test_groups_are_as_exact_as_their_algorithms(
-    engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
+    engine: Engine,
+    data: st.DataObject,
+    problem: Problem,
+    pass_: str,
+    of_inputs: bool,
+    alpha: float,
+    beta: float,
 ) -> None:
     kernel = Kernel(problem, pass_)
+    of_inputs = of_inputs and divided_channels(kernel, True) > 1
     checked = CheckedKernel(engine, kernel)
     groups = []
-    for channels in data.draw(divisions(divided_channels(kernel))):
-        group = CheckedKernel(engine, group_kernel(kernel, channels))
+    for channels in data.draw(group_sizes(kernel, of_inputs)):
+        group = CheckedKernel(engine, group_kernel(kernel, channels, of_inputs))
         sizes = data.draw(divisions(problem.mini_batch, most_slices(kernel)))
         groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
     exact = checked.exact(alpha=alpha, beta=beta)
-    found = checked.run_groups(groups, alpha=alpha, beta=beta, over=None if beta else np.nan)
+    over = None if beta else np.nan
+    found = checked.run_groups(groups, alpha=alpha, beta=beta, over=over, of_inputs=of_inputs)
     algorithms = {algorithm for _, parts in groups for _, algorithm in parts}
     worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for algorithm in algorithms)
     assert np.linalg.norm(found - exact) <= 2 * worst
@@ -72,11 +90,61 @@ def test_output_channels_are_divided_except_for_the_gradient_of_the_input() -> N
     assert group_kernel(DATA, 2).problem == problem(in_channels=2)
 
 
-def test_a_convolution_in_groups_is_not_divided_further() -> None:
-    grouped = Kernel(problem(groups=2), "forward")
-    assert divided_channels(grouped) == 1
+@settings(max_examples=100)
+@given(
+    data=st.data(),
+    plain=problems(data_types=ALL_TYPES, most_samples=3),
+    epilogue=st.sampled_from([one for one in EPILOGUES if "add" not in one]),
+)
+def test_fused_groups_are_as_exact_as_their_engines_on_all_channels(
+    engine: Engine, data: st.DataObject, plain: Problem, epilogue: str
+) -> None:
+    kernel = Kernel(parse_descriptor(f"{plain}{epilogue}")[0], "forward")
+    checked = CheckedKernel(engine, kernel)
+    whole = checked.runnable(plain.mini_batch)
+    groups = []
+    for channels in data.draw(group_sizes(kernel)):
+        group = CheckedKernel(engine, group_kernel(kernel, channels))
+        sizes = data.draw(divisions(plain.mini_batch))
+        names = [[one for one in group.runnable(n) if one in whole] for n in sizes]
+        parts = [(n, data.draw(st.sampled_from(some))) for n, some in zip(sizes, names, strict=True)]
+        groups.append((channels, parts))
+    exact = checked.exact()
+    undivided = max(
+        np.linalg.norm(checked.run([(plain.mini_batch, algorithm)]) - exact)
+        for algorithm in {algorithm for _, parts in groups for _, algorithm in parts}
+    )
+    rounding = 2 * EPSILON[plain.data_type] * checked.magnitude()
+    assert np.linalg.norm(checked.run_groups(groups) - exact) <= 2 * undivided + rounding
+
+
+def test_filter_gradients_are_divided_along_the_input_channels_too() -> None:
+    counts = [divided_channels(kernel, True) for kernel in (FORWARD, DATA, FILTER)]
+    assert counts == [1, 1, 6]
+    assert divided_channels(Kernel(problem(groups=2), "backward_filter"), True) == 1
+    assert group_kernel(FILTER, 2, True).problem == problem(in_channels=2)
+    # The group's part of the gradient, aligned to 256 bytes, and two samples of x.
+    assert group_copies(FILTER, 2, 2, True) == 512 + 2 * 2 * 64 * 4
+    assert group_copies(FILTER, 2, 1, True) == 512
+
+
+def test_a_convolution_in_groups_is_divided_into_whole_groups() -> None:
+    for pass_, all_channels in (("forward", 4), ("backward_data", 6), ("backward_filter", 4)):
+        grouped = Kernel(problem(groups=2), pass_)
+        assert (divided_channels(grouped), channel_unit(grouped)) == (all_channels, all_channels // 2)
+        half = problem(in_channels=3, out_channels=2)
+        assert group_kernel(grouped, all_channels // 2).problem == half
+    with pytest.raises(
+        ValueError, match="a group of 3 channels: this convolution has groups of its own, of 2"
+    ):
+        group_kernel(Kernel(problem(groups=2), "forward"), 3)
+
+
+def test_what_adds_a_tensor_that_may_be_the_output_is_not_divided() -> None:
+    added = Kernel(parse_descriptor(f"{SMALL}+add+bias")[0], "forward")
+    assert divided_channels(added) == 1
     with pytest.raises(ValueError, match="a group of 2 channels: forward of this convolution divides 1"):
-        group_kernel(grouped, 2)
+        group_kernel(added, 2)
 
 
 def test_slices_that_are_packed_in_the_tensors_are_not_copied() -> None:
@@ -85,6 +153,7 @@ def test_slices_that_are_packed_in_the_tensors_are_not_copied() -> None:
     assert group_copies(FORWARD, 2, 2) == 2 * 2 * 64 * 4
     assert group_copies(FILTER, 2, 2) == 2 * 2 * 64 * 4
     assert group_copies(DATA, 2, 1) == 512  # 4 filters of 2 channels of 9 taps, aligned to 256 bytes
+    assert group_copies(Kernel(problem(groups=2), "forward"), 2, 2) == (2 * 3 + 2 * 2) * 64 * 4  # x and y
     last = Kernel(SMALL.replace(layout="nhwc"), "forward")
     assert group_copies(last, 2, 1) == 2 * 64 * 4
 

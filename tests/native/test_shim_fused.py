@@ -40,6 +40,26 @@ def plan_for(engine: Engine, folder: Path, *problems: str, parts: Any = ((3, "en
     return shim_cases.write_plan(engine, folder / "fused.plan", kernels)
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_groups_of_channels_take_their_part_of_the_bias(layout: str, engine: Engine, tmp_path: Path) -> None:
+    plain = f"f32:{layout}:strict:mb3_ic12ih9_oc12_kh3_ph1"
+    epilogues = {"+bias+relu": True, "+bias": True, "+add0+bias+relu": True, "+add+bias+relu": False}
+    texts = {str(problem_of({"problem": plain + one})): grouped for one, grouped in epilogues.items()}
+    missing = [[(3, "eng99")]]  # an engine that no library has
+    groups = [(8, [(1, "eng0")] * 3), (4, [(3, "eng2")])]
+    plan = shim_cases.write_plan(
+        engine,
+        tmp_path / "groups.plan",
+        {(text, "forward"): missing if grouped else [[(3, "eng0")]] for text, grouped in texts.items()},
+        {(text, "forward"): groups for text, grouped in texts.items() if grouped},
+    )
+    aliases = [{"alias": {"operand0": "y"}, "over": float("nan")} if "add0" in text else {} for text in texts]
+    cases = [fused(text, **alias) for text, alias in zip(texts, aliases, strict=True)]
+    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="4MiB")
+    assert found.summary.startswith("3 of 4 convolutions divided")
+    check_results(cases, found, [[0, 2]] * 4, tmp_path)
+
+
 @pytest.mark.parametrize("sizes", [(3, 3, 1), (1,) * 7], ids=["three", "seven"])
 def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
     sizes: tuple[int, ...], engine: Engine, tmp_path: Path

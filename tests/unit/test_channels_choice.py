@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +18,18 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import Call
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import SUCCESS, Comparison, Measurement
+from mucudnn.costs.records import SUCCESS, Comparison, Measurement, TileComparison
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans import beside, channels, parts
+from mucudnn.plans import beside, channels, parts, recorded_groups
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.plans.result import to_json, to_plan, total_workspace
+from mucudnn.plans.text import micro_batches
 from mucudnn.problems.kernels import Kernel
+from mucudnn.report.gather import gather
+from mucudnn.report.page import render
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -54,13 +60,18 @@ def kernel(text: str, pass_: str = "forward") -> Kernel:
         ("ic3ih8_oc96_kh1", "backward_data", []),
         ("ic208ih8_oc3_kh1", "backward_data", [104]),  # 52 is no multiple of 8
         ("ic3ih8_oc27_kh1", "forward", []),
-        ("g2ic64ih8_oc64_kh1", "forward", []),
+        ("g2ic64ih8_oc64_kh1", "forward", [32]),  # whole groups of the convolution
+        ("g64ic64ih8_oc128_kh1", "forward", [64, 32, 16]),
+        ("g64ic64ih8_oc128_kh1", "backward_data", [32, 16]),
+        ("ic3ih8_oc32_kh1+bias+relu", "forward", [16]),
+        ("ic3ih8_oc32_kh1+add+bias+relu", "forward", []),  # the tensor that is added may be the output
+        ("ic3ih8_oc32_kh1+add0+bias+relu", "forward", [16]),  # it is not read
     ],
 )
 def test_groups_have_a_half_of_the_channels_or_a_quarter_and_so_on(
     text: str, pass_: str, counts: list[int]
 ) -> None:
-    assert list(channels.channel_counts(kernel(text, pass_))) == counts
+    assert list(recorded_groups.channel_counts(kernel(text, pass_))) == counts
 
 
 def add(bench: Bench, kernel: Kernel, size: int, algorithm: str, ms: float, workspace: int) -> None:
@@ -97,7 +108,25 @@ def test_the_fastest_groups_add_up_and_stay_within_the_limit(bench: Bench, pass_
     assert found is not None
     assert (found.channels, len(found.parts) > 1) == (64, True)
     assert found.workspace <= LIMIT
-    assert bench.engine.prepare_groups(whole, found.groups).workspace == found.workspace
+    assert bench.engine.prepare_groups(whole, found.groups, found.of_inputs).workspace == found.workspace
+
+
+@pytest.mark.parametrize("fast", ["outputs", "inputs"])
+def test_groups_of_a_filter_gradient_divide_the_channels_that_take_less_time(bench: Bench, fast: str) -> None:
+    whole = kernel("mb2_ic64ih10_oc128_kh3_ph1", "backward_filter")
+    for of_inputs, channels_ in ((False, 64), (True, 32)):
+        group = group_kernel(whole, channels_, of_inputs)
+        ms = 1.0 if of_inputs == (fast == "inputs") else 2.0
+        add(bench, group, 2, "ALGO_1", ms, 0)
+    add(bench, whole, 2, "ALGO_1", 100.0, 0)
+    found = recorded_groups.choose_groups(bench.cache, bench.machine, whole, "power_of_two", LIMIT)
+    assert found is not None
+    assert (found.of_inputs, found.time_ms) == (fast == "inputs", 2.0)
+    assert found.channels == (64 if found.of_inputs else 128)
+    assert ("inputs (" in str(found)) is ("input channels" in micro_batches(found)) is found.of_inputs
+    assert bench.engine.prepare_groups(whole, found.groups, found.of_inputs).workspace <= LIMIT
+    beside = PlanKernel(whole, 1, WHOLE, (WHOLE,), groups=found)
+    assert Plan.parse(str(Plan({}, (beside,)))).kernels == (beside,)
 
 
 def test_one_group_of_all_channels_is_no_group(bench: Bench) -> None:
@@ -147,11 +176,13 @@ def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("own_groups", [1, 2])
 def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
-    pass_: str, layout: str, monkeypatch: pytest.MonkeyPatch
+    own_groups: int, pass_: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = np.random.default_rng(1)
-    sample, filters = ((64, 10, 10), (64, 3, 3)) if layout == "nchw" else ((10, 10, 64), (3, 3, 64))
+    each = 64 // own_groups
+    sample, filters = ((64, 10, 10), (each, 3, 3)) if layout == "nchw" else ((10, 10, 64), (3, 3, each))
     x = generator.random((2, *sample), np.float32)
     w = generator.random((64, *filters), np.float32)
     function, operands = {
@@ -159,11 +190,15 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
         "backward_data": (mucudnn.convolution_backward_data, (x, w, x.shape)),
         "backward_filter": (mucudnn.convolution_backward_filter, (x, x, w.shape)),
     }[pass_]
-    whole = function(*operands, padding=1, layout=layout, workspace=0)
-    monkeypatch.setattr(channels, "divide_channels", lambda sets, *_, limit: halves(sets, limit))
+    function = partial(function, padding=1, layout=layout, groups=own_groups)
+    whole = function(*operands, workspace=0)
+    monkeypatch.setattr(
+        recorded_groups, "divide_channels", lambda sets, *_, limit, **_more: halves(sets, limit)
+    )
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
     monkeypatch.setattr(beside, "better_tiles", lambda *_: None)
-    in_groups = function(*operands, padding=1, layout=layout, workspace=LIMIT)
+    monkeypatch.setattr(channels, "lacks_an_algorithm", lambda *_: True)
+    in_groups = function(*operands, workspace=LIMIT)
     ready = list(dispatch._prepared.values())[-1]
     assert isinstance(ready.configuration, ChannelGroups)
     assert ready.workspace <= LIMIT
@@ -230,7 +265,7 @@ def decided(bench: Bench, limits: Limits) -> Result:
 def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "_LEAST_SPEEDUP", 0.0)
+    monkeypatch.setattr(parts, "LEAST_SPEEDUP", 0.0)
     before = decided(bench, limits)
     result = channels.add_groups(bench, before)
     [decision] = result.decisions
@@ -253,9 +288,66 @@ def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
 def test_groups_that_run_slower_than_the_choice_are_dropped(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "_LEAST_SPEEDUP", float("inf"))
+    monkeypatch.setattr(parts, "LEAST_SPEEDUP", float("inf"))
     [decision] = channels.add_groups(bench, decided(bench, Limits(workspace=LIMIT))).decisions
     assert (decision.groups, decision.groups_ms) == (None, None)
+
+
+@pytest.mark.parametrize("limits", [Limits(workspace=LIMIT), Limits(total=LIMIT)], ids=["wr", "wd"])
+def test_without_a_run_predictions_decide_about_groups_and_a_replay_decides_the_same(
+    bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = decided(bench, limits)
+    monkeypatch.setattr(parts, "are_faster", None)  # nothing is run whole
+    result = channels.add_groups(bench, before, run=False)
+    [decision] = result.decisions
+    assert decision.groups is not None
+    assert decision.groups_ms is None
+    assert decision.time_ms == decision.groups.time_ms
+    assert result.new_measurements > 0
+    replayed = recorded_groups.predict_groups(bench.cache, before)
+    assert replayed == replace(result, new_measurements=0)
+    quick = replace(decision.groups.parts[0].configuration.parts[0], time_ms=1e-9)
+    fast = replace(before.decisions[0], divided=Configuration((quick,)), comparison=None)
+    assert recorded_groups.predict_groups(bench.cache, replace(before, decisions=(fast,))).decisions == (
+        fast,
+    )
+
+
+def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(bench: Bench) -> None:
+    before = decided(bench, Limits(workspace=LIMIT))
+    groups = channels.add_groups(bench, before, run=False).decisions[0].groups
+    assert groups is not None
+    lost = TileComparison(1.0, 2.0, 0.0, 0.0)
+    bench.cache.add_tile_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
+    assert recorded_groups.predict_groups(bench.cache, before) == before
+
+
+def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> None:
+    result = channels.add_groups(bench, decided(bench, Limits(workspace=LIMIT)), run=False)
+    [decision] = result.decisions
+    assert decision.groups is not None
+    found = gather("net", result, bench.costs([FORWARD]))
+    assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.groups.time_ms
+    assert found.held(found.kernels[0]) == found.workspace == decision.groups.workspace
+    page = render(found, date(2026, 3, 4))
+    for line in micro_batches(decision.groups).split("\n"):
+        assert f'<span class="part">{line}</span>' in page
+    assert "groups of channels, instead of 1×2 IMPLICIT_GEMM" in page
+
+
+def test_a_replay_of_the_command_takes_the_groups_that_were_measured(
+    capsys: pytest.CaptureFixture[str], cache_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_groups, "LEAST_SPEEDUP", 0.0)
+    outputs = []
+    command = ["optimize", "mb2_ic64ih10_oc64_kh3_ph1", "--workspace", "768KiB", "--json"]
+    for flags in (["--no-run"], ["--replay", str(cache_path)]):
+        assert main([*command, *flags]) == 0
+        outputs.append(json.loads(capsys.readouterr().out)["kernels"])
+    assert outputs[0] == outputs[1]
+    groups = outputs[0][0]["groups"]
+    assert groups is None or groups["measured_ms"] is None
 
 
 def test_without_a_limit_a_result_stays_as_it_is(bench: Bench) -> None:

@@ -266,6 +266,18 @@ def test_a_kernel_may_have_groups_of_channels_beside_its_choice() -> None:
     assert parse_plan(IN_GROUPS) == ({}, [kernel])
 
 
+def test_groups_of_a_filter_gradient_may_divide_the_input_channels() -> None:
+    groups = [(-32, QUARTERS)] * 2
+    kernel = (PROBLEM, "backward_filter", 3, WHOLE, [WHOLE], [], [], groups)
+    text = format_plan({}, [kernel])
+    assert "groups 2*in32 4*16:" in text
+    assert parse_plan(text) == ({}, [kernel])
+    with pytest.raises(ValueError, match="line 4: only a backward_filter without groups of its own"):
+        parse_plan(text.replace("kernel backward_filter", "kernel forward"))
+    with pytest.raises(ValueError, match="line 4: the groups divide different channels"):
+        parse_plan(text.replace("groups 2*in32", "groups 1*in32 1*64:A:1:0 1*32"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -277,7 +289,8 @@ def test_a_kernel_may_have_groups_of_channels_beside_its_choice() -> None:
         (" 1*32:FFT:1:8", "", "line 4: the micro-batches add to 32, not to the mini-batch of 64"),
         ("option 1*64:IMPLICIT_GEMM:25.5:0", "groups 1*64 1*64:A:1:0", "line 5: groups a second time"),
         ("choose 1*64:IMPLICIT_GEMM:25.5:0\n", "", "line 5: the kernel above has no choice"),
-        ("dw0", "dw0+relu", "line 4: a fused, a grouped or a mixed convolution is not divided"),
+        ("dw0", "dw0+add", "line 4: a mixed convolution, or one that adds a tensor, is not divided"),
+        ("g1", "g2", "line 4: a group has 16 channels, but this convolution's own have 32"),
     ],
 )
 def test_groups_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:

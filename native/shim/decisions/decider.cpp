@@ -58,12 +58,6 @@ PreparedChoice choice_of(const PlanGroups& groups) {
   return choice;
 }
 
-std::vector<Slice> slices_of(const Configuration& configuration) {
-  std::vector<Slice> slices;
-  for (const MicroConfiguration& part : configuration) slices.push_back({part.micro_batch, part.algorithm});
-  return slices;
-}
-
 }  // namespace
 
 Decider::Decider(const Options& options, std::shared_ptr<const Library> library, Journals& journals)
@@ -124,9 +118,12 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   if (plan != nullptr) return follow_plan(*engine, kernel, api, *plan, refused);
   auto measured =
-      measurements_->find_or_measure(*engine, kernel, api, may_measure && !is_capturing(handle), own);
+      measurements_->find_or_measure(*engine, kernel, api, may_measure && !is_capturing(handle), {own, {}});
   if (!measured) return nullptr;
   const auto accumulator = accumulator_size(*device_, kernel, kMostSlicesInPlace + 1);
+  const std::vector<PreparedChoice> groups =
+      prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, accumulator, *measured),
+                     may_measure && !is_capturing(handle));
   for (;;) {
     measured->erase(std::remove_if(measured->begin(), measured->end(),
                                    [&](const Measured& one) { return is_among(refused, one.part); }),
@@ -135,11 +132,12 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
     if (api == Api::graph) {
       const bool is_for_all = own == nullptr || options_.thorough;
       return std::make_unique<const KnownKernel>(kernel.pass, std::move(times),
-                                                 is_for_all ? "" : own->algorithm);
+                                                 is_for_all ? "" : own->algorithm, groups);
     }
     const std::size_t before = refused.size();
     std::vector<PreparedChoice> choices = prepare_each(*engine, kernel, times.desirable(), refused);
     if (refused.size() > before) continue;  // without the refused slices, the desirable set is another one
+    choices.insert(choices.end(), groups.begin(), groups.end());
     const Permissions permitted =
         permissions(kernel.pass, measurements_->undivided_algorithms(kernel, api), -1);
     return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted,
@@ -183,6 +181,21 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Ke
   return std::make_unique<const KnownKernel>(kernel.pass, std::move(usable), permitted, std::move(preferred));
 }
 
+std::vector<PreparedChoice> Decider::prepare_groups(Engine& engine, const Kernel& kernel, Api api,
+                                                    const MeasuredKernel& whole, bool may_measure) {
+  std::vector<PreparedChoice> choices;
+  for (const PlanGroups& groups :
+       measurements_->find_or_measure_groups(engine, kernel, api, whole, may_measure))
+    choices.push_back(choice_of(groups));
+  std::vector<Slice> refused;  // groups name the slice themselves in the warning
+  choices = prepare_each(engine, kernel, std::move(choices), refused);
+  for (PreparedChoice& choice : choices) {
+    const std::vector<std::string> notes = choice.notes();
+    choice.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
+  }
+  return choices;
+}
+
 std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& kernel,
                                                   std::vector<PreparedChoice> choices,
                                                   std::vector<Slice>& refused) const {
@@ -208,10 +221,8 @@ std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& 
 
 void Decider::make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& choice) const {
   if (!choice.groups.empty()) {
-    std::vector<Group> groups;
-    for (const PlanGroup& group : choice.groups)
-      groups.push_back({group.channels, slices_of(group.configuration)});
-    choice.channels = std::make_shared<const ChannelDivision>(engine, *device_, kernel, groups);
+    choice.channels =
+        std::make_shared<const ChannelDivision>(engine, *device_, kernel, groups_of(choice.groups));
     choice.workspace = static_cast<std::int64_t>(choice.channels->workspace());
     return;
   }

@@ -104,14 +104,13 @@ void Journal::take(Plan plan, const Kernel& kernel, Sizes& sizes) const {
       if (option.size() == 1 && !(is_raced && thorough_))
         known.measured.insert_or_assign(option.front().algorithm, std::move(option.front()));
     }
+    if (!written.groups.empty()) known.groups.push_back(std::move(written.groups));
     for (auto& [api, all] : written.candidates) known.candidates.insert_or_assign(api, std::move(all));
   }
 }
 
 void Journal::append(const Kernel& kernel, const Sizes& learned) {
-  if (path_.empty()) return;
-  Plan plan{identity_, {}};
-  plan.header["measured_at"] = std::to_string(std::time(nullptr));
+  Plan plan;
   if (!thorough_) plan.header[kMeasuring] = kRace;
   for (const auto& [size, known] : learned) {
     if (known.measured.empty() && !known.is_complete) continue;
@@ -123,7 +122,26 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) {
       if (written.chosen.empty() || one.time_ms < time_of(written.chosen)) written.chosen = {one};
     }
   }
-  if (plan.kernels.empty()) return;
+  write(plan);
+}
+
+void Journal::add_groups(const Kernel& kernel, const Configuration& rival, const PlanGroups& groups) {
+  Entry& entry = entry_for(kernel);
+  {
+    const std::lock_guard<Journal> lock(*this);
+    entry.sizes[kernel.problem.mini_batch].groups.push_back(groups);
+  }
+  PlanKernel written;
+  written.kernel = kernel;
+  written.chosen = rival;
+  written.groups = groups;
+  write({{}, {written}});
+}
+
+void Journal::write(Plan plan) {
+  if (path_.empty() || plan.kernels.empty()) return;
+  plan.header.insert(identity_.begin(), identity_.end());
+  plan.header["measured_at"] = std::to_string(std::time(nullptr));
   try {
     const auto patience = has_failed_ ? std::chrono::seconds(0) : kPatience;
     LockedFile(path_, patience).append(to_text(plan));

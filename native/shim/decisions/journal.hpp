@@ -19,6 +19,8 @@ struct Known {
   std::map<std::string, MicroConfiguration> measured;  // the key is the algorithm
   // All that can run. The key is the API: "legacy" or "graph".
   std::map<std::string, std::vector<Listed>> candidates;
+  // Groups of channels that were run whole. Their times are comparable with those of the measurements.
+  std::vector<PlanGroups> groups;
   bool is_complete = true;  // false if a call failed for now; such candidates are not kept
 };
 
@@ -52,6 +54,9 @@ class Journal {
   // cannot be written. Waits once for another process that has locked it.
   void append(const Kernel& kernel, const Sizes& learned);
 
+  // Adds groups of channels to the entry and to the file, for a kernel that `rival` divides, too.
+  void add_groups(const Kernel& kernel, const Configuration& rival, const PlanGroups& groups);
+
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   // Resets the mutexes in a child of fork(), in which no thread is measuring.
@@ -60,6 +65,8 @@ class Journal {
  private:
   // The geometry as text, and the pass.
   using Key = std::pair<std::string, std::string>;
+
+  void write(Plan plan);
 
   static Key key_of(std::string_view line);
   void index();

@@ -21,8 +21,12 @@ KnownKernel::KnownKernel(Pass pass, std::vector<PreparedChoice> choices, const P
       permissions_(permissions),
       preferred_(std::move(preferred)) {}
 
-KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for)
-    : pass_(pass), measured_(std::move(measured)), raced_for_(std::move(raced_for)) {}
+KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for,
+                         std::vector<PreparedChoice> groups)
+    : pass_(pass),
+      choices_(std::move(groups)),
+      measured_(std::move(measured)),
+      raced_for_(std::move(raced_for)) {}
 
 const PreparedChoice* KnownKernel::choose(unsigned algorithm, std::int64_t workspace,
                                           bool may_group) const noexcept {
@@ -34,9 +38,11 @@ const PreparedChoice* KnownKernel::choose(unsigned algorithm, std::int64_t works
 
 std::optional<PreparedChoice> KnownKernel::choose(const Permission& permission,
                                                   std::int64_t workspace) const {
-  if (measured_) return measured_->fastest(permission, workspace);
   const PreparedChoice* const ready = choose_ready(permission, workspace);
-  return ready == nullptr ? std::nullopt : std::optional(*ready);
+  std::optional<PreparedChoice> fastest;
+  if (measured_) fastest = measured_->fastest(permission, workspace);
+  if (ready != nullptr && (!fastest || ready->time_ms < fastest->time_ms)) return *ready;
+  return fastest;
 }
 
 const PreparedChoice* KnownKernel::choose_ready(const Permission& permission,
@@ -53,7 +59,7 @@ const PreparedChoice* KnownKernel::choose_ready(const Permission& permission,
 }
 
 bool KnownKernel::all_exceed(std::int64_t limit) const noexcept {
-  return !choices_.empty() &&
+  return !choices_.empty() && !measured_ &&
          std::all_of(choices_.begin(), choices_.end(),
                      [&](const PreparedChoice& choice) { return choice.workspace > limit; });
 }
@@ -70,7 +76,11 @@ std::optional<std::int64_t> KnownKernel::planned_workspace() const noexcept {
 }
 
 std::string KnownKernel::text() const {
-  std::vector<PreparedChoice> choices = measured_ ? measured_->desirable() : choices_;
+  std::vector<PreparedChoice> choices = choices_;
+  if (measured_) {
+    const std::vector<PreparedChoice> more = measured_->desirable();
+    choices.insert(choices.begin(), more.begin(), more.end());
+  }
   if (is_planned()) {
     std::vector<PreparedChoice> planned;
     for (const std::size_t index : preferred_) planned.push_back(choices[index]);

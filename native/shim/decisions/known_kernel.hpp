@@ -24,8 +24,9 @@ class KnownKernel {
 
   // Holds measurements, for the graph API. Each execution plan of the caller has a permission of its own, and
   // only the choice that it leads to is prepared. A race was run for the caller's algorithm `raced_for`,
-  // within that one's workspace; an empty name stands for measurements that serve every caller.
-  KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for);
+  // within that one's workspace; an empty name stands for measurements that serve every caller. Groups of
+  // channels are prepared already.
+  KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for, std::vector<PreparedChoice> groups);
 
   bool is_planned() const noexcept { return !preferred_.empty(); }
 

@@ -29,14 +29,13 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
 
 std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engine, const Kernel& kernel,
                                                                    Api api, bool may_measure,
-                                                                   const Listed* own) {
+                                                                   const Caller& caller) {
+  const Listed* const own = caller.own;
   const Problem& problem = kernel.problem;
-  const BatchPolicy policy =
-      most_slices(kernel.pass, problem.data_type) > 1 ? options_.policy : BatchPolicy::undivided;
-  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy, problem.mini_batch);
+  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), problem.mini_batch);
   Journal::Entry& entry = journal_.entry_for(kernel);
   Found found = find(entry, sizes, api, own);
-  if (is_enough(entry, found, kernel, api, own)) return std::move(found.measured);
+  if (is_enough(entry, found, kernel, api, caller)) return std::move(found.measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(entry.measuring);
   Journal::Sizes learned;
@@ -51,8 +50,8 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
     learned[size].is_complete = enumeration.is_complete;
   }
   learn();
-  if (!is_enough(entry, found, kernel, api, own)) {
-    const Outcome outcome = measure(engine.handle(), kernel, found, race_of(entry, kernel, api, own));
+  if (!is_enough(entry, found, kernel, api, caller)) {
+    const Outcome outcome = measure(engine.handle(), kernel, found, race_of(entry, kernel, api, caller));
     for (const MicroConfiguration& one : outcome.measured)
       learned[one.micro_batch].measured[one.algorithm] = one;
     // The library lists these algorithms, but they failed: never try them again.
@@ -67,6 +66,10 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   }
   journal_.append(kernel, learned);
   return std::move(found.measured);
+}
+
+BatchPolicy Measurements::policy_for(const Kernel& kernel) const {
+  return most_slices(kernel.pass, kernel.problem.data_type) > 1 ? options_.policy : BatchPolicy::undivided;
 }
 
 std::vector<Listed> Measurements::undivided_algorithms(const Kernel& kernel, Api api) {
@@ -114,7 +117,7 @@ Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>&
 
 // Missing measurements that do not fit the memory do not matter as long as there are others.
 bool Measurements::is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api,
-                             const Listed* own) {
+                             const Caller& caller) {
   if (!found.unlisted.empty()) return false;
   if (found.missing.empty()) return true;
   std::optional<std::size_t> cap;  // asking the device for it takes time
@@ -126,24 +129,28 @@ bool Measurements::is_enough(Journal::Entry& entry, const Found& found, const Ke
     return !found.measured.empty() && std::none_of(found.missing.begin(), found.missing.end(),
                                                    [&](const Missing& one) { return fits(one.task); });
   }
-  const KernelRace race = race_of(entry, kernel, api, own);
+  const KernelRace race = race_of(entry, kernel, api, caller);
   if (!race.next(found, [](const Task&) { return true; })) return true;
   return !found.measured.empty() && !race.next(found, fits);
 }
 
-KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Listed* own) {
+KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller) {
   const std::int64_t size = kernel.problem.mini_batch;
-  std::vector<Listed> callers;  // none in the graph API without `own`: a race was run before it was refused
-  if (own != nullptr) {
-    callers.push_back(*own);
-  } else if (api == Api::legacy) {
-    callers = candidates_of(entry, size, api);
+  std::vector<Permission> permissions = caller.permissions;
+  if (permissions.empty()) {
+    std::vector<Listed> owns;  // none in the graph API without an own engine: its race was run before
+    if (caller.own != nullptr) {
+      owns.push_back(*caller.own);
+    } else if (api == Api::legacy) {
+      owns = candidates_of(entry, size, api);
+    }
+    permissions = permissions_of(owns, options_.workspace_limit);
   }
   std::optional<double> bytes_per_ms;
   if (library_->is_host()) bytes_per_ms = kHostBytesPerMs * options_.threads;
   return {size,
-          own,
-          permissions_of(callers, options_.workspace_limit),
+          caller.own,
+          std::move(permissions),
           accumulator_size(device_, kernel, kMostSlicesInPlace + 1),
           bytes_per_ms,
           !library_->is_host()};
@@ -157,13 +164,8 @@ bool Measurements::is_allowed(const Listed& candidate) const {
 Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Found& found,
                                             const KernelRace& race) {
   const std::string text = to_text(kernel);
-  const std::lock_guard<std::mutex> lock(timing_mutex_);
-  cudaStream_t stream = nullptr;
-  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
   Outcome outcome;
-  device_.without_disturbing_captures([&] {
-    if (engine_ == nullptr)
-      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+  time_alone(handle, [&](Engine& engine) {
     const std::size_t cap = memory_cap();
     std::vector<Task> tasks;
     for (const Missing& one : found.missing) {
@@ -174,8 +176,7 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
     log(LogLevel::info, std::string("measuring ") + (options_.thorough ? "" : "up to ") +
                             std::to_string(tasks.size()) + " times for " + text + ", in about " +
                             std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
-    device_.wait(stream);  // the program's own work must not run while we time
-    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap, protocol());
+    KernelTimer timer(engine, device_, kernel, needs.workspace, cap, protocol());
     const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
     const auto next = [&]() -> std::optional<std::size_t> {
       if (!options_.thorough) return race.next(found, fits);
@@ -202,6 +203,19 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
   });
   log(LogLevel::debug, "measured " + std::to_string(outcome.measured.size()) + " times for " + text);
   return outcome;
+}
+
+// Runs `work` with an engine of our own, while neither the program nor another thread times or runs work.
+void Measurements::time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work) {
+  const std::lock_guard<std::mutex> lock(timing_mutex_);
+  cudaStream_t stream = nullptr;
+  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+  device_.without_disturbing_captures([&] {
+    if (engine_ == nullptr)
+      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+    device_.wait(stream);  // the program's own work must not run while we time
+    work(*engine_);
+  });
 }
 
 }  // namespace mucudnn::shim

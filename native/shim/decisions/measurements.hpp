@@ -1,6 +1,7 @@
 // The times of a kernel's algorithms: read from the journal, or measured now.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,13 @@ namespace mucudnn::shim {
 // Returns the candidates that can run, in the library's order.
 std::vector<Listed> runnable_algorithms(const Enumeration& enumeration);
 
+// The call that measurements are for.
+struct Caller {
+  const Listed* own = nullptr;  // its own algorithm, which is measured undivided; null if it has none
+  std::vector<Permission>
+      permissions;  // what a race looks for; if empty, what `own` needs and the limit allow
+};
+
 class Measurements {
  public:
   // The journal and the device must outlive this object. Any number of threads may use it at once.
@@ -30,11 +38,18 @@ class Measurements {
 
   // Returns the measurements at the policy's micro-batch sizes, of the algorithms that the limit and the
   // `strict` option allow. Takes them from the journal, and measures the missing ones: all of them if the
-  // options are thorough, else those that a race asks for. Measures the whole mini-batch by the algorithm
-  // `own` too, unless it is null. Returns nothing if a measurement is missing and `may_measure` is false.
-  // Throws EngineError and std::bad_alloc.
+  // options are thorough, else those that a race for the caller asks for. Returns nothing if a measurement
+  // is missing and `may_measure` is false. Throws EngineError and std::bad_alloc.
   std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Kernel& kernel, Api api,
-                                                       bool may_measure, const Listed* own);
+                                                       bool may_measure, const Caller& caller);
+
+  // Returns groups of channels that are fast within the limit: the fastest ones, and the fastest
+  // deterministic ones. They beat `whole`, the kernel's own times, or fit where it does not. Groups are
+  // measured if an algorithm does not fit a few samples, and run whole against the kernel's own division, all
+  // unless the journal has the results. Without `may_measure`, only the journal answers. Throws
+  // std::bad_alloc.
+  std::vector<PlanGroups> find_or_measure_groups(Engine& engine, const Kernel& kernel, Api api,
+                                                 const MeasuredKernel& whole, bool may_measure);
 
   // Returns the algorithms that can run the whole mini-batch. Call find_or_measure() first.
   std::vector<Listed> undivided_algorithms(const Kernel& kernel, Api api);
@@ -49,12 +64,21 @@ class Measurements {
     std::vector<Task> failed;
   };
 
+  std::map<std::int64_t, MeasuredKernel> measured_groups(Engine& engine, const Kernel& kernel, Api api,
+                                                         bool may_measure, bool of_inputs);
+  bool lacks_an_algorithm(const Kernel& kernel, Api api);
+  std::optional<PlanGroups> find_groups(const Kernel& kernel, const PlanGroups& groups);
+  std::optional<double> run_whole(cudnnHandle_t handle, const Kernel& kernel, const Configuration& division,
+                                  const PlanGroups& groups);
+  void time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work);
+  BatchPolicy policy_for(const Kernel& kernel) const;
   Found find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
   std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
   // Returns whether nothing is missing that this process would measure.
-  bool is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api, const Listed* own);
+  bool is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api,
+                 const Caller& caller);
   bool is_allowed(const Listed& candidate) const;
-  KernelRace race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Listed* own);
+  KernelRace race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller);
   // Measures what is missing, all or as the race says, and moves it from `found.missing` to `found.measured`.
   Outcome measure(cudnnHandle_t handle, const Kernel& kernel, Found& found, const KernelRace& race);
   Protocol protocol() const { return options_.thorough ? Protocol::thorough : Protocol::race; }

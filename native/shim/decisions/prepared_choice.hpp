@@ -47,6 +47,19 @@ inline bool is_callers_own(const PreparedChoice& choice, const char* algorithm) 
   return choice.configuration.size() == 1 && choice.configuration.front().algorithm == algorithm;
 }
 
+inline std::vector<Slice> slices_of(const Configuration& configuration) {
+  std::vector<Slice> slices;
+  for (const MicroConfiguration& part : configuration) slices.push_back({part.micro_batch, part.algorithm});
+  return slices;
+}
+
+inline std::vector<Group> groups_of(const PlanGroups& planned) {
+  std::vector<Group> groups;
+  for (const PlanGroup& group : planned)
+    groups.push_back({group.channels, slices_of(group.configuration), group.of_inputs});
+  return groups;
+}
+
 inline bool has_slice(const std::vector<Slice>& slices, std::int64_t micro_batch,
                       const std::string& algorithm) noexcept {
   return std::any_of(slices.begin(), slices.end(), [&](const Slice& slice) {
@@ -59,7 +72,7 @@ struct Permission {
   std::int64_t limit = -1;  // the most bytes of workspace; below 0, only the caller's own call
   bool deterministic_only = true;
   bool legacy_only = false;
-  // Groups of channels need an output that the call writes and does not read. They do not fuse anything.
+  // Groups of channels need an output that the call writes and does not read.
   bool may_group = false;
 
   bool allows(bool is_deterministic, bool is_legacy) const noexcept {
