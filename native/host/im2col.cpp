@@ -7,11 +7,11 @@ namespace {
 template <typename A>
 void zero(A* to, std::int64_t count) {
   if (count >= 16) {
-    std::fill_n(to, count, A(0));
+    std::fill_n(to, count, A{});
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = 0;
+    to[i] = A{};
     asm volatile("" ::: "memory");
   }
 }
@@ -71,9 +71,7 @@ void for_each_lines(const Lowering& l, Range columns, const Body& body) {
 template <typename S, typename A>
 void load_lines(const S* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, std::int64_t step,
                 A* to, std::int64_t to_pitch) {
-  if constexpr (std::is_same_v<S, float>) {
-    if (step == 2) return transforms::kernels().copy_alternate(from, pitch, lines, count, to, to_pitch);
-  }
+  if (step == 2 && load_alternate(from, pitch, lines, count, to, to_pitch)) return;
   for (std::int64_t i = 0; i < lines; ++i) load_row(from + i * pitch, count, step, to + i * to_pitch);
 }
 
@@ -138,7 +136,7 @@ void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t 
       zero(to + (until - begin), end - until);
       const auto clear = [&](std::int64_t width) {
         const std::int64_t first = begin / line * line + width;
-        for (std::int64_t i = first < begin ? first + line : first; i < end; i += line) to[i - begin] = 0;
+        for (std::int64_t i = first < begin ? first + line : first; i < end; i += line) to[i - begin] = A{};
       };
       for (std::int64_t width = 0; width < widths.begin; ++width) clear(width);
       for (std::int64_t width = widths.end; width < line; ++width) clear(width);
@@ -307,14 +305,18 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
   });
 }
 
-#define MUCUDNN_INSTANTIATE(S, A)                                                                        \
+#define MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
-  template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);  \
+  template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);
+#define MUCUDNN_INSTANTIATE(S, A)   \
+  MUCUDNN_INSTANTIATE_GATHERS(S, A) \
   template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)
 MUCUDNN_INSTANTIATE(BFloat16, float)
+MUCUDNN_INSTANTIATE_GATHERS(BFloat16, BFloat16)
 #undef MUCUDNN_INSTANTIATE
+#undef MUCUDNN_INSTANTIATE_GATHERS
 
 }  // namespace mucudnn::host

@@ -1,6 +1,6 @@
 // The copies around the products: from the source to columns, from the filter to its block, from a product to
-// the result. S is the type in tensors, A the type that products compute in. These functions add the group's
-// offset.
+// the result. S is the type in tensors, A the type of the products' factors and sums. These functions add the
+// group's offset.
 #pragma once
 
 #include "host/lowering.hpp"

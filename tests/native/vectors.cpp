@@ -53,19 +53,32 @@ void check_from_floats(const char* name, Round round) {
   }
 }
 
-void check_alternate() {
+template <typename T, typename To, typename Copy, typename Expected>
+void check_alternate(const char* name, Copy copy, To guard, Expected expected_of) {
   for (int count = 1; count < 50; ++count) {
     const int lines = 3, pitch = 2 * count + 1, to_pitch = count + 2;
-    std::vector<float> from(pitch * (lines - 1) + 2 * count - 1);  // nothing behind the last value
-    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
-    std::vector<float> to(to_pitch * lines, mucudnn::float_of(kGuard));
-    copy_alternate(from.data(), pitch, lines, count, to.data(), to_pitch);
+    std::vector<T> from(pitch * (lines - 1) + 2 * count - 1);  // nothing behind the last value
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i + 15000);
+    std::vector<To> to(to_pitch * lines, guard);
+    copy(from.data(), pitch, lines, count, to.data(), to_pitch);
     for (int i = 0; i < to_pitch * lines; ++i) {
       const int line = i / to_pitch, at = i % to_pitch;
-      const float expected = at < count ? from[line * pitch + 2 * at] : mucudnn::float_of(kGuard);
-      if (!same(to[i], expected)) differ("alternate", count, i);
+      const To expected = at < count ? expected_of(from[line * pitch + 2 * at]) : guard;
+      if (std::memcmp(&to[i], &expected, sizeof expected) != 0) differ(name, count, i);
     }
   }
+}
+
+void check_alternates() {
+  const float guard = mucudnn::float_of(kGuard);
+  check_alternate<float, float>("alternate", copy_alternate, guard, [](float v) { return v; });
+  check_alternate<std::uint16_t, std::uint16_t>("alternate halves", copy_alternate_halves,
+                                                std::uint16_t{0xdead}, [](std::uint16_t v) { return v; });
+  check_alternate<std::uint16_t, float>("alternate half to float", alternate_to_floats<HalfBits>, guard,
+                                        [](std::uint16_t v) { return mucudnn::to_float(mucudnn::Half{v}); });
+  check_alternate<std::uint16_t, float>(
+      "alternate bfloat16 to float", alternate_to_floats<BFloat16Bits>, guard,
+      [](std::uint16_t v) { return mucudnn::to_float(mucudnn::BFloat16{v}); });
 }
 
 }  // namespace
@@ -75,5 +88,5 @@ int main() {
   check_to_floats<BFloat16Bits>("bfloat16 to float", mucudnn::BFloat16{});
   check_from_floats<HalfBits>("float to half", [](float v) { return mucudnn::to_half(v).bits; });
   check_from_floats<BFloat16Bits>("float to bfloat16", [](float v) { return mucudnn::to_bfloat16(v).bits; });
-  check_alternate();
+  check_alternates();
 }

@@ -19,7 +19,8 @@ const Kernels table = {
     {fft_analyse, fft_analyse, fft_synthesise_image, fft_analyse_filter, fft_synthesise_filter},
     {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient},
     copy_alternate,
-    {to_floats<HalfBits>, from_floats<HalfBits>},
-    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>}};
+    copy_alternate_halves,
+    {to_floats<HalfBits>, from_floats<HalfBits>, alternate_to_floats<HalfBits>},
+    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>, alternate_to_floats<BFloat16Bits>}};
 
 }  // namespace mucudnn::host::transforms::MUCUDNN_ISA
