@@ -1,3 +1,4 @@
+#include <array>
 #include <string_view>
 
 #include "core/half.hpp"
@@ -17,7 +18,7 @@ namespace {
 constexpr std::size_t kColumnsBytes = 512 * 1024;
 constexpr std::size_t kResultBytes = 768 * 1024;
 constexpr std::size_t kFactorBytes = 768 * 1024;
-constexpr std::int64_t kDepth = 320;     // terms of the sum in one product
+constexpr std::int64_t kDepth = 320;     // terms of the sum in one product, or rows of a gradient
 constexpr std::int64_t kChannels = 512;  // channels of the result in one tile
 
 // S is the type in tensors, F that of the factors of products, A that of their sums.
@@ -142,6 +143,32 @@ Filter<F> filter_of(const Lowering& l, const S* filter, std::int64_t group, Rang
   return {{buffer, stride}, l.transposed};
 }
 
+// The blocks of the filter, which successive tiles of the same channels share. A block is gathered with all
+// its rows if they fit in the buffer.
+template <typename S, typename F>
+class FilterBlocks {
+ public:
+  FilterBlocks(const Lowering& l, const S* filter, F* buffer)
+      : lowering_(l), filter_(filter), buffer_(buffer) {}
+
+  Filter<F> at(std::int64_t group, Range channels, Range rows) {
+    const std::int64_t all_rows = lowering_.rows();
+    const Range wanted = channels.size() * all_rows <= Tile<F, F>::kFactor ? Range{0, all_rows} : rows;
+    const std::array<std::int64_t, 3> block{group, channels.begin, wanted.begin};
+    if (block != block_) found_ = filter_of(lowering_, filter_, group, channels, wanted, buffer_);
+    block_ = block;
+    const auto& [data, stride] = found_.matrix;
+    return {{data + (rows.begin - wanted.begin) * (found_.by_rows ? stride : 1), stride}, found_.by_rows};
+  }
+
+ private:
+  const Lowering& lowering_;
+  const S* filter_;
+  F* buffer_;
+  Filter<F> found_{};
+  std::array<std::int64_t, 3> block_{-1, -1, -1};
+};
+
 // The place of a product's result: the tensor itself if the product is whole, else a thread's tile.
 template <typename A>
 struct Place {
@@ -204,6 +231,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
 
   parallel_for(l.groups * channel_parts * column_parts.count(), [&](std::int64_t begin, std::int64_t end) {
     const Tile<F, A> tile = tile_of_this_thread<F, A>();
+    FilterBlocks<S, F> blocks(l, filter, tile.factor);
     for (std::int64_t index = begin; index < end; ++index) {
       const std::int64_t group = index / column_parts.count() / channel_parts;
       const std::int64_t first = index / column_parts.count() % channel_parts * channel_part;
@@ -214,7 +242,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
           direct.data != nullptr ? direct : Place<A>{tile.result, nchw ? columns.size() : channels.size()};
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
-        const Filter<F> f = filter_of(l, filter, group, channels, rows, tile.factor);
+        const Filter<F> f = blocks.at(group, channels, rows);
         const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
           const std::int64_t at = part.begin - columns.begin;

@@ -15,7 +15,8 @@ from mucudnn.problems.kernels import Kernel
 
 NATIVE = Path(__file__).parents[2] / "native"
 NO_AMX = 77
-AMX_FLAGS = tuple(f"-m{name}" for name in "avx512f avx512bw avx512dq avx512vl amx-tile amx-bf16".split())
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+AMX_FLAGS = tuple(f"-m{name}" for name in (*AVX512, "amx-tile", "amx-bf16"))
 
 
 def test_products_of_small_whole_numbers_are_exact(tmp_path: Path) -> None:

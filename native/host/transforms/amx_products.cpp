@@ -10,10 +10,9 @@
 namespace mucudnn::host::transforms::amx {
 namespace {
 
-constexpr std::int64_t kLines = 16, kTerms = 32;  // of a factor in one register
-constexpr std::int64_t kTile = kLines * kTerms;   // values of one register
-constexpr std::int64_t kSums = 2 * kLines;        // lines and columns of the sums in four registers
-constexpr long long kTileBytes = 64, kSumBytes = kSums * 4;  // of one line
+// A register holds kLines lines of a factor, with kTerms terms each. Four registers hold kSums × kSums sums.
+constexpr std::int64_t kLines = 16, kTerms = 32, kTile = kLines * kTerms, kSums = 2 * kLines;
+constexpr long long kTileBytes = 64, kSumBytes = kSums * 4;  // from line to line
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
