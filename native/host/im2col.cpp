@@ -71,6 +71,14 @@ void for_each_lines(const Lowering& l, Range columns, const Body& body) {
 template <typename S, typename A>
 void load_lines(const S* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, std::int64_t step,
                 A* to, std::int64_t to_pitch) {
+  if (step == 1) {
+    if constexpr (std::is_same_v<S, float> && std::is_same_v<A, float>) {
+      return transforms::kernels().copy_lines(from, pitch, lines, count, to, to_pitch);
+    } else if constexpr (is_16_bit<S> && std::is_same_v<S, A>) {
+      return transforms::kernels().copy_lines_of_halves(&from->bits, pitch, lines, count, &to->bits,
+                                                        to_pitch);
+    }
+  }
   if (step == 2 && load_alternate(from, pitch, lines, count, to, to_pitch)) return;
   for (std::int64_t i = 0; i < lines; ++i) load_row(from + i * pitch, count, step, to + i * to_pitch);
 }
@@ -156,35 +164,67 @@ bool taps_are_lines(const Lowering& l) {
   return l.groups == 1 && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
 }
 
+// A line of taps in a column: its rows, and those of them that read inside the width of the source.
+struct TapLine {
+  std::int64_t rows;
+  Range inside;
+  std::int64_t first;  // the pixel that the first tap reads
+};
+
+// Writes the rows `wanted` of successive lines of taps, which read the lines of the source from `line` on.
+template <typename S, typename A>
+A* gather_tap_lines(const Lowering& l, const TapLine& taps, const S* line, std::int64_t lines, Range wanted,
+                    A* to) {
+  const auto& [d, h, w] = l.axes;
+  const std::int64_t pitch = h.tap_step * w.source * l.source_channels;
+  const std::int64_t from = std::clamp(taps.inside.begin, wanted.begin, wanted.end);
+  const std::int64_t until = std::clamp(taps.inside.end, from, wanted.end);
+  if (from < until) {
+    load_lines(line + taps.first * l.source_channels + from, pitch, lines, until - from, 1,
+               to + (from - wanted.begin), wanted.size());
+  }
+  if (from == wanted.begin && until == wanted.end) return to + lines * wanted.size();
+  for (std::int64_t i = 0; i < lines; ++i, to += wanted.size()) {
+    zero(to, from - wanted.begin);
+    zero(to + (until - wanted.begin), wanted.end - until);
+  }
+  return to;
+}
+
 template <typename S, typename A>
 void gather_nhwc_column_by_lines(const Lowering& l, const S* image, const Problem::Sizes& position,
                                  Range rows, A* to) {
   const auto& [d, h, w] = l.axes;
-  const std::int64_t channels = l.source_channels, line_rows = w.taps * channels;
-  const std::int64_t first = w.source_at(position[2], 0);
-  const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, w.taps) * channels;
-  const std::int64_t end = std::clamp<std::int64_t>(w.source - first, 0, w.taps) * channels;
-  const std::int64_t index = rows.begin / line_rows;
-  std::int64_t depth_tap = index / h.taps, height_tap = index % h.taps;
-  for (std::int64_t at = index * line_rows; at < rows.end; at += line_rows) {
-    const std::int64_t depth = d.source_at(position[0], depth_tap);
-    const std::int64_t height = h.source_at(position[1], height_tap);
-    const Range wanted{std::max(at, rows.begin) - at, std::min(at + line_rows, rows.end) - at};
-    if (depth < 0 || depth >= d.source || height < 0 || height >= h.source) {
-      zero(to, wanted.size());
+  const std::int64_t channels = l.source_channels, first = w.source_at(position[2], 0);
+  const TapLine taps{w.taps * channels,
+                     {std::clamp<std::int64_t>(-first, 0, w.taps) * channels,
+                      std::clamp<std::int64_t>(w.source - first, 0, w.taps) * channels},
+                     first};
+  const std::int64_t top = h.source_at(position[1], 0);
+  // Taps of the height that read inside the source.
+  const std::int64_t begin =
+      std::clamp<std::int64_t>(ceil_div(std::max<std::int64_t>(-top, 0), h.tap_step), 0, h.taps);
+  const std::int64_t end = std::clamp<std::int64_t>(
+      ceil_div(std::max<std::int64_t>(h.source - top, 0), h.tap_step), begin, h.taps);
+  for (std::int64_t at = rows.begin; at < rows.end;) {
+    const std::int64_t index = at / taps.rows, tap = index % h.taps;
+    const std::int64_t depth = d.source_at(position[0], index / h.taps);
+    Range wanted{at % taps.rows, std::min(taps.rows, at % taps.rows + rows.end - at)};
+    // Whole lines that are inside the source, or outside of it, go together.
+    const bool inside = depth >= 0 && depth < d.source && begin <= tap && tap < end;
+    std::int64_t lines = 1;
+    if (wanted.size() == taps.rows) {
+      const std::int64_t last = inside ? end : tap < begin ? begin : h.taps;
+      lines = std::min(last - tap, (rows.end - at) / taps.rows);
+    }
+    if (inside) {
+      const S* line = image + (depth * h.source + top + tap * h.tap_step) * w.source * channels;
+      to = gather_tap_lines(l, taps, line, lines, wanted, to);
     } else {
-      const S* line = image + ((depth * h.source + height) * w.source + first) * channels;
-      const std::int64_t from = std::clamp(begin, wanted.begin, wanted.end);
-      const std::int64_t until = std::clamp(end, from, wanted.end);
-      zero(to, from - wanted.begin);
-      load_row(line + from, until - from, 1, to + (from - wanted.begin));
-      zero(to + (until - wanted.begin), wanted.end - until);
+      zero(to, lines * wanted.size());
+      to += lines * wanted.size();
     }
-    to += wanted.size();
-    if (++height_tap == h.taps) {
-      height_tap = 0;
-      ++depth_tap;
-    }
+    at += lines * wanted.size();
   }
 }
 

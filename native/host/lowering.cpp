@@ -46,10 +46,15 @@ Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue) {
     a.source = p.output[i];
     a.first = touched ? (at - tap * dilation) / stride : 0;
     a.step = 1;
-    a.tap_step = -(dilation / divisor);
+    a.tap_step = dilation / divisor;
     a.filter = p.kernel[i];
     a.filter_first = tap;
-    a.filter_step = tap_stride;
+    a.filter_step = -tap_stride;
+    // The taps begin with the last of the filter, so that successive taps read successive values.
+    if (touched) {
+      a.first -= (a.taps - 1) * a.tap_step;
+      a.filter_first += (a.taps - 1) * tap_stride;
+    }
     a.result = p.input[i];
     a.result_first = residue[i];
     a.result_step = stride;

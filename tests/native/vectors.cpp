@@ -81,9 +81,24 @@ void check_alternates() {
       [](std::uint16_t v) { return mucudnn::to_float(mucudnn::BFloat16{v}); });
 }
 
+template <typename T>
+void check_copies(const char* name) {
+  for (int count = 1; count < 50; ++count) {
+    const int lines = 3, pitch = count + 1;
+    std::vector<T> from(pitch * (lines - 1) + count), to(count * lines);
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i);
+    copy_lines(from.data(), pitch, lines, count, to.data(), count);
+    for (int i = 0; i < count * lines; ++i) {
+      if (to[i] != from[i / count * pitch + i % count]) differ(name, count, i);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
+  check_copies<float>("lines");
+  check_copies<std::uint16_t>("lines of halves");
   check_to_floats<HalfBits>("half to float", mucudnn::Half{});
   check_to_floats<BFloat16Bits>("bfloat16 to float", mucudnn::BFloat16{});
   check_from_floats<HalfBits>("float to half", [](float v) { return mucudnn::to_half(v).bits; });

@@ -18,6 +18,8 @@ const Kernels table = {
      winograd_analyse_filter, winograd_synthesise_filter},
     {fft_analyse, fft_analyse, fft_synthesise_image, fft_analyse_filter, fft_synthesise_filter},
     {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient},
+    copy_lines<float>,
+    copy_lines<std::uint16_t>,
     copy_alternate,
     copy_alternate_halves,
     {to_floats<HalfBits>, from_floats<HalfBits>, alternate_to_floats<HalfBits>},

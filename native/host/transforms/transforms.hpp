@@ -116,7 +116,12 @@ struct Kernels {
   TileKernels winograd;  // F(4x4, 3x3): 36 real planes
   TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
-  // Copies every second value of lines, `count` of each. The pitches are values from line to line.
+  // Copies lines of `count` values. The pitches are values from line to line.
+  void (*copy_lines)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
+                     std::int64_t to_pitch);
+  void (*copy_lines_of_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
+                               std::int64_t count, std::uint16_t* to, std::int64_t to_pitch);
+  // Copies every second value of lines, `count` of each.
   void (*copy_alternate)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
                          float* to, std::int64_t to_pitch);
   void (*copy_alternate_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,

@@ -124,6 +124,25 @@ void write_alternate(const From* from, std::int64_t pitch, std::int64_t lines, s
   write_alternate_lines<1, Write>(from, pitch, lines, count, to, to_pitch);
 }
 
+// Copies lines of at least `lanes` values. The last vector of a line overlaps the one before.
+template <typename T>
+MUCUDNN_INLINE void copy_long_lines(const T* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
+                                    T* to, std::int64_t to_pitch) {
+  for (; lines > 0; --lines, from += pitch, to += to_pitch) {
+    for (std::int64_t i = 0; i + lanes <= count; i += lanes) store(to + i, load(from + i));
+    store(to + count - lanes, load(from + count - lanes));
+  }
+}
+
+template <typename T>
+void copy_lines(const T* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, T* to,
+                std::int64_t to_pitch) {
+  if (count >= lanes) return copy_long_lines(from, pitch, lines, count, to, to_pitch);
+  for (; lines > 0; --lines, from += pitch, to += to_pitch) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+}
+
 // Each interleaving of the two halves rotates the bits of an element's (row, column) by one place. After half
 // of the rotations, row and column have changed places.
 MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
