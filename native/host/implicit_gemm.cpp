@@ -94,6 +94,23 @@ void multiply_tall(Transpose transpose, std::int64_t m, std::int64_t n, std::int
   });
 }
 
+// Computes c = alpha * aᵀ * b + beta * c, with few rows of c in small blocks.
+template <typename F, typename A>
+void multiply_long(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a, Matrix<F> b, A beta,
+                   A* c) {
+  const NoFork no_fork;
+  const bool blocks = m >= kFewestColumns && in_small_blocks<F>(m);
+  const std::int64_t width = blocks ? even_part(n, kSmallWidth) : n;
+  const std::int64_t depth = blocks ? even_part(k, kSmallProduct / (m * width)) : k;
+  for_each_part({0, k}, depth, [&](Range rows) {
+    for_each_part({0, n}, width, [&](Range columns) {
+      gemm(Transpose::yes, Transpose::no, m, columns.size(), rows.size(), alpha,
+           a.data + rows.begin * a.stride, a.stride, b.data + rows.begin * b.stride + columns.begin, b.stride,
+           rows.begin == 0 ? beta : A(1), c + columns.begin, n, no_fork);
+    });
+  });
+}
+
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
 template <typename S, typename F>
 Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
@@ -294,9 +311,14 @@ void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta
       for (std::int64_t i = 0; i < column_parts.count(); ++i) {
         const Matrix<F> c = columns_of(l, x, group, rows, column_parts[i], tile.columns);
         const Matrix<F> d = columns_of(g, y, group, channels, column_parts[i], tile.factor);
-        gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, channels.size(),
-             rows.size(), column_parts[i].size(), alpha, d.data, d.stride, c.data, c.stride,
-             i == 0 ? A(0) : A(1), tile.result, rows.size());
+        const A keep = i == 0 ? A(0) : A(1);
+        if (nchw) {
+          gemm(Transpose::no, Transpose::yes, channels.size(), rows.size(), column_parts[i].size(), alpha,
+               d.data, d.stride, c.data, c.stride, keep, tile.result, rows.size());
+        } else {
+          multiply_long<F, A>(channels.size(), rows.size(), column_parts[i].size(), alpha, d, c, keep,
+                              tile.result);
+        }
       }
       for (std::int64_t i = 0; i < channels.size(); ++i) {
         store_row(tile.result + i * rows.size(), rows.size(), beta,
