@@ -68,8 +68,8 @@ int main() {
   if (bfloat16_product() == nullptr) return 77;
   for (const bool a_by_terms : {false, true}) {
     for (const bool b_by_terms : {false, true}) {
-      for (const std::int64_t k : {1, 2, 31, 32, 33, 67}) {
-        for (const std::int64_t m : {1, 15, 16, 17, 33, 50}) {
+      for (const std::int64_t k : {1, 2, 31, 32, 33, 64, 67}) {
+        for (const std::int64_t m : {1, 15, 16, 17, 33, 64, 82}) {
           for (const std::int64_t n : {1, 16, 31, 48, 70}) check(m, n, k, a_by_terms, b_by_terms, 0.5f);
         }
       }

@@ -79,24 +79,36 @@ void pack(const Factor& factor, std::int64_t lines, std::int64_t terms, std::uin
   }
 }
 
-// Sums over packed terms, for one or two times 16 lines of each factor.
+// The registers' values of one or two times 16 lines: `next` leads from one register's to those of the next
+// 32 terms, and `lines` from a line to the next, in values. `second` leads to the second 16 lines.
+struct Registers {
+  const std::uint16_t* data;
+  std::int64_t next, lines, second;
+};
+
+Registers packed(const std::uint16_t* data, std::int64_t steps) {
+  return {data, kTile, kTerms, steps * kTile};
+}
+
+// Sums over all terms, for one or two times 16 lines of each factor.
 template <bool two_a, bool two_b>
-void sum(const std::uint16_t* a, const std::uint16_t* b, std::int64_t steps, float* sums) {
-  const std::uint16_t *next_a = a + steps * kTile, *next_b = b + steps * kTile;
+void sum(const Registers& a, const Registers& b, std::int64_t steps, float* sums) {
+  const std::uint16_t *from_a = a.data, *from_b = b.data;
+  const std::int64_t pitch = a.lines * 2;
   _tile_zero(0);
   if (two_b) _tile_zero(1);
   if (two_a) _tile_zero(2);
   if (two_a && two_b) _tile_zero(3);
-  for (std::int64_t at = 0; at < steps * kTile; at += kTile) {
-    _tile_loadd(4, a + at, kTileBytes);
-    _tile_loadd(6, b + at, kTileBytes);
+  for (std::int64_t i = 0; i < steps; ++i, from_a += a.next, from_b += b.next) {
+    _tile_loadd(4, from_a, pitch);
+    _tile_loadd(6, from_b, kTileBytes);
     _tile_dpbf16ps(0, 4, 6);
     if (two_b) {
-      _tile_loadd(7, next_b + at, kTileBytes);
+      _tile_loadd(7, from_b + b.second, kTileBytes);
       _tile_dpbf16ps(1, 4, 7);
     }
     if (two_a) {
-      _tile_loadd(5, next_a + at, kTileBytes);
+      _tile_loadd(5, from_a + a.second, pitch);
       _tile_dpbf16ps(2, 5, 6);
     }
     if (two_a && two_b) _tile_dpbf16ps(3, 5, 7);
@@ -107,7 +119,7 @@ void sum(const std::uint16_t* a, const std::uint16_t* b, std::int64_t steps, flo
   if (two_a && two_b) _tile_stored(3, sums + kLines * kSums + kLines, kSumBytes);
 }
 
-void sum_lines(const std::uint16_t* a, const std::uint16_t* b, std::int64_t lines, std::int64_t columns,
+void sum_lines(const Registers& a, const Registers& b, std::int64_t lines, std::int64_t columns,
                std::int64_t steps, float* sums) {
   if (lines > kLines) {
     columns > kLines ? sum<true, true>(a, b, steps, sums) : sum<true, false>(a, b, steps, sums);
@@ -152,13 +164,20 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const
     const std::int64_t terms = smaller(kProductTerms, k - term), steps = ceil_div(terms, kTerms);
     for (std::int64_t row = 0; row < m; row += kProductLines) {
       const std::int64_t rows = smaller(kProductLines, m - row);
-      pack<false>(part_of(a, row, term), rows, terms, packed_a);
+      const Factor part_a = part_of(a, row, term);
+      // Whole registers of contiguous terms need no packing.
+      const std::int64_t direct = part_a.by_terms || terms % kTerms != 0 ? 0 : rows / kSums * kSums;
+      pack<false>(part_of(part_a, direct, 0), rows - direct, terms, packed_a);
       for (std::int64_t column = 0; column < n; column += kSums) {
         const std::int64_t columns = smaller(kSums, n - column);
         pack<true>(part_of(b, column, term), columns, terms, packed_b);
         for (std::int64_t line = 0; line < rows; line += kSums) {
           const std::int64_t lines = smaller(kSums, rows - line);
-          sum_lines(packed_a + line * steps * kTerms, packed_b, lines, columns, steps, sums);
+          const Registers in_place{part_a.data + line * part_a.stride, kTerms, part_a.stride,
+                                   kLines * part_a.stride};
+          const Registers registers =
+              line < direct ? in_place : packed(packed_a + (line - direct) * steps * kTerms, steps);
+          sum_lines(registers, packed(packed_b, steps), lines, columns, steps, sums);
           write(sums, lines, columns, alpha, beta, c + (row + line) * stride + column, stride);
         }
       }
