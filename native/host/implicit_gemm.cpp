@@ -21,6 +21,13 @@ constexpr std::size_t kFactorBytes = 768 * 1024;
 constexpr std::int64_t kDepth = 320;     // terms of the sum in one product, or rows of a gradient
 constexpr std::int64_t kChannels = 512;  // channels of the result in one tile
 
+// Returns the most rows of columns at a time. In NHWC a gather of all rows copies whole lines of taps.
+template <typename F>
+std::int64_t most_rows(const Lowering& l) {
+  const bool all = is_16_bit<F> && l.layout == Layout::nhwc && l.rows() <= 2 * kDepth;
+  return all ? 2 * kDepth : kDepth;
+}
+
 // S is the type in tensors, F that of the factors of products, A that of their sums.
 template <typename F, typename A>
 struct Tile {
@@ -237,7 +244,7 @@ class ColumnParts {
 // Computes forward and backward_data. A tile is some channels of the result at some positions.
 template <typename S, typename F, typename A>
 void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {
-  const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), kDepth);
+  const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), most_rows<F>(l));
   const std::int64_t width = Tile<F, A>::kColumns / depth - kGap;
   const std::int64_t channel_part =
       even_part(l.result_channels, std::min(kChannels, Tile<F, A>::kFactor / depth));
@@ -291,7 +298,7 @@ template <typename S, typename F, typename A>
 void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta, S* w) {
   const Lowering l = lower_forward(p), g = lower_gradient(p);
   const std::int64_t fair = std::max<std::int64_t>(16, ceil_div(l.rows(), threads()));
-  const std::int64_t row_part = even_part(l.rows(), std::min(kDepth, fair));
+  const std::int64_t row_part = even_part(l.rows(), std::min(most_rows<F>(l), fair));
   const std::int64_t row_parts = ceil_div(l.rows(), row_part);
   const std::int64_t channel_part =
       even_part(l.result_channels, std::min(kChannels, Tile<F, A>::kResult / row_part));
