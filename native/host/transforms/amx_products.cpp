@@ -64,6 +64,23 @@ void pack_lines(const Factor& factor, std::int64_t lines, std::int64_t terms, st
   }
 }
 
+// Packs 17 to 32 lines of a factor that is stored by terms, like two calls of pack_lines<true, true>.
+void pack_two(const Factor& factor, std::int64_t lines, std::int64_t terms, std::uint16_t* to) {
+  const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+  const __m512i high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  const std::uint32_t some = first(lines);
+  std::uint16_t* next = to + ceil_div(terms, kTerms) * kTile;
+  for (std::int64_t term = 0; term < ceil_div(terms, kTerms) * kTerms; term += 2) {
+    const std::uint16_t* from = factor.data + term * factor.stride;
+    const __m512i even = _mm512_maskz_loadu_epi16(term < terms ? some : 0, from);
+    const __m512i odd = _mm512_maskz_loadu_epi16(term + 1 < terms ? some : 0, from + factor.stride);
+    // Each 128 bits hold four pairs of the lower lines, or of the upper ones.
+    const __m512i lower = _mm512_unpacklo_epi16(even, odd), upper = _mm512_unpackhi_epi16(even, odd);
+    _mm512_store_si512(to + term * kLines, _mm512_permutex2var_epi64(lower, low, upper));
+    _mm512_store_si512(next + term * kLines, _mm512_permutex2var_epi64(lower, high, upper));
+  }
+}
+
 Factor part_of(const Factor& f, std::int64_t line, std::int64_t term) {
   return {f.data + (f.by_terms ? term * f.stride + line : line * f.stride + term), f.stride, f.by_terms};
 }
@@ -170,7 +187,12 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const
       pack<false>(part_of(part_a, direct, 0), rows - direct, terms, packed_a);
       for (std::int64_t column = 0; column < n; column += kSums) {
         const std::int64_t columns = smaller(kSums, n - column);
-        pack<true>(part_of(b, column, term), columns, terms, packed_b);
+        const Factor part_b = part_of(b, column, term);
+        if (b.by_terms && columns > kLines) {
+          pack_two(part_b, columns, terms, packed_b);
+        } else {
+          pack<true>(part_b, columns, terms, packed_b);
+        }
         for (std::int64_t line = 0; line < rows; line += kSums) {
           const std::int64_t lines = smaller(kSums, rows - line);
           const Registers in_place{part_a.data + line * part_a.stride, kTerms, part_a.stride,

@@ -1,5 +1,6 @@
 // Products of bfloat16 matrices that the processor computes itself, without a conversion to fp32 first. The
-// sums are fp32. The kernel includes this file, so it must not contain inline code.
+// sums are fp32, and subnormal values count as 0, as in stock PyTorch on such a processor. The kernel
+// includes this file, so it must not contain inline code.
 #pragma once
 
 #include <cstddef>
