@@ -54,6 +54,7 @@ constexpr std::int64_t kFewestColumns = 16;  // fewer channels do not fill a vec
 constexpr std::int64_t kSmallProduct = 1'000'000;
 constexpr std::int64_t kSmallDepth = 128;
 constexpr std::int64_t kSmallWidth = 96;
+constexpr std::int64_t kFewestTerms = 16;  // with fewer, most of an AMX register would be zeros
 
 // Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
 constexpr std::int64_t kGap = 16;
@@ -335,6 +336,13 @@ void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta
   });
 }
 
+// Returns whether a product on AMX, which fills its registers with zeros up to 16 × 32 values, takes less
+// time than one in fp32.
+bool fills_registers(const Problem& p) {
+  const std::int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  return std::max(p.in_channels, p.out_channels) / p.groups * taps >= kFewestTerms;
+}
+
 template <typename S, typename F, typename A>
 void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta) {
   S* x = static_cast<S*>(tensors.x);
@@ -361,10 +369,10 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
     case DataType::f16:
       return run<Half, float, float>(kernel, tensors, alpha, beta);
     case DataType::bf16:
-      if (transforms::bfloat16_product() == nullptr) {
-        return run<BFloat16, float, float>(kernel, tensors, alpha, beta);
+      if (fills_registers(kernel.problem) && transforms::bfloat16_product() != nullptr) {
+        return run<BFloat16, BFloat16, float>(kernel, tensors, alpha, beta);
       }
-      return run<BFloat16, BFloat16, float>(kernel, tensors, alpha, beta);
+      return run<BFloat16, float, float>(kernel, tensors, alpha, beta);
   }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,3 +80,19 @@ def test_a_long_sum_of_bf16_is_as_exact_as_in_fp32(engine: Engine) -> None:
     )
     for pass_ in PASSES:
         assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), 1.0, 0.0)
+
+
+def test_a_product_keeps_each_value_of_bf16_and_may_take_a_subnormal_one_as_zero(engine: Engine) -> None:
+    channels, one = 32, 0x3F80
+    values = np.arange(1 << 16, dtype=np.uint16)
+    values = values[(values & 0x7F80) != 0x7F80]  # without infinity and NaN
+    problem = Problem(
+        mini_batch=1, in_channels=channels, out_channels=channels, input=(1, values.size // channels),
+        kernel=(1, 1), layout="nhwc", data_type="bf16",
+    )  # fmt: skip
+    w, y = np.diag(np.full(channels, one, np.uint16)), np.empty_like(values)
+    memory = (engine.borrow(each.ctypes.data, each.nbytes) for each in (values, w, y))
+    engine.execute(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")], *memory, None)
+    tiny = (values & 0x7F80) == 0
+    np.testing.assert_array_equal(y[~tiny], values[~tiny])
+    assert np.all(((y[tiny] & 0x7FFF) == 0) | (y[tiny] == values[tiny]))
