@@ -42,7 +42,7 @@ Parts parts_of(const Lowering& l, int tile_size) {
   const std::int64_t columns = columns_at_once(l, tile_size);
   Parts parts;
   parts.columns = elements(l.rows(), columns);
-  if (l.transposed) parts.factor = elements(l.rows(), l.result_channels);
+  if (!l.filter_in_order()) parts.factor = elements(l.rows(), l.result_channels);
   if (!in_place(l)) parts.result = elements(l.result_channels, columns);
   return parts;
 }
@@ -76,8 +76,8 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
 
   for (std::int64_t group = 0; group < l.groups; ++group) {
     const float* f = filter + group * m * k;
-    if (l.transposed) {
-      gather_filter(l, filter, group, {0, m}, {0, k}, packed_filter, m);
+    if (!l.filter_in_order()) {
+      gather_filter(l, filter, group, {0, m}, {0, k}, packed_filter, l.transposed ? m : k);
       f = packed_filter;
     }
     if (k == 0) std::fill_n(product, m * n, 0.0f);  // no tap touches these positions

@@ -120,7 +120,7 @@ template <typename S, typename A>
 Filter<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
                     A* buffer) {
   const S* first = filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
-  if (!l.transposed && l.layout == Layout::nhwc && channels.size() >= kFewestColumns &&
+  if (l.filter_in_order() && l.layout == Layout::nhwc && channels.size() >= kFewestColumns &&
       in_small_blocks<A>(channels.size())) {
     for (std::int64_t i = 0; i < channels.size(); ++i) {
       for (std::int64_t row = 0; row < rows.size(); ++row) {
@@ -130,7 +130,7 @@ Filter<A> filter_of(const Lowering& l, const S* filter, std::int64_t group, Rang
     return {{buffer, channels.size()}, true};
   }
   if constexpr (std::is_same_v<S, A>) {
-    if (!l.transposed && fits_blas(l.rows())) return {{first, l.rows()}, false};
+    if (l.filter_in_order() && fits_blas(l.rows())) return {{first, l.rows()}, false};
   }
   const std::int64_t stride = l.transposed ? channels.size() : rows.size();
   gather_filter(l, filter, group, channels, rows, buffer, stride);
@@ -238,8 +238,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
 
 // Computes backward_filter. A tile is some rows of the filter's gradient, summed over all positions.
 template <typename S, typename A>
-void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta, S* w) {
-  const Lowering l = lower_forward(p), g = lower_gradient(p);
+void multiply_gradient(const Lowering& l, const Lowering& g, const S* x, const S* y, A alpha, A beta, S* w) {
   const std::int64_t fair = std::max<std::int64_t>(16, ceil_div(l.rows(), threads()));
   const std::int64_t row_part = even_part(l.rows(), std::min(kDepth, fair));
   const std::int64_t row_parts = ceil_div(l.rows(), row_part);
@@ -264,10 +263,7 @@ void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta
              rows.size(), column_parts[i].size(), alpha, d.data, d.stride, c.data, c.stride,
              i == 0 ? A(0) : A(1), tile.result, rows.size());
       }
-      for (std::int64_t i = 0; i < channels.size(); ++i) {
-        store_row(tile.result + i * rows.size(), rows.size(), beta,
-                  w + (group * l.result_channels + channel + i) * l.rows() + row);
-      }
+      store_gradient(l, tile.result, group, channels, rows, beta, w);
     }
   });
 }
@@ -278,7 +274,12 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
   S* w = static_cast<S*>(tensors.w);
   S* y = static_cast<S*>(tensors.y);
   const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
-  if (kernel.pass == Pass::backward_filter) return multiply_gradient<S, A>(kernel.problem, x, y, a, b, w);
+  if (kernel.pass == Pass::backward_filter) {
+    for (const Lowering& l : taps_without_padding(lower_forward(kernel.problem))) {
+      multiply_gradient<S, A>(l, lower_gradient(kernel.problem, l), x, y, a, b, w);
+    }
+    return;
+  }
   const bool forward = kernel.pass == Pass::forward;
   for_each_lowering(kernel,
                     [&](const Lowering& l) { multiply<S, A>(l, forward ? x : y, w, a, b, forward ? y : x); });
