@@ -41,31 +41,39 @@ constexpr std::int64_t kFewestColumns = 16;  // fewer channels do not fill a vec
 constexpr std::int64_t kSmallProduct = 1'000'000;
 constexpr std::int64_t kSmallDepth = 128;
 constexpr std::int64_t kSmallWidth = 96;
+constexpr std::int64_t kSmallHeight = 64;
+// Wide products with so many channels are still faster in small blocks, if they sum many terms.
+constexpr std::int64_t kWideChannels = 192;
 
 // Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
 constexpr std::int64_t kGap = 16;
 
 // Returns whether products of so many channels are computed in small blocks.
 template <typename A>
-bool in_small_blocks(std::int64_t channels) {
-  return std::is_same_v<A, float> && channels <= kFewChannels &&
+bool in_small_blocks(std::int64_t channels, std::int64_t most = kFewChannels) {
+  return std::is_same_v<A, float> && channels <= most &&
          std::string_view(transforms::instruction_set()) == "avx512";
 }
 
-// Computes c = alpha * op(a) * b + beta * c, with few rows of c in small blocks.
+// Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms.
 template <typename A>
 void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<A> a,
                    Matrix<A> b, A beta, A* c, std::int64_t stride) {
   const NoFork no_fork;
-  const bool blocks = in_small_blocks<A>(m);
-  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
-  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (m * depth) / 16 * 16) : n;
+  const bool blocks = in_small_blocks<A>(m, k < kSmallDepth ? kFewChannels : kWideChannels);
+  const std::int64_t height = blocks && m > kFewChannels ? even_part(m, kSmallHeight) : m;
+  const std::int64_t depth = blocks ? even_part(k, kSmallDepth) : k;
+  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (height * depth) / 16 * 16) : n;
+  const bool transposed = transpose == Transpose::yes;
   for_each_part({0, n}, width, [&](Range columns) {
-    for_each_part({0, k}, depth, [&](Range rows) {
-      gemm(transpose, Transpose::no, m, columns.size(), rows.size(), alpha,
-           a.data + rows.begin * (transpose == Transpose::yes ? a.stride : 1), a.stride,
-           b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
-           c + columns.begin, stride, no_fork);
+    for_each_part({0, m}, height, [&](Range channels) {
+      for_each_part({0, k}, depth, [&](Range rows) {
+        const A* factor = a.data + (transposed ? rows.begin * a.stride + channels.begin
+                                               : channels.begin * a.stride + rows.begin);
+        gemm(transpose, Transpose::no, channels.size(), columns.size(), rows.size(), alpha, factor, a.stride,
+             b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
+             c + channels.begin * stride + columns.begin, stride, no_fork);
+      });
     });
   });
 }
