@@ -51,7 +51,9 @@ def transformed_problems(draw: st.DrawFn, *, most_samples: int = 3) -> Problem:
 
 
 def expected_transforms(problem: Problem) -> list[str]:
-    return list(TRANSFORMS if problem.kernel[-2:] in ((3, 3), *LINES) else TRANSFORMS[1:])
+    height_and_width = problem.kernel[-2:] in ((3, 3), *LINES)
+    depth = problem.kernel[-2:] == (1, 1) and problem.kernel[:-2] == (3,) and problem.padding[-2:] == (0, 0)
+    return list(TRANSFORMS if height_and_width or depth else TRANSFORMS[1:])
 
 
 def assert_transforms_are_right(checked: CheckedKernel, alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -130,6 +132,31 @@ def test_large_images_are_right_with_lines_of_taps(layout: str, pass_: str, kern
     engine = Engine(host_library(), threads=3)
     checked = CheckedKernel(engine, Kernel(large(layout, kernel=kernel), pass_))
     assert_transforms_are_right(checked, 2.0, 0.5)
+
+
+@each_layout
+@each_pass
+@pytest.mark.parametrize(("taps", "dilation"), [(3, 1), (5, 1), (7, 1), (3, 3)])
+def test_lines_of_taps_along_the_depth_of_volumes_are_right(
+    layout: str, pass_: str, taps: int, dilation: int
+) -> None:
+    problem = Problem(
+        mini_batch=2, in_channels=18, out_channels=35, input=(9, 12, 30), kernel=(taps, 1, 1),
+        padding=(taps // 2 * dilation, 0, 0), dilation=(dilation, 1, 1), layout=layout,
+    )  # fmt: skip
+    checked = CheckedKernel(Engine(host_library(), threads=3), Kernel(problem, pass_))
+    result = checked.run([(2, "WINOGRAD_NONFUSED")], alpha=2.0, beta=0.5)
+    tolerance = checked.tolerance("WINOGRAD_NONFUSED", alpha=2.0, beta=0.5)
+    assert np.linalg.norm(result - checked.exact(alpha=2.0, beta=0.5)) <= tolerance
+
+
+@pytest.mark.parametrize("changes", [{"padding": (1, 1, 0)}, {"stride": (1, 2, 1)}, {"stride": (2, 1, 1)}])
+def test_a_line_along_the_depth_has_no_winograd_with_padding_or_strides_beside_it(
+    engine: Engine, changes: dict[str, tuple[int, int, int]]
+) -> None:
+    sizes = {"mini_batch": 1, "in_channels": 4, "out_channels": 4, "input": (6, 6, 6), "kernel": (3, 1, 1)}
+    problem = Problem(**{**sizes, "padding": (1, 0, 0), **changes})  # type: ignore[arg-type]
+    assert "WINOGRAD_NONFUSED" not in CheckedKernel(engine, Kernel(problem, "forward")).runnable(1)
 
 
 @each_pass
