@@ -20,8 +20,8 @@ std::optional<spectral::Method> method(const Problem& problem) {
                           size, 0};
 }
 
-// A volume that a line along the depth correlates has the same values in memory as an image with all pixels of
-// a depth in one row. There the line lies along the height.
+// A volume that a line along the depth correlates has the same values in memory as an image with all pixels
+// of a depth in one row. There the line lies along the height.
 Kernel as_image(const Kernel& volume) {
   Kernel image = volume;
   Problem& p = image.problem;

@@ -11,7 +11,8 @@ double estimated_cost(Algorithm algorithm, const Kernel& kernel) {
   double saving = 1;
   if (algorithm == Algorithm::winograd_nonfused) {
     const bool square = problem.kernel[1] > 1 && problem.kernel[2] > 1;
-    const auto taps = static_cast<double>(problem.kernel[1] * problem.kernel[2]);
+    const std::int64_t line = problem.kernel[1] * problem.kernel[2];
+    const auto taps = static_cast<double>(line > 1 ? line : problem.kernel[0]);
     saving = square ? 4 : 4 * taps / (taps + 3);
   } else if (algorithm == Algorithm::fft_tiling) {
     const auto height = static_cast<double>(problem.kernel[1]);
