@@ -339,6 +339,13 @@ void store_gradient(const Lowering& l, const A* from, std::int64_t group, Range 
     return;
   }
   const auto offsets = row_offsets(l, rows);
+  if (l.taps() == 1) {
+    const std::int64_t step = l.layout == Layout::nchw ? l.volume<&Axis::filter>() : 1;
+    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
+      store_row(from, rows.size(), beta, to + offsets.front(), step);
+    }
+    return;
+  }
   for (std::int64_t i = 0; i < channels.size(); ++i, to += pitch) {
     for (const std::int64_t offset : offsets) store_row(from++, 1, beta, to + offset);
   }

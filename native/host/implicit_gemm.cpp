@@ -283,10 +283,9 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
   S* y = static_cast<S*>(tensors.y);
   const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
   if (kernel.pass == Pass::backward_filter) {
-    for (const Lowering& l : taps_without_padding(lower_forward(kernel.problem))) {
-      multiply_gradient<S, A>(l, lower_gradient(kernel.problem, l), x, y, a, b, w);
-    }
-    return;
+    return for_each_gradient(kernel.problem, [&](const Lowering& l, const Lowering& g) {
+      multiply_gradient<S, A>(l, g, x, y, a, b, w);
+    });
   }
   const bool forward = kernel.pass == Pass::forward;
   for_each_lowering(kernel,

@@ -32,17 +32,11 @@ Range Axis::inside(std::int64_t tap) const {
 }
 
 Lowering lower_gradient(const Problem& p, const Lowering& forward) {
-  Lowering l = lower_gradient(p);
-  for (int i = 0; i < 3; ++i) {
-    l.axes[i].positions = forward.axes[i].positions;
-    l.axes[i].first = forward.axes[i].result_first;
-  }
-  return l;
-}
-
-Lowering lower_gradient(const Problem& p) {
   Lowering l{p.layout, false, p.mini_batch, p.groups, p.out_channels / p.groups, 1, {}};
-  for (int i = 0; i < 3; ++i) l.axes[i] = {p.output[i], 1, p.output[i], 0, 1, 1, 1, 0, 1, p.output[i], 0, 1};
+  for (int i = 0; i < 3; ++i) {
+    const Axis& x = forward.axes[i];
+    l.axes[i] = {x.positions, 1, p.output[i], x.result_first, 1, 1, 1, 0, 1, p.output[i], x.result_first, 1};
+  }
   return l;
 }
 

@@ -65,9 +65,8 @@ struct Lowering {
 };
 
 Lowering lower_forward(const Problem& problem);
-// Lowers y to the columns of a pointwise product, the other factor of backward_filter. With a lowering of x
-// it gives the columns at its positions.
-Lowering lower_gradient(const Problem& problem);
+// Lowers y to the columns of a pointwise product, the other factor of backward_filter, at the positions of a
+// lowering of x.
 Lowering lower_gradient(const Problem& problem, const Lowering& forward);
 
 // Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
@@ -95,6 +94,14 @@ void for_each_lowering(const Kernel& kernel, const Body& body) {
     for (std::int64_t h = 0; h < count[1]; ++h) {
       for (std::int64_t w = 0; w < count[2]; ++w) for_each_block(lower_backward_data(problem, {d, h, w}));
     }
+  }
+}
+
+// Calls body(lowering of x, lowering of y) for backward_filter. Each call computes other taps.
+template <typename Body>
+void for_each_gradient(const Problem& problem, const Body& body) {
+  for (const Lowering& taps : taps_without_padding(lower_forward(problem))) {
+    body(taps, lower_gradient(problem, taps));
   }
 }
 
