@@ -62,28 +62,57 @@ Parts divided_by_taps(const Axis& axis) {
   return parts;
 }
 
+// Sums over the products of one axis or of all axes.
+struct Sums {
+  double multiplications, columns, rows, products;
+
+  void multiply(const Sums& axis) {
+    multiplications *= axis.multiplications;
+    columns *= axis.columns;
+    rows *= axis.rows;
+    products *= axis.products;
+  }
+};
+
 // Returns the estimated cost of all products. A product also copies its factors: each column costs as much as
 // so many rows more, and each row as much as so many columns more.
-double product_cost(const Lowering& l, const std::array<Parts, 3>& axes) {
+double cost(const Lowering& l, const Sums& sums) {
   constexpr double rows_of_a_copy = 32, columns_of_a_copy = 32;
-  double products = 1, columns = 1, rows = 1, count = 1;
+  const auto samples = static_cast<double>(l.mini_batch), channels = static_cast<double>(l.source_channels);
+  return sums.multiplications * samples * channels + rows_of_a_copy * sums.columns * samples +
+         columns_of_a_copy * sums.rows * channels + rows_of_a_copy * columns_of_a_copy * sums.products;
+}
+
+double product_cost(const Lowering& l, const std::array<Parts, 3>& axes) {
+  Sums sums{1, 1, 1, 1};
   for (const Parts& parts : axes) {
-    double axis_products = 0, axis_columns = 0, axis_rows = 0;
+    Sums axis{0, 0, 0, static_cast<double>(parts.size())};
     for (const Part& part : parts) {
       const auto positions = static_cast<double>(part.positions.size());
       const auto taps = static_cast<double>(part.taps.size());
-      axis_products += positions * taps;
-      axis_columns += positions;
-      axis_rows += taps;
+      axis.multiplications += positions * taps;
+      axis.columns += positions;
+      axis.rows += taps;
     }
-    products *= axis_products;
-    columns *= axis_columns;
-    rows *= axis_rows;
-    count *= static_cast<double>(parts.size());
+    sums.multiply(axis);
   }
-  const auto samples = static_cast<double>(l.mini_batch), channels = static_cast<double>(l.source_channels);
-  return products * samples * channels + rows_of_a_copy * columns * samples +
-         columns_of_a_copy * rows * channels + rows_of_a_copy * columns_of_a_copy * count;
+  return cost(l, sums);
+}
+
+// Returns a bound of the cost that dividing may reach: one product without the multiplications by padding.
+double least_cost(const Lowering& l) {
+  Sums sums{1, 1, 1, 1};
+  for (const Axis& axis : l.axes) {
+    double inside = 0;
+    for (std::int64_t tap = 0; tap < axis.taps; ++tap) inside += static_cast<double>(axis.inside(tap).size());
+    sums.multiply({inside, static_cast<double>(axis.positions), static_cast<double>(axis.taps), 1});
+  }
+  return cost(l, sums);
+}
+
+double undivided_cost(const Lowering& l) {
+  return cost(l, {static_cast<double>(l.positions()) * static_cast<double>(l.taps()),
+                  static_cast<double>(l.positions()), static_cast<double>(l.taps()), 1});
 }
 
 Axis part_of(Axis axis, const Part& part) {
@@ -99,13 +128,14 @@ Axis part_of(Axis axis, const Part& part) {
 template <typename Divide>
 std::vector<Lowering> cheapest(const Lowering& l, double slower, const Divide& divide) {
   constexpr double worth_it = 0.8;
+  double least = worth_it / slower * undivided_cost(l);
+  if (least_cost(l) >= least) return {l};  // most kernels, which thus take no more time than this
   std::array<Parts, 3> whole, divided;
   for (int i = 0; i < 3; ++i) {
     whole[i] = undivided(l.axes[i]);
     divided[i] = l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]);
   }
   std::array<Parts, 3> best = whole;
-  double least = worth_it / slower * product_cost(l, whole);
   for (int choice = 1; choice < 8; ++choice) {
     std::array<Parts, 3> parts = whole;
     for (int i = 0; i < 3; ++i) {
@@ -129,28 +159,14 @@ std::vector<Lowering> cheapest(const Lowering& l, double slower, const Divide& d
   return lowerings;
 }
 
-// Returns whether a tap reads padding. Otherwise nothing can be saved.
-bool reads_padding(const Lowering& l) {
-  return std::any_of(l.axes.begin(), l.axes.end(), [](const Axis& axis) {
-    for (const std::int64_t tap : {std::int64_t{0}, axis.taps - 1}) {
-      if (axis.taps > 0 && axis.inside(tap).size() < axis.positions) return true;
-    }
-    return false;
-  });
-}
-
 }  // namespace
 
 std::vector<Lowering> positions_without_padding(const Lowering& l) {
-  if (l.taps() == 0 || !reads_padding(l)) return {l};
   // Short lines of positions take longer to gather. The fewer channels share a column, the more that matters.
   constexpr double gathering = 32;
   return cheapest(l, 1 + gathering / static_cast<double>(l.result_channels), divided_by_positions);
 }
 
-std::vector<Lowering> taps_without_padding(const Lowering& l) {
-  if (!reads_padding(l)) return {l};
-  return cheapest(l, 1, divided_by_taps);
-}
+std::vector<Lowering> taps_without_padding(const Lowering& l) { return cheapest(l, 1, divided_by_taps); }
 
 }  // namespace mucudnn::host
