@@ -1,5 +1,7 @@
 #include "host/im2col.hpp"
 
+#include <vector>
+
 namespace mucudnn::host {
 namespace {
 
@@ -43,14 +45,6 @@ void for_each_run(const Lowering& l, Range columns, const Body& body) {
   }
 }
 
-// Returns the positions at which one tap reads inside the source, not padding.
-Range inside(const Axis& a, std::int64_t tap) {
-  const std::int64_t offset = a.source_at(0, tap);
-  const std::int64_t begin = offset >= 0 ? 0 : ceil_div(-offset, a.step);
-  const std::int64_t end = a.source > offset ? ceil_div(a.source - offset, a.step) : 0;
-  return {std::min(begin, a.positions), std::min(end, a.positions)};
-}
-
 bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
 
 // Calls body(run, lines) for whole lines of one image together, and for each part of a line alone.
@@ -87,7 +81,7 @@ template <typename S, typename A>
 void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size, const Problem::Sizes& tap,
                      Range columns, A* to) {
   const auto& [d, h, w] = l.axes;
-  const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
+  const Range depths = d.inside(tap[0]), heights = h.inside(tap[1]), widths = w.inside(tap[2]);
   for_each_lines(l, columns, [&, &d = d, &h = h, &w = w](const Run& run, std::int64_t lines) {
     const std::int64_t end = run.width + run.length, after = run.height + lines;
     const std::int64_t from = std::max(widths.begin, run.width), until = std::min(widths.end, end);
@@ -127,7 +121,7 @@ template <typename S, typename A>
 void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t image_size,
                                const Problem::Sizes& tap, Range columns, A* to) {
   const auto& [d, h, w] = l.axes;
-  const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
+  const Range depths = d.inside(tap[0]), heights = h.inside(tap[1]), widths = w.inside(tap[2]);
   const std::int64_t line = w.positions, plane = h.positions * line, source_plane = h.source * line;
   const std::int64_t shift = h.source_at(0, tap[1]) * line + w.source_at(0, tap[2]);
   for (std::int64_t at = columns.begin; at < columns.end;) {
@@ -157,6 +151,27 @@ void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t 
 Problem::Sizes tap_at(const Lowering& l, std::int64_t index) {
   const std::int64_t height = l.axes[1].taps, width = l.axes[2].taps;
   return {index / width / height, index / width % height, index % width};
+}
+
+// Returns the place of a tap among all taps of the filter.
+std::int64_t filter_offset(const Lowering& l, const Problem::Sizes& tap) {
+  std::int64_t offset = 0;
+  for (int i = 0; i < 3; ++i) {
+    offset = offset * l.axes[i].filter + l.axes[i].filter_first + tap[i] * l.axes[i].filter_step;
+  }
+  return offset;
+}
+
+// Returns the places of rows in the filter of one result channel.
+std::vector<std::int64_t> row_offsets(const Lowering& l, Range rows) {
+  const bool nchw = l.layout == Layout::nchw;
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const std::int64_t channel = nchw ? row / l.taps() : row % l.source_channels;
+    const std::int64_t tap = filter_offset(l, tap_at(l, nchw ? row % l.taps() : row / l.source_channels));
+    offsets.push_back(nchw ? channel * l.volume<&Axis::filter>() + tap : tap * l.source_channels + channel);
+  }
+  return offsets;
 }
 
 // Returns whether the taps of a line are successive values, in the source and in a column.
@@ -280,9 +295,17 @@ template <typename S, typename A>
 void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows, A* to,
                    std::int64_t stride) {
   if (!l.transposed) {
-    filter += (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
-    for (std::int64_t i = 0; i < channels.size(); ++i) {
-      load_row(filter + i * l.rows(), rows.size(), 1, to + i * stride);
+    const std::int64_t pitch = l.source_channels * l.volume<&Axis::filter>();
+    filter += (group * l.result_channels + channels.begin) * pitch;
+    if (l.filter_in_order()) {
+      for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
+        load_row(filter + rows.begin, rows.size(), 1, to);
+      }
+      return;
+    }
+    const auto offsets = row_offsets(l, rows);
+    for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
+      for (std::size_t row = 0; row < offsets.size(); ++row) to[row] = load_value<A>(filter[offsets[row]]);
     }
     return;
   }
@@ -292,10 +315,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
   for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
     const std::int64_t source_channel = first ? row / l.taps() : row % l.source_channels;
     const Problem::Sizes tap = tap_at(l, first ? row % l.taps() : row / l.source_channels);
-    std::int64_t offset = 0;
-    for (int i = 0; i < 3; ++i) {
-      offset = offset * l.axes[i].filter + l.axes[i].filter_first + tap[i] * l.axes[i].filter_step;
-    }
+    const std::int64_t offset = filter_offset(l, tap);
     const S* from = filter + (group * l.source_channels + source_channel) * l.result_channels * volume;
     from += first ? channels.begin * volume + offset : offset * l.result_channels + channels.begin;
     load_row(from, channels.size(), first ? volume : 1, to);
@@ -345,12 +365,37 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
   });
 }
 
+template <typename S, typename A>
+void store_gradient(const Lowering& l, const A* from, std::int64_t group, Range channels, Range rows, A beta,
+                    S* filter) {
+  const std::int64_t pitch = l.source_channels * l.volume<&Axis::filter>();
+  S* to = filter + (group * l.result_channels + channels.begin) * pitch;
+  if (l.filter_in_order()) {
+    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
+      store_row(from, rows.size(), beta, to + rows.begin);
+    }
+    return;
+  }
+  const auto offsets = row_offsets(l, rows);
+  if (l.taps() == 1) {
+    const std::int64_t step = l.layout == Layout::nchw ? l.volume<&Axis::filter>() : 1;
+    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
+      store_row(from, rows.size(), beta, to + offsets.front(), step);
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < channels.size(); ++i, to += pitch) {
+    for (const std::int64_t offset : offsets) store_row(from++, 1, beta, to + offset);
+  }
+}
+
 #define MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
   template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);
-#define MUCUDNN_INSTANTIATE(S, A)   \
-  MUCUDNN_INSTANTIATE_GATHERS(S, A) \
-  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
+#define MUCUDNN_INSTANTIATE(S, A)                                                                  \
+  MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*); \
+  template void store_gradient(const Lowering&, const A*, std::int64_t, Range, Range, A, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)

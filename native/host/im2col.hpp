@@ -24,4 +24,9 @@ template <typename S, typename A>
 void store(const Lowering& lowering, const A* from, std::int64_t stride, std::int64_t group, Range channels,
            Range columns, A beta, S* result);
 
+// Computes filter = from + beta * filter for a block of the filter's gradient, channels × rows.
+template <typename S, typename A>
+void store_gradient(const Lowering& lowering, const A* from, std::int64_t group, Range channels, Range rows,
+                    A beta, S* filter);
+
 }  // namespace mucudnn::host

@@ -55,31 +55,39 @@ constexpr std::int64_t kSmallProduct = 1'000'000;
 constexpr std::int64_t kSmallDepth = 128;
 constexpr std::int64_t kSmallWidth = 96;
 constexpr std::int64_t kFewestTerms = 16;  // with fewer, most of an AMX register would be zeros
+constexpr std::int64_t kSmallHeight = 64;
+// Wide products with so many channels are still faster in small blocks, if they sum many terms.
+constexpr std::int64_t kWideChannels = 192;
 
 // Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
 constexpr std::int64_t kGap = 16;
 
 // Returns whether products of so many channels are computed in small blocks.
 template <typename F>
-bool in_small_blocks(std::int64_t channels) {
-  return std::is_same_v<F, float> && channels <= kFewChannels &&
+bool in_small_blocks(std::int64_t channels, std::int64_t most = kFewChannels) {
+  return std::is_same_v<F, float> && channels <= most &&
          std::string_view(transforms::instruction_set()) == "avx512";
 }
 
-// Computes c = alpha * op(a) * b + beta * c, with few rows of c in small blocks.
+// Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms.
 template <typename F, typename A>
 void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
                    Matrix<F> b, A beta, A* c, std::int64_t stride) {
   const NoFork no_fork;
-  const bool blocks = in_small_blocks<F>(m);
-  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
-  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (m * depth) / 16 * 16) : n;
+  const bool blocks = in_small_blocks<F>(m, k < kSmallDepth ? kFewChannels : kWideChannels);
+  const std::int64_t height = blocks && m > kFewChannels ? even_part(m, kSmallHeight) : m;
+  const std::int64_t depth = blocks ? even_part(k, kSmallDepth) : k;
+  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (height * depth) / 16 * 16) : n;
+  const bool transposed = transpose == Transpose::yes;
   for_each_part({0, n}, width, [&](Range columns) {
-    for_each_part({0, k}, depth, [&](Range rows) {
-      gemm(transpose, Transpose::no, m, columns.size(), rows.size(), alpha,
-           a.data + rows.begin * (transpose == Transpose::yes ? a.stride : 1), a.stride,
-           b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
-           c + columns.begin, stride, no_fork);
+    for_each_part({0, m}, height, [&](Range channels) {
+      for_each_part({0, k}, depth, [&](Range rows) {
+        const F* factor = a.data + (transposed ? rows.begin * a.stride + channels.begin
+                                               : channels.begin * a.stride + rows.begin);
+        gemm(transpose, Transpose::no, channels.size(), columns.size(), rows.size(), alpha, factor, a.stride,
+             b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
+             c + channels.begin * stride + columns.begin, stride, no_fork);
+      });
     });
   });
 }
@@ -151,7 +159,7 @@ template <typename S, typename F>
 Filter<F> filter_of(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows,
                     F* buffer) {
   const S* first = filter + (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
-  if (!l.transposed && l.layout == Layout::nhwc && channels.size() >= kFewestColumns &&
+  if (l.filter_in_order() && l.layout == Layout::nhwc && channels.size() >= kFewestColumns &&
       in_small_blocks<F>(channels.size())) {
     for (std::int64_t i = 0; i < channels.size(); ++i) {
       for (std::int64_t row = 0; row < rows.size(); ++row) {
@@ -161,7 +169,7 @@ Filter<F> filter_of(const Lowering& l, const S* filter, std::int64_t group, Rang
     return {{buffer, channels.size()}, true};
   }
   if constexpr (std::is_same_v<S, F>) {
-    if (!l.transposed && fits_blas(l.rows())) return {{first, l.rows()}, false};
+    if (l.filter_in_order() && fits_blas(l.rows())) return {{first, l.rows()}, false};
   }
   const std::int64_t stride = l.transposed ? channels.size() : rows.size();
   gather_filter(l, filter, group, channels, rows, buffer, stride);
@@ -296,8 +304,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
 
 // Computes backward_filter. A tile is some rows of the filter's gradient, summed over all positions.
 template <typename S, typename F, typename A>
-void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta, S* w) {
-  const Lowering l = lower_forward(p), g = lower_gradient(p);
+void multiply_gradient(const Lowering& l, const Lowering& g, const S* x, const S* y, A alpha, A beta, S* w) {
   const std::int64_t fair = std::max<std::int64_t>(16, ceil_div(l.rows(), threads()));
   const std::int64_t row_part = even_part(l.rows(), std::min(most_rows<F>(l), fair));
   const std::int64_t row_parts = ceil_div(l.rows(), row_part);
@@ -328,10 +335,7 @@ void multiply_gradient(const Problem& p, const S* x, const S* y, A alpha, A beta
                               tile.result);
         }
       }
-      for (std::int64_t i = 0; i < channels.size(); ++i) {
-        store_row(tile.result + i * rows.size(), rows.size(), beta,
-                  w + (group * l.result_channels + channel + i) * l.rows() + row);
-      }
+      store_gradient(l, tile.result, group, channels, rows, beta, w);
     }
   });
 }
@@ -349,7 +353,11 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
   S* w = static_cast<S*>(tensors.w);
   S* y = static_cast<S*>(tensors.y);
   const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
-  if (kernel.pass == Pass::backward_filter) return multiply_gradient<S, F, A>(kernel.problem, x, y, a, b, w);
+  if (kernel.pass == Pass::backward_filter) {
+    return for_each_gradient(kernel.problem, [&](const Lowering& l, const Lowering& g) {
+      multiply_gradient<S, F, A>(l, g, x, y, a, b, w);
+    });
+  }
   const bool forward = kernel.pass == Pass::forward;
   for_each_lowering(
       kernel, [&](const Lowering& l) { multiply<S, F, A>(l, forward ? x : y, w, a, b, forward ? y : x); });

@@ -1,4 +1,5 @@
 // Checks the vector code of one instruction set against plain loops. Prints the first difference.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,6 +7,7 @@
 
 #include "core/half.hpp"
 #include "host/transforms/conversions.hpp"
+#include "host/transforms/winograd_lines.hpp"
 
 using namespace mucudnn::host::transforms::MUCUDNN_ISA;
 
@@ -94,6 +96,44 @@ void check_copies(const char* name) {
   }
 }
 
+void check_near(const char* where, float found, float expected) {
+  if (std::fabs(found - expected) > 1e-4f) {
+    std::printf("%s: %g instead of %g\n", where, found, expected);
+    std::exit(1);
+  }
+}
+
+// Checks in the first lane that the products of both spectra give the correlation of a line, and the gradient
+// of its filter.
+template <int taps>
+void check_lines() {
+  using Matrices = LineMatrices<taps>;
+  constexpr int size = Matrices::size;
+  Vector signal[size], filter[taps], gradient[line_outputs];
+  for (int k = 0; k < size; ++k) signal[k] = Vector{} + static_cast<float>(k * k % 7 - 3);
+  for (int k = 0; k < taps; ++k) filter[k] = Vector{} + static_cast<float>(k * 5 % 6 - 2);
+  for (int k = 0; k < line_outputs; ++k) gradient[k] = Vector{} + static_cast<float>(k * 3 % 5 - 1);
+
+  Vector signals[size], filters[size], gradients[size], outputs[line_outputs], sums[taps];
+  to_points(Matrices::signal, signal, signals);
+  to_points(Matrices::filter, filter, filters);
+  to_points(Matrices::output, gradient, gradients);
+  for (int i = 0; i < size; ++i) filters[i] *= signals[i];
+  for (int i = 0; i < size; ++i) gradients[i] *= signals[i];
+  from_points(Matrices::output, filters, outputs);
+  from_points(Matrices::filter, gradients, sums);
+  for (int k = 0; k < line_outputs; ++k) {
+    float expected = 0;
+    for (int t = 0; t < taps; ++t) expected += filter[t][0] * signal[k + t][0];
+    check_near("correlation of a line", outputs[k][0], expected);
+  }
+  for (int t = 0; t < taps; ++t) {
+    float expected = 0;
+    for (int k = 0; k < line_outputs; ++k) expected += gradient[k][0] * signal[k + t][0];
+    check_near("gradient of a line", sums[t][0], expected);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -104,4 +144,7 @@ int main() {
   check_from_floats<HalfBits>("float to half", [](float v) { return mucudnn::to_half(v).bits; });
   check_from_floats<BFloat16Bits>("float to bfloat16", [](float v) { return mucudnn::to_bfloat16(v).bits; });
   check_alternates();
+  check_lines<3>();
+  check_lines<5>();
+  check_lines<7>();
 }

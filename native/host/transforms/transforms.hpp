@@ -113,8 +113,9 @@ struct Conversion {
 
 struct Kernels {
   const char* instruction_set;
-  TileKernels winograd;  // F(4x4, 3x3): 36 real planes
-  TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
+  TileKernels winograd;           // F(4x4, 3x3): 36 real planes
+  TileKernels winograd_lines[3];  // F(4, r) for lines of r = 3, 5 and 7 taps: r + 3 real planes
+  TileKernels fft;                // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
   // Copies lines of `count` values. The pitches are values from line to line.
   void (*copy_lines)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
