@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, append, describe_machine, read, show
+from bench.roofline import Peaks, explanations, least_times
 from mucudnn._native import Engine, Memory, host_library
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
@@ -85,8 +87,21 @@ def compare(kernel: Kernel, threads: int, rounds: int = ROUNDS) -> Record:
     details = {
         "algorithm": best, "ms": found[best], "stock_ms": stock, "problem": str(kernel.problem),
         "gflops": kernel.problem.flops / found[best] / 1e6,
+        **least_times(kernel.problem, measure_peaks(threads, TYPES[kernel.problem.data_type])),
     }  # fmt: skip
     return Record("kernels", case_name(kernel, threads), METRIC, found[best] / stock, "ratio", details)
+
+
+@functools.cache
+def measure_peaks(threads: int, data_type: torch.dtype) -> Peaks:
+    """Measure a product of 2048 × 2048 matrices, and a copy of 256 MiB that counts as read and written."""
+    torch.set_num_threads(threads)
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    matrix, size = torch.rand(2048, 2048).to(data_type), 2**28
+    source, target = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
+    ways: dict[str, Way] = {"product": lambda: matrix @ matrix, "copy": lambda: target.copy_(source)}
+    found = medians(ways, 5, clock)
+    return Peaks(2 * 2048**3 / found["product"] / 1e6, 2 * size / found["copy"] / 1e6)
 
 
 def keep_freed_memory() -> None:
@@ -176,7 +191,7 @@ def main() -> None:
         console.print(f"{record.value:.2f} {record.case}, {record.details['algorithm']}", highlight=False)
     records = sorted((found[name][1] for name in names if name in found), key=lambda r: r.value or 0.0)
     show(console, records)
-    for line in summary(records):
+    for line in (*summary(records), *explanations(records)):
         console.print(line, highlight=False)
 
 

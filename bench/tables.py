@@ -11,6 +11,7 @@ from bench.gpu.questions import NOT_MEASURED, latest, questions
 from bench.gpu.setting import HOST
 from bench.gpu.summary import table
 from bench.record import RESULTS, Record, read
+from bench.roofline import WORST, explanations
 from bench.whole_rows import FIRST, NETWORKS, PEAK, SPEEDUP
 
 README = Path(__file__).with_name("README.md")
@@ -188,6 +189,12 @@ def _recognised(bench: str) -> Callable[[Records], str]:
     return answer
 
 
+def _explained(records: Records) -> str:
+    """Return the explanations of the rows above 1.5, one after the other."""
+    found = "; ".join(explanations(records))
+    return found or ("" if _above("kernels", WORST)(records) != "none" else "no row is above")
+
+
 def _above(bench: str, bound: float) -> Callable[[Records], str]:
     """Make a function that shows each case of a bench whose value is above a bound, the largest first."""
 
@@ -300,7 +307,8 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("the same, forward", "", _figure("kernels", case="forward, 2 threads", form="mean")),
         ("the same, backward data", "", _figure("kernels", case="backward_data, 2 threads", form="mean")),
         ("the same, backward filter", "", _figure("kernels", case="backward_filter, 2 threads", form="mean")),
-        ("rows above 1.5", "none", _above("kernels", 1.5)),
+        ("rows above 1.5", "none", _above("kernels", WORST)),
+        ("their times, and the least that their arithmetic and their memory need", "", _explained),
     )),
     ("python -m bench.race", "race.jsonl", (
         ("measuring in a race within 64 MiB, in stock PyTorch's times of all convolutions", "at most 4",

@@ -1,11 +1,15 @@
-// The few OpenBLAS calls that the host engine makes, row-major, under one overloaded name.
+// The few matrix products that the host engine makes, row-major, under one overloaded name: by OpenBLAS, and
+// by the processor's own instructions for bfloat16.
 #pragma once
 
 #include <cstdint>
 
 #include <cblas.h>
 
+#include "core/half.hpp"
 #include "host/forks.hpp"
+#include "host/thread_memory.hpp"
+#include "host/transforms/products.hpp"
 
 namespace mucudnn::host {
 
@@ -32,6 +36,20 @@ inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std
   scipy_cblas_dgemm(CblasRowMajor, blas_of(ta), blas_of(tb), static_cast<blasint>(m), static_cast<blasint>(n),
                     static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
                     static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+}
+
+// The caller may call it only if transforms::bfloat16_product() is not null. It needs no NoFork.
+inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+                 const BFloat16* a, std::int64_t lda, const BFloat16* b, std::int64_t ldb, float beta,
+                 float* c, std::int64_t ldc) {
+  transforms::bfloat16_product()(m, n, k, alpha, {&a->bits, lda, ta == Transpose::yes},
+                                 {&b->bits, ldb, tb == Transpose::no}, beta, c, ldc,
+                                 product_memory_of_this_thread());
+}
+inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+                 const BFloat16* a, std::int64_t lda, const BFloat16* b, std::int64_t ldb, float beta,
+                 float* c, std::int64_t ldc, const NoFork&) {
+  gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 }  // namespace mucudnn::host

@@ -15,7 +15,7 @@ std::int64_t whole_blocks(std::int64_t channels) {
 
 }  // namespace
 
-Correlation::Correlation(const Kernel& kernel, std::int64_t tile_size) {
+Correlation::Correlation(const Kernel& kernel, std::int64_t tile_height, std::int64_t tile_width) {
   const Problem& p = kernel.problem;
   in = {p.in_channels, p.input[0], p.input[1], p.input[2]};
   out = {p.out_channels, p.output[0], p.output[1], p.output[2]};
@@ -32,8 +32,8 @@ Correlation::Correlation(const Kernel& kernel, std::int64_t tile_size) {
   rows.residues = std::min(rows.dilation, out.height);
   columns.residues = std::min(columns.dilation, out.width);
   stacks = p.mini_batch * rows.residues * columns.residues;
-  step_height = tile_size - p.kernel[1] + 1;
-  step_width = tile_size - p.kernel[2] + 1;
+  step_height = tile_height - p.kernel[1] + 1;
+  step_width = tile_width - p.kernel[2] + 1;
   tile_rows = ceil_div(ceil_div(out.height, rows.dilation), step_height);
   tile_columns = ceil_div(ceil_div(out.width, columns.dilation), step_width);
   image_tiles = tile_rows * tile_columns;

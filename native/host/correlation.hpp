@@ -53,7 +53,7 @@ struct Correlation {
     Residue of_out(std::int64_t size, std::int64_t residue) const;
   };
 
-  Correlation(const Kernel& kernel, std::int64_t tile_size);
+  Correlation(const Kernel& kernel, std::int64_t tile_height, std::int64_t tile_width);
 
   bool undilated() const { return rows.dilation == 1 && columns.dilation == 1; }
 

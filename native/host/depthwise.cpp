@@ -50,9 +50,8 @@ void pack(const Piece<S>& from, float* to, std::int64_t plane, std::int64_t line
     const bool planar = from.pixel_stride == 1;
     const std::int64_t count = planar ? from.pixels : from.channels;
     const std::int64_t stride = planar ? 1 : from.channel_stride;
-    for_each_row(from, [&](const S* values, std::int64_t at) {
-      for (std::int64_t i = 0; i < count; ++i) converted[at + i] = to_float(values[i * stride]);
-    });
+    for_each_row(from,
+                 [&](const S* values, std::int64_t at) { load_row(values, count, stride, converted + at); });
     kernels().depthwise.pack(to, converted_run(from, converted), plane, line, pitch);
   }
 }

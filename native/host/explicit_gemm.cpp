@@ -42,17 +42,17 @@ Parts parts_of(const Lowering& l, int tile_size) {
   const std::int64_t columns = columns_at_once(l, tile_size);
   Parts parts;
   parts.columns = elements(l.rows(), columns);
-  if (l.transposed) parts.factor = elements(l.rows(), l.result_channels);
+  if (!l.filter_in_order()) parts.factor = elements(l.rows(), l.result_channels);
   if (!in_place(l)) parts.result = elements(l.result_channels, columns);
   return parts;
 }
 
-Parts gradient_parts_of(const Problem& problem, int tile_size) {
-  const Lowering l = lower_forward(problem), g = lower_gradient(problem);
+Parts gradient_parts_of(const Lowering& l, const Lowering& g, int tile_size) {
   const std::int64_t columns = columns_at_once(l, tile_size);
   Parts parts;
   parts.columns = elements(l.rows(), columns);
   if (!in_place(g)) parts.factor = elements(g.rows(), columns);
+  if (!l.filter_in_order()) parts.result = elements(g.rows(), l.rows());
   return parts;
 }
 
@@ -76,8 +76,8 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
 
   for (std::int64_t group = 0; group < l.groups; ++group) {
     const float* f = filter + group * m * k;
-    if (l.transposed) {
-      gather_filter(l, filter, group, {0, m}, {0, k}, packed_filter, m);
+    if (!l.filter_in_order()) {
+      gather_filter(l, filter, group, {0, m}, {0, k}, packed_filter, l.transposed ? m : k);
       f = packed_filter;
     }
     if (k == 0) std::fill_n(product, m * n, 0.0f);  // no tap touches these positions
@@ -105,33 +105,36 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
   }
 }
 
-void multiply_gradient(const Problem& p, const float* x, const float* y, float alpha, float beta, float* w,
-                       float* workspace, int tile_size) {
-  const Lowering l = lower_forward(p), g = lower_gradient(p);
-  const Parts parts = gradient_parts_of(p, tile_size);
+void multiply_gradient(const Lowering& l, const Lowering& g, const float* x, const float* y, float alpha,
+                       float beta, float* w, float* workspace, int tile_size) {
+  const Parts parts = gradient_parts_of(l, g, tile_size);
   float* columns = workspace;
   float* packed_y = columns + parts.columns;
-  const bool nchw = l.layout == Layout::nchw, direct = in_place(g);
+  float* product = packed_y + parts.factor;
+  const bool nchw = l.layout == Layout::nchw, direct = in_place(g), whole = l.filter_in_order();
   const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
-  const std::int64_t y_step = nchw ? 1 : m * l.groups;
-  const std::int64_t y_stride = !nchw ? m * l.groups : direct ? l.columns() : n;
+  const std::int64_t y_channels = direct ? m * l.groups : m;
+  const std::int64_t y_step = nchw ? 1 : y_channels;
+  const std::int64_t y_stride = !nchw ? y_channels : direct ? l.columns() : n;
 
   for (std::int64_t group = 0; group < l.groups; ++group) {
+    float* const to = whole ? w + group * m * k : product;
     for_each_part({0, l.columns()}, n, [&](Range part) {
       parallel_for(part.size(), [&](std::int64_t begin, std::int64_t end) {
         const Range range{part.begin + begin, part.begin + end};
         gather_columns(l, x, group, {0, k}, range, columns + begin * (nchw ? 1 : k), nchw ? n : k);
-        if (!direct) gather_columns(g, y, group, {0, m}, range, packed_y + begin, n);
+        if (!direct) gather_columns(g, y, group, {0, m}, range, packed_y + begin * y_step, y_stride);
       });
       const float* d = direct ? y + group * m * (nchw ? l.columns() : 1) + part.begin * y_step : packed_y;
-      const float keep = part.begin == 0 ? beta : 1;
+      const float keep = part.begin > 0 ? 1 : whole ? beta : 0;
       const auto multiply_columns = [&](std::int64_t begin, std::int64_t end) {
         const float* c = columns + begin * (nchw ? n : 1);
         gemm(nchw ? Transpose::no : Transpose::yes, nchw ? Transpose::yes : Transpose::no, m, end - begin,
-             part.size(), alpha, d, y_stride, c, nchw ? n : k, keep, w + group * m * k + begin, k);
+             part.size(), alpha, d, y_stride, c, nchw ? n : k, keep, to + begin, k);
       };
       parallel_for(k, multiply_columns, kGradientColumns);
     });
+    if (!whole) store_gradient(l, product, group, {0, m}, {0, k}, beta, w);
   }
 }
 
@@ -148,7 +151,9 @@ std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size) {
     most = std::max(most, total);
   };
   if (kernel.pass == Pass::backward_filter) {
-    consider(lower_forward(problem), gradient_parts_of(problem, tile_size));
+    for_each_gradient(problem, [&](const Lowering& l, const Lowering& g) {
+      consider(l, gradient_parts_of(l, g, tile_size));
+    });
   } else {
     for_each_lowering(kernel, [&](const Lowering& l) { consider(l, parts_of(l, tile_size)); });
   }
@@ -163,8 +168,11 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   auto* y = static_cast<float*>(tensors.y);
   auto* scratch = static_cast<float*>(workspace);
   const auto a = static_cast<float>(alpha), b = static_cast<float>(beta);
-  if (kernel.pass == Pass::backward_filter)
-    return multiply_gradient(kernel.problem, x, y, a, b, w, scratch, tile_size);
+  if (kernel.pass == Pass::backward_filter) {
+    return for_each_gradient(kernel.problem, [&](const Lowering& l, const Lowering& g) {
+      multiply_gradient(l, g, x, y, a, b, w, scratch, tile_size);
+    });
+  }
   const bool forward = kernel.pass == Pass::forward;
   for_each_lowering(kernel, [&](const Lowering& l) {
     multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch, tile_size);

@@ -9,7 +9,7 @@ namespace {
 // Larger kernels would leave less than half of each tile's edge as outputs.
 constexpr std::int64_t largest_kernel = 9;
 
-spectral::Method method() { return {transforms::kernels().fft, 16, 4, 126}; }
+spectral::Method method() { return {transforms::kernels().fft, 16, 16, 4, 126}; }
 
 }  // namespace
 

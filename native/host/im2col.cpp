@@ -1,5 +1,7 @@
 #include "host/im2col.hpp"
 
+#include <vector>
+
 namespace mucudnn::host {
 namespace {
 
@@ -7,11 +9,11 @@ namespace {
 template <typename A>
 void zero(A* to, std::int64_t count) {
   if (count >= 16) {
-    std::fill_n(to, count, A(0));
+    std::fill_n(to, count, A{});
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = 0;
+    to[i] = A{};
     asm volatile("" ::: "memory");
   }
 }
@@ -43,14 +45,6 @@ void for_each_run(const Lowering& l, Range columns, const Body& body) {
   }
 }
 
-// Returns the positions at which one tap reads inside the source, not padding.
-Range inside(const Axis& a, std::int64_t tap) {
-  const std::int64_t offset = a.source_at(0, tap);
-  const std::int64_t begin = offset >= 0 ? 0 : ceil_div(-offset, a.step);
-  const std::int64_t end = a.source > offset ? ceil_div(a.source - offset, a.step) : 0;
-  return {std::min(begin, a.positions), std::min(end, a.positions)};
-}
-
 bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
 
 // Calls body(run, lines) for whole lines of one image together, and for each part of a line alone.
@@ -71,9 +65,15 @@ void for_each_lines(const Lowering& l, Range columns, const Body& body) {
 template <typename S, typename A>
 void load_lines(const S* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, std::int64_t step,
                 A* to, std::int64_t to_pitch) {
-  if constexpr (std::is_same_v<S, float>) {
-    if (step == 2) return transforms::kernels().copy_alternate(from, pitch, lines, count, to, to_pitch);
+  if (step == 1) {
+    if constexpr (std::is_same_v<S, float> && std::is_same_v<A, float>) {
+      return transforms::kernels().copy_lines(from, pitch, lines, count, to, to_pitch);
+    } else if constexpr (is_16_bit<S> && std::is_same_v<S, A>) {
+      return transforms::kernels().copy_lines_of_halves(&from->bits, pitch, lines, count, &to->bits,
+                                                        to_pitch);
+    }
   }
+  if (step == 2 && load_alternate(from, pitch, lines, count, to, to_pitch)) return;
   for (std::int64_t i = 0; i < lines; ++i) load_row(from + i * pitch, count, step, to + i * to_pitch);
 }
 
@@ -81,7 +81,7 @@ template <typename S, typename A>
 void gather_nchw_row(const Lowering& l, const S* source, std::int64_t image_size, const Problem::Sizes& tap,
                      Range columns, A* to) {
   const auto& [d, h, w] = l.axes;
-  const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
+  const Range depths = d.inside(tap[0]), heights = h.inside(tap[1]), widths = w.inside(tap[2]);
   for_each_lines(l, columns, [&, &d = d, &h = h, &w = w](const Run& run, std::int64_t lines) {
     const std::int64_t end = run.width + run.length, after = run.height + lines;
     const std::int64_t from = std::max(widths.begin, run.width), until = std::min(widths.end, end);
@@ -121,7 +121,7 @@ template <typename S, typename A>
 void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t image_size,
                                const Problem::Sizes& tap, Range columns, A* to) {
   const auto& [d, h, w] = l.axes;
-  const Range depths = inside(d, tap[0]), heights = inside(h, tap[1]), widths = inside(w, tap[2]);
+  const Range depths = d.inside(tap[0]), heights = h.inside(tap[1]), widths = w.inside(tap[2]);
   const std::int64_t line = w.positions, plane = h.positions * line, source_plane = h.source * line;
   const std::int64_t shift = h.source_at(0, tap[1]) * line + w.source_at(0, tap[2]);
   for (std::int64_t at = columns.begin; at < columns.end;) {
@@ -138,7 +138,7 @@ void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t 
       zero(to + (until - begin), end - until);
       const auto clear = [&](std::int64_t width) {
         const std::int64_t first = begin / line * line + width;
-        for (std::int64_t i = first < begin ? first + line : first; i < end; i += line) to[i - begin] = 0;
+        for (std::int64_t i = first < begin ? first + line : first; i < end; i += line) to[i - begin] = A{};
       };
       for (std::int64_t width = 0; width < widths.begin; ++width) clear(width);
       for (std::int64_t width = widths.end; width < line; ++width) clear(width);
@@ -153,40 +153,93 @@ Problem::Sizes tap_at(const Lowering& l, std::int64_t index) {
   return {index / width / height, index / width % height, index % width};
 }
 
+// Returns the place of a tap among all taps of the filter.
+std::int64_t filter_offset(const Lowering& l, const Problem::Sizes& tap) {
+  std::int64_t offset = 0;
+  for (int i = 0; i < 3; ++i) {
+    offset = offset * l.axes[i].filter + l.axes[i].filter_first + tap[i] * l.axes[i].filter_step;
+  }
+  return offset;
+}
+
+// Returns the places of rows in the filter of one result channel.
+std::vector<std::int64_t> row_offsets(const Lowering& l, Range rows) {
+  const bool nchw = l.layout == Layout::nchw;
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const std::int64_t channel = nchw ? row / l.taps() : row % l.source_channels;
+    const std::int64_t tap = filter_offset(l, tap_at(l, nchw ? row % l.taps() : row / l.source_channels));
+    offsets.push_back(nchw ? channel * l.volume<&Axis::filter>() + tap : tap * l.source_channels + channel);
+  }
+  return offsets;
+}
+
 // Returns whether the taps of a line are successive values, in the source and in a column.
 bool taps_are_lines(const Lowering& l) {
   return l.groups == 1 && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
+}
+
+// A line of taps in a column: its rows, and those of them that read inside the width of the source.
+struct TapLine {
+  std::int64_t rows;
+  Range inside;
+  std::int64_t first;  // the pixel that the first tap reads
+};
+
+// Writes the rows `wanted` of successive lines of taps, which read the lines of the source from `line` on.
+template <typename S, typename A>
+A* gather_tap_lines(const Lowering& l, const TapLine& taps, const S* line, std::int64_t lines, Range wanted,
+                    A* to) {
+  const auto& [d, h, w] = l.axes;
+  const std::int64_t pitch = h.tap_step * w.source * l.source_channels;
+  const std::int64_t from = std::clamp(taps.inside.begin, wanted.begin, wanted.end);
+  const std::int64_t until = std::clamp(taps.inside.end, from, wanted.end);
+  if (from < until) {
+    load_lines(line + taps.first * l.source_channels + from, pitch, lines, until - from, 1,
+               to + (from - wanted.begin), wanted.size());
+  }
+  if (from == wanted.begin && until == wanted.end) return to + lines * wanted.size();
+  for (std::int64_t i = 0; i < lines; ++i, to += wanted.size()) {
+    zero(to, from - wanted.begin);
+    zero(to + (until - wanted.begin), wanted.end - until);
+  }
+  return to;
 }
 
 template <typename S, typename A>
 void gather_nhwc_column_by_lines(const Lowering& l, const S* image, const Problem::Sizes& position,
                                  Range rows, A* to) {
   const auto& [d, h, w] = l.axes;
-  const std::int64_t channels = l.source_channels, line_rows = w.taps * channels;
-  const std::int64_t first = w.source_at(position[2], 0);
-  const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, w.taps) * channels;
-  const std::int64_t end = std::clamp<std::int64_t>(w.source - first, 0, w.taps) * channels;
-  const std::int64_t index = rows.begin / line_rows;
-  std::int64_t depth_tap = index / h.taps, height_tap = index % h.taps;
-  for (std::int64_t at = index * line_rows; at < rows.end; at += line_rows) {
-    const std::int64_t depth = d.source_at(position[0], depth_tap);
-    const std::int64_t height = h.source_at(position[1], height_tap);
-    const Range wanted{std::max(at, rows.begin) - at, std::min(at + line_rows, rows.end) - at};
-    if (depth < 0 || depth >= d.source || height < 0 || height >= h.source) {
-      zero(to, wanted.size());
+  const std::int64_t channels = l.source_channels, first = w.source_at(position[2], 0);
+  const TapLine taps{w.taps * channels,
+                     {std::clamp<std::int64_t>(-first, 0, w.taps) * channels,
+                      std::clamp<std::int64_t>(w.source - first, 0, w.taps) * channels},
+                     first};
+  const std::int64_t top = h.source_at(position[1], 0);
+  // Taps of the height that read inside the source.
+  const std::int64_t begin =
+      std::clamp<std::int64_t>(ceil_div(std::max<std::int64_t>(-top, 0), h.tap_step), 0, h.taps);
+  const std::int64_t end = std::clamp<std::int64_t>(
+      ceil_div(std::max<std::int64_t>(h.source - top, 0), h.tap_step), begin, h.taps);
+  for (std::int64_t at = rows.begin; at < rows.end;) {
+    const std::int64_t index = at / taps.rows, tap = index % h.taps;
+    const std::int64_t depth = d.source_at(position[0], index / h.taps);
+    Range wanted{at % taps.rows, std::min(taps.rows, at % taps.rows + rows.end - at)};
+    // Whole lines that are inside the source, or outside of it, go together.
+    const bool inside = depth >= 0 && depth < d.source && begin <= tap && tap < end;
+    std::int64_t lines = 1;
+    if (wanted.size() == taps.rows) {
+      const std::int64_t last = inside ? end : tap < begin ? begin : h.taps;
+      lines = std::min(last - tap, (rows.end - at) / taps.rows);
+    }
+    if (inside) {
+      const S* line = image + (depth * h.source + top + tap * h.tap_step) * w.source * channels;
+      to = gather_tap_lines(l, taps, line, lines, wanted, to);
     } else {
-      const S* line = image + ((depth * h.source + height) * w.source + first) * channels;
-      const std::int64_t from = std::clamp(begin, wanted.begin, wanted.end);
-      const std::int64_t until = std::clamp(end, from, wanted.end);
-      zero(to, from - wanted.begin);
-      load_row(line + from, until - from, 1, to + (from - wanted.begin));
-      zero(to + (until - wanted.begin), wanted.end - until);
+      zero(to, lines * wanted.size());
+      to += lines * wanted.size();
     }
-    to += wanted.size();
-    if (++height_tap == h.taps) {
-      height_tap = 0;
-      ++depth_tap;
-    }
+    at += lines * wanted.size();
   }
 }
 
@@ -242,9 +295,17 @@ template <typename S, typename A>
 void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows, A* to,
                    std::int64_t stride) {
   if (!l.transposed) {
-    filter += (group * l.result_channels + channels.begin) * l.rows() + rows.begin;
-    for (std::int64_t i = 0; i < channels.size(); ++i) {
-      load_row(filter + i * l.rows(), rows.size(), 1, to + i * stride);
+    const std::int64_t pitch = l.source_channels * l.volume<&Axis::filter>();
+    filter += (group * l.result_channels + channels.begin) * pitch;
+    if (l.filter_in_order()) {
+      for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
+        load_row(filter + rows.begin, rows.size(), 1, to);
+      }
+      return;
+    }
+    const auto offsets = row_offsets(l, rows);
+    for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
+      for (std::size_t row = 0; row < offsets.size(); ++row) to[row] = load_value<A>(filter[offsets[row]]);
     }
     return;
   }
@@ -254,10 +315,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
   for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
     const std::int64_t source_channel = first ? row / l.taps() : row % l.source_channels;
     const Problem::Sizes tap = tap_at(l, first ? row % l.taps() : row / l.source_channels);
-    std::int64_t offset = 0;
-    for (int i = 0; i < 3; ++i) {
-      offset = offset * l.axes[i].filter + l.axes[i].filter_first + tap[i] * l.axes[i].filter_step;
-    }
+    const std::int64_t offset = filter_offset(l, tap);
     const S* from = filter + (group * l.source_channels + source_channel) * l.result_channels * volume;
     from += first ? channels.begin * volume + offset : offset * l.result_channels + channels.begin;
     load_row(from, channels.size(), first ? volume : 1, to);
@@ -307,14 +365,43 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
   });
 }
 
-#define MUCUDNN_INSTANTIATE(S, A)                                                                        \
+template <typename S, typename A>
+void store_gradient(const Lowering& l, const A* from, std::int64_t group, Range channels, Range rows, A beta,
+                    S* filter) {
+  const std::int64_t pitch = l.source_channels * l.volume<&Axis::filter>();
+  S* to = filter + (group * l.result_channels + channels.begin) * pitch;
+  if (l.filter_in_order()) {
+    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
+      store_row(from, rows.size(), beta, to + rows.begin);
+    }
+    return;
+  }
+  const auto offsets = row_offsets(l, rows);
+  if (l.taps() == 1) {
+    const std::int64_t step = l.layout == Layout::nchw ? l.volume<&Axis::filter>() : 1;
+    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
+      store_row(from, rows.size(), beta, to + offsets.front(), step);
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < channels.size(); ++i, to += pitch) {
+    for (const std::int64_t offset : offsets) store_row(from++, 1, beta, to + offset);
+  }
+}
+
+#define MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
-  template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);  \
-  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
+  template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);
+#define MUCUDNN_INSTANTIATE(S, A)                                                                  \
+  MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*); \
+  template void store_gradient(const Lowering&, const A*, std::int64_t, Range, Range, A, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)
 MUCUDNN_INSTANTIATE(BFloat16, float)
+MUCUDNN_INSTANTIATE_GATHERS(BFloat16, BFloat16)
 #undef MUCUDNN_INSTANTIATE
+#undef MUCUDNN_INSTANTIATE_GATHERS
 
 }  // namespace mucudnn::host

@@ -1,6 +1,6 @@
 // The copies around the products: from the source to columns, from the filter to its block, from a product to
-// the result. S is the type in tensors, A the type that products compute in. These functions add the group's
-// offset.
+// the result. S is the type in tensors, A the type of the products' factors and sums. These functions add the
+// group's offset.
 #pragma once
 
 #include "host/lowering.hpp"
@@ -23,5 +23,10 @@ void gather_filter(const Lowering& lowering, const S* filter, std::int64_t group
 template <typename S, typename A>
 void store(const Lowering& lowering, const A* from, std::int64_t stride, std::int64_t group, Range channels,
            Range columns, A beta, S* result);
+
+// Computes filter = from + beta * filter for a block of the filter's gradient, channels × rows.
+template <typename S, typename A>
+void store_gradient(const Lowering& lowering, const A* from, std::int64_t group, Range channels, Range rows,
+                    A beta, S* filter);
 
 }  // namespace mucudnn::host

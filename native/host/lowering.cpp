@@ -24,9 +24,19 @@ Lowering lower_forward(const Problem& p) {
   return l;
 }
 
-Lowering lower_gradient(const Problem& p) {
+Range Axis::inside(std::int64_t tap) const {
+  const std::int64_t offset = source_at(0, tap);
+  const std::int64_t begin = offset >= 0 ? 0 : ceil_div(-offset, step);
+  const std::int64_t end = source > offset ? ceil_div(source - offset, step) : 0;
+  return {std::min(begin, positions), std::min(end, positions)};
+}
+
+Lowering lower_gradient(const Problem& p, const Lowering& forward) {
   Lowering l{p.layout, false, p.mini_batch, p.groups, p.out_channels / p.groups, 1, {}};
-  for (int i = 0; i < 3; ++i) l.axes[i] = {p.output[i], 1, p.output[i], 0, 1, 1, 1, 0, 1, p.output[i], 0, 1};
+  for (int i = 0; i < 3; ++i) {
+    const Axis& x = forward.axes[i];
+    l.axes[i] = {x.positions, 1, p.output[i], x.result_first, 1, 1, 1, 0, 1, p.output[i], x.result_first, 1};
+  }
   return l;
 }
 
@@ -46,10 +56,15 @@ Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue) {
     a.source = p.output[i];
     a.first = touched ? (at - tap * dilation) / stride : 0;
     a.step = 1;
-    a.tap_step = -(dilation / divisor);
+    a.tap_step = dilation / divisor;
     a.filter = p.kernel[i];
     a.filter_first = tap;
-    a.filter_step = tap_stride;
+    a.filter_step = -tap_stride;
+    // The taps begin with the last of the filter, so that successive taps read successive values.
+    if (touched) {
+      a.first -= (a.taps - 1) * a.tap_step;
+      a.filter_first += (a.taps - 1) * tap_stride;
+    }
     a.result = p.input[i];
     a.result_first = residue[i];
     a.result_step = stride;

@@ -10,11 +10,17 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "core/kernel.hpp"
 #include "host/blas.hpp"
 
 namespace mucudnn::host {
+
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
 
 // One spatial axis. Position o and tap t read the source at first + o * step + t * tap_step, or padding if
 // that is outside [0, source). They use the filter at filter_first + t * filter_step, and write the result at
@@ -28,6 +34,9 @@ struct Axis {
   std::int64_t source_at(std::int64_t position, std::int64_t tap) const {
     return first + position * step + tap * tap_step;
   }
+
+  // Returns the positions at which one tap reads inside the source, not padding.
+  Range inside(std::int64_t tap) const;
 };
 
 struct Lowering {
@@ -47,6 +56,8 @@ struct Lowering {
   std::int64_t rows() const { return source_channels * taps(); }
   std::int64_t columns() const { return mini_batch * positions(); }
 
+  // Returns whether the filter in the tensor is channels × rows. Otherwise it must be gathered.
+  bool filter_in_order() const { return !transposed && taps() == volume<&Axis::filter>(); }
   // Returns whether there is one tap at each position of the source. Then the source is its own columns.
   bool pointwise() const;
   // Returns whether the positions are the whole result. One residue of backward_data is only a part of it.
@@ -54,29 +65,45 @@ struct Lowering {
 };
 
 Lowering lower_forward(const Problem& problem);
-// Lowers y to the columns of a pointwise product, the other factor of backward_filter.
-Lowering lower_gradient(const Problem& problem);
+// Lowers y to the columns of a pointwise product, the other factor of backward_filter, at the positions of a
+// lowering of x.
+Lowering lower_gradient(const Problem& problem, const Lowering& forward);
 
 // Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
 Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue);
 
+// Cuts a lowering into blocks of positions, each with the taps that read more than padding there. Returns the
+// lowering itself if that saves too little.
+std::vector<Lowering> positions_without_padding(const Lowering& lowering);
+
+// Cuts the lowering of backward_filter into blocks of taps, each with the positions at which its taps read
+// more than padding. Returns the lowering itself if that saves too little.
+std::vector<Lowering> taps_without_padding(const Lowering& lowering);
+
+// Calls body(lowering) for the lowerings of forward or of backward_data, whose results are disjoint.
 template <typename Body>
 void for_each_lowering(const Kernel& kernel, const Body& body) {
   const Problem& problem = kernel.problem;
-  if (kernel.pass == Pass::forward) return body(lower_forward(problem));
+  const auto for_each_block = [&](const Lowering& whole) {
+    for (const Lowering& block : positions_without_padding(whole)) body(block);
+  };
+  if (kernel.pass == Pass::forward) return for_each_block(lower_forward(problem));
   Problem::Sizes count;
   for (int i = 0; i < 3; ++i) count[i] = std::min(problem.stride[i], problem.input[i]);
   for (std::int64_t d = 0; d < count[0]; ++d) {
     for (std::int64_t h = 0; h < count[1]; ++h) {
-      for (std::int64_t w = 0; w < count[2]; ++w) body(lower_backward_data(problem, {d, h, w}));
+      for (std::int64_t w = 0; w < count[2]; ++w) for_each_block(lower_backward_data(problem, {d, h, w}));
     }
   }
 }
 
-struct Range {
-  std::int64_t begin, end;
-  std::int64_t size() const { return end - begin; }
-};
+// Calls body(lowering of x, lowering of y) for backward_filter. Each call computes other taps.
+template <typename Body>
+void for_each_gradient(const Problem& problem, const Body& body) {
+  for (const Lowering& taps : taps_without_padding(lower_forward(problem))) {
+    body(taps, lower_gradient(problem, taps));
+  }
+}
 
 template <typename Body>
 void for_each_part(Range range, std::int64_t part, const Body& body) {

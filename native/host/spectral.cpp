@@ -34,7 +34,10 @@ template <typename S>
 class Convolution {
  public:
   Convolution(const Method& method, const Kernel& kernel, const Tensors& tensors, float* workspace)
-      : method_(method), problem_(kernel.problem), pass_(kernel.pass), shape_(kernel, method.tile_size) {
+      : method_(method),
+        problem_(kernel.problem),
+        pass_(kernel.pass),
+        shape_(kernel, method.tile_height, method.tile_width) {
     const std::int64_t planes = method.real_planes + 2 * method.complex_planes;
     in_ = {workspace, shape_.in_planes.plane_stride(), shape_.in_planes.row_stride};
     out_ = {in_.data + planes * in_.plane_stride, shape_.out_planes.plane_stride(),
@@ -77,8 +80,8 @@ class Convolution {
     ImageBlock whole{};
     whole.step_height = shape_.step_height;
     whole.step_width = shape_.step_width;
-    whole.tile_height = overlapping ? method_.tile_size : shape_.step_height;
-    whole.tile_width = overlapping ? method_.tile_size : shape_.step_width;
+    whole.tile_height = overlapping ? method_.tile_height : shape_.step_height;
+    whole.tile_width = overlapping ? method_.tile_width : shape_.step_width;
     whole.tile_columns = shape_.tile_columns;
 
     constexpr std::int64_t band_pixels = 1024;
@@ -89,9 +92,9 @@ class Convolution {
     const std::int64_t bands = ceil_div(shape_.tile_rows, band_rows);
     const std::int64_t blocks = spectrum.row_stride / block_channels;
     const std::int64_t packed_pixels = (band_rows * whole.step_height + overlap + 1) * widest;
-    const std::int64_t tile_row_columns = shape_.tile_columns * whole.step_width + method_.tile_size;
+    const std::int64_t tile_row_columns = shape_.tile_columns * whole.step_width + method_.tile_width;
     const std::int64_t packed_floats =
-        block_channels * (packed_pixels + method_.tile_size * tile_row_columns);
+        block_channels * (packed_pixels + method_.tile_height * tile_row_columns);
     const std::int64_t copied_floats = in_place() ? 0 : block_channels * packed_pixels;
     const std::int64_t size = image.depth * image.height * image.width;
     const std::int64_t pixel_stride = channels_last() ? image.channels : 1;
@@ -300,7 +303,7 @@ std::optional<std::size_t> workspace_size(const Method& method, const Kernel& ke
     const std::int64_t reach = (p.kernel[axis] - 1) * p.dilation[axis];
     if (kernel.pass == Pass::backward_data && p.padding[axis] > reach) return std::nullopt;
   }
-  const Correlation shape(kernel, method.tile_size);
+  const Correlation shape(kernel, method.tile_height, method.tile_width);
   double floats = 0;
   std::int64_t plane = 0;
   for (const Planes& planes : {shape.in_planes, shape.out_planes, shape.filter_planes}) {

@@ -11,11 +11,11 @@
 
 namespace mucudnn::host::spectral {
 
-// A transform of square tiles. A spectrum has `real_planes` planes of real numbers, then `complex_planes`
+// A transform of tiles. A spectrum has `real_planes` planes of real numbers, then `complex_planes`
 // pairs of planes: real and imaginary parts.
 struct Method {
   transforms::TileKernels kernels;
-  std::int64_t tile_size;
+  std::int64_t tile_height, tile_width;
   std::int64_t real_planes, complex_planes;
 };
 

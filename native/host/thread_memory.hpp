@@ -11,4 +11,7 @@ constexpr std::size_t kThreadMemory = std::size_t{2} << 20;
 // cost more than a small convolution.
 void* memory_of_this_thread();
 
+// Returns transforms::kProductMemory more bytes, aligned to 64, in which products pack their factors.
+void* product_memory_of_this_thread();
+
 }  // namespace mucudnn::host

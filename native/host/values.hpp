@@ -1,4 +1,5 @@
-// Copies of values between tensors, of type S, and memory for computing, of type A: fp32 for 16-bit tensors.
+// Copies of values between tensors, of type S, and memory for computing, of type A: fp32 for 16-bit tensors,
+// or the same type.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,9 @@ const transforms::Conversion& conversion() {
 
 template <typename A, typename S>
 A load_value(S value) {
-  if constexpr (is_16_bit<S>) {
+  if constexpr (std::is_same_v<S, A>) {
+    return value;
+  } else if constexpr (is_16_bit<S>) {
     return to_float(value);
   } else {
     return value;
@@ -60,17 +63,33 @@ void copy_row(const A* from, std::int64_t count, A* to) {
   }
 }
 
+// Copies every second value of lines, `count` of each. The pitches are values from line to line. Returns
+// false if there is no vector code for these types.
+template <typename S, typename A>
+bool load_alternate(const S* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, A* to,
+                    std::int64_t to_pitch) {
+  const auto& kernels = transforms::kernels();
+  if constexpr (std::is_same_v<S, float>) {
+    kernels.copy_alternate(from, pitch, lines, count, to, to_pitch);
+  } else if constexpr (is_16_bit<S> && std::is_same_v<S, A>) {
+    kernels.copy_alternate_halves(&from->bits, pitch, lines, count, &to->bits, to_pitch);
+  } else if constexpr (is_16_bit<S>) {
+    conversion<S>().alternate_to_floats(&from->bits, pitch, lines, count, to, to_pitch);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // Copies `count` values that are `step` apart.
 template <typename S, typename A>
 void load_row(const S* from, std::int64_t count, std::int64_t step, A* to) {
-  if constexpr (is_16_bit<S>) {
+  if constexpr (std::is_same_v<S, A>) {
+    if (step == 1) return copy_row(from, count, to);
+  } else if constexpr (is_16_bit<S>) {
     if (step == 1) return conversion<S>().to_floats(&from->bits, count, to);
-  } else if (step == 1) {
-    return copy_row(from, count, to);
   }
-  if constexpr (std::is_same_v<S, float>) {
-    if (step == 2) return transforms::kernels().copy_alternate(from, 0, 1, count, to, 0);
-  }
+  if (step == 2 && count > 0 && load_alternate(from, 0, 1, count, to, 0)) return;
   for (std::int64_t i = 0; i < count; ++i) to[i] = load_value<A>(from[i * step]);
 }
 

@@ -1,23 +1,50 @@
 // Non-fused Winograd F(4x4, 3x3): 36 multiplications give 16 outputs of 9 taps. cuDNN has it for images
-// alone. The host engine also has it for volumes, with any depth of the filter.
+// alone. The host engine also has it for volumes, with any depth of the filter. A filter that is a line of r
+// taps has F(4, r) in one dimension: r + 3 multiplications give 4 outputs of r taps. The line may lie along
+// the depth, too.
 #include "host/algorithms.hpp"
 #include "host/spectral.hpp"
 
 namespace mucudnn::host::winograd {
 namespace {
 
-spectral::Method method() { return {transforms::kernels().winograd, 6, 36, 0}; }
+std::optional<spectral::Method> method(const Problem& problem) {
+  const std::int64_t height = problem.kernel[1], width = problem.kernel[2];
+  const transforms::Kernels& kernels = transforms::kernels();
+  if (height == 3 && width == 3) return spectral::Method{kernels.winograd, 6, 6, 36, 0};
+  const std::int64_t taps = height * width;
+  if (height != 1 && width != 1) return std::nullopt;
+  if (taps != 3 && taps != 5 && taps != 7) return std::nullopt;
+  const std::int64_t size = taps + 3;
+  return spectral::Method{kernels.winograd_lines[taps / 2 - 1], height == 1 ? 1 : size, width == 1 ? 1 : size,
+                          size, 0};
+}
+
+// A volume that a line along the depth correlates has the same values in memory as an image with all pixels
+// of a depth in one row. There the line lies along the height.
+Kernel as_image(const Kernel& volume) {
+  Kernel image = volume;
+  Problem& p = image.problem;
+  for (const int axis : {1, 2}) {
+    if (p.kernel[axis] != 1 || p.padding[axis] != 0 || p.stride[axis] != 1) return volume;
+  }
+  for (auto* sizes : {&p.input, &p.output}) *sizes = {1, (*sizes)[0], (*sizes)[1] * (*sizes)[2]};
+  for (auto* sizes : {&p.kernel, &p.stride, &p.dilation}) *sizes = {1, (*sizes)[0], 1};
+  p.padding = {0, p.padding[0], 0};
+  return image;
+}
 
 }  // namespace
 
 std::optional<std::size_t> workspace_size(const Kernel& kernel) {
-  const Problem& problem = kernel.problem;
-  if (problem.kernel[1] != 3 || problem.kernel[2] != 3) return std::nullopt;
-  return spectral::workspace_size(method(), kernel);
+  const Kernel image = as_image(kernel);
+  const auto found = method(image.problem);
+  return found ? spectral::workspace_size(*found, image) : std::nullopt;
 }
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace) {
-  spectral::convolve(method(), kernel, tensors, alpha, beta, workspace);
+  const Kernel image = as_image(kernel);
+  spectral::convolve(*method(image.problem), image, tensors, alpha, beta, workspace);
 }
 
 }  // namespace mucudnn::host::winograd

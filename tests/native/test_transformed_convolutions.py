@@ -17,6 +17,7 @@ from mucudnn._native import Engine, Problem, host_library, most_slices
 from mucudnn.problems.kernels import Kernel
 
 TRANSFORMS = ("WINOGRAD_NONFUSED", "FFT_TILING")
+LINES = tuple(kernel for taps in (3, 5, 7) for kernel in ((1, taps), (taps, 1)))
 TYPES = ("f32", "f16", "bf16")
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
@@ -29,7 +30,7 @@ each_layout = pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def transformed_problems(draw: st.DrawFn, *, most_samples: int = 3) -> Problem:
     """Draw images and volumes that both transforms take, of several blocks of channels or of few."""
     depth = draw(st.sampled_from(((), (), (1,), (3,))))
-    kernel = draw(st.sampled_from(((3, 3), (3, 3), (1, 7), (5, 2), (1, 1))))
+    kernel = draw(st.sampled_from(((3, 3), (3, 3), *LINES, (5, 2), (1, 1))))
     dilation = tuple(draw(st.integers(1, 5)) for _ in kernel)
     input_ = tuple(draw(st.integers(1, 19)) for _ in kernel)
     extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
@@ -50,7 +51,9 @@ def transformed_problems(draw: st.DrawFn, *, most_samples: int = 3) -> Problem:
 
 
 def expected_transforms(problem: Problem) -> list[str]:
-    return list(TRANSFORMS if problem.kernel[-2:] == (3, 3) else TRANSFORMS[1:])
+    height_and_width = problem.kernel[-2:] in ((3, 3), *LINES)
+    depth = problem.kernel[-2:] == (1, 1) and problem.kernel[:-2] == (3,) and problem.padding[-2:] == (0, 0)
+    return list(TRANSFORMS if height_and_width or depth else TRANSFORMS[1:])
 
 
 def assert_transforms_are_right(checked: CheckedKernel, alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -99,11 +102,14 @@ def test_no_byte_beside_the_tensors_is_read_or_written(
     assert_keeps_to_its_tensors(engine, problem, pass_, name, beta=beta, at_end=at_end)
 
 
-def large(layout: str, data_type: str = "f32", dilation: int = 1) -> Problem:
+def large(
+    layout: str, data_type: str = "f32", dilation: int = 1, kernel: tuple[int, int] = (3, 3)
+) -> Problem:
     """Return a problem that is large enough for several threads, and whose images are several bands."""
     return Problem(
-        mini_batch=2, in_channels=18, out_channels=35, input=(61, 70), kernel=(3, 3), padding=dilation,
-        dilation=dilation, data_type=data_type, layout=layout,
+        mini_batch=2, in_channels=18, out_channels=35, input=(61, 70), kernel=kernel,
+        padding=tuple(taps // 2 * dilation for taps in kernel), dilation=dilation, data_type=data_type,
+        layout=layout,
     )  # fmt: skip
 
 
@@ -117,6 +123,54 @@ def test_large_images_are_right_on_several_threads(
     assert problem.flops > 8e6  # smaller problems run on one thread
     engine = Engine(host_library(), threads=3)
     assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)))
+
+
+@each_layout
+@each_pass
+@pytest.mark.parametrize("kernel", LINES)
+def test_large_images_are_right_with_lines_of_taps(layout: str, pass_: str, kernel: tuple[int, int]) -> None:
+    engine = Engine(host_library(), threads=3)
+    checked = CheckedKernel(engine, Kernel(large(layout, kernel=kernel), pass_))
+    assert_transforms_are_right(checked, 2.0, 0.5)
+
+
+@each_layout
+@each_pass
+@pytest.mark.parametrize(("taps", "dilation"), [(3, 1), (5, 1), (7, 1), (3, 3)])
+def test_lines_of_taps_along_the_depth_of_volumes_are_right(
+    layout: str, pass_: str, taps: int, dilation: int
+) -> None:
+    problem = Problem(
+        mini_batch=2, in_channels=18, out_channels=35, input=(9, 12, 30), kernel=(taps, 1, 1),
+        padding=(taps // 2 * dilation, 0, 0), dilation=(dilation, 1, 1), layout=layout,
+    )  # fmt: skip
+    checked = CheckedKernel(Engine(host_library(), threads=3), Kernel(problem, pass_))
+    result = checked.run([(2, "WINOGRAD_NONFUSED")], alpha=2.0, beta=0.5)
+    tolerance = checked.tolerance("WINOGRAD_NONFUSED", alpha=2.0, beta=0.5)
+    assert np.linalg.norm(result - checked.exact(alpha=2.0, beta=0.5)) <= tolerance
+
+
+@pytest.mark.parametrize("changes", [{"padding": (1, 1, 0)}, {"stride": (1, 2, 1)}, {"stride": (2, 1, 1)}])
+def test_a_line_along_the_depth_has_no_winograd_with_padding_or_strides_beside_it(
+    engine: Engine, changes: dict[str, tuple[int, int, int]]
+) -> None:
+    sizes = {"mini_batch": 1, "in_channels": 4, "out_channels": 4, "input": (6, 6, 6), "kernel": (3, 1, 1)}
+    problem = Problem(**{**sizes, "padding": (1, 0, 0), **changes})  # type: ignore[arg-type]
+    assert "WINOGRAD_NONFUSED" not in CheckedKernel(engine, Kernel(problem, "forward")).runnable(1)
+
+
+@each_pass
+@pytest.mark.parametrize("kernel", LINES)
+def test_lines_of_taps_of_many_channels_keep_to_the_rounding_errors_of_winograd(
+    engine: Engine, pass_: str, kernel: tuple[int, int]
+) -> None:
+    problem = Problem(
+        mini_batch=2, in_channels=256, out_channels=64, input=(17, 17), kernel=kernel,
+        padding=tuple(taps // 2 for taps in kernel),
+    )  # fmt: skip
+    checked = CheckedKernel(engine, Kernel(problem, pass_))
+    error = np.linalg.norm(checked.run([(2, "WINOGRAD_NONFUSED")]) - checked.exact())
+    assert error <= 4 * EPSILON["f32"] * checked.norm()  # F(4x4, 3x3) has 16
 
 
 @each_pass

@@ -1,4 +1,4 @@
-"""The vector code of each instruction set gives the bits of plain loops, and keeps to its arrays."""
+"""The vector code of each instruction set agrees with plain loops, and keeps to its arrays."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ SETS = {"baseline": (4, ()), "avx2": (8, ("avx2", "fma")), "avx512": (16, AVX512
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_conversions_and_strided_copies_give_the_bits_of_plain_loops(name: str, tmp_path: Path) -> None:
+def test_conversions_strided_copies_and_transforms_of_lines_agree_with_plain_loops(
+    name: str, tmp_path: Path
+) -> None:
     lanes, needed = SETS[name]
     if not set(needed) <= set(Path("/proc/cpuinfo").read_text("utf-8").split()):
         pytest.skip(f"this processor has no {name}")

@@ -1,4 +1,5 @@
 // Checks the vector code of one instruction set against plain loops. Prints the first difference.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,6 +7,7 @@
 
 #include "core/half.hpp"
 #include "host/transforms/conversions.hpp"
+#include "host/transforms/winograd_lines.hpp"
 
 using namespace mucudnn::host::transforms::MUCUDNN_ISA;
 
@@ -53,27 +55,96 @@ void check_from_floats(const char* name, Round round) {
   }
 }
 
-void check_alternate() {
+template <typename T, typename To, typename Copy, typename Expected>
+void check_alternate(const char* name, Copy copy, To guard, Expected expected_of) {
   for (int count = 1; count < 50; ++count) {
     const int lines = 3, pitch = 2 * count + 1, to_pitch = count + 2;
-    std::vector<float> from(pitch * (lines - 1) + 2 * count - 1);  // nothing behind the last value
-    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
-    std::vector<float> to(to_pitch * lines, mucudnn::float_of(kGuard));
-    copy_alternate(from.data(), pitch, lines, count, to.data(), to_pitch);
+    std::vector<T> from(pitch * (lines - 1) + 2 * count - 1);  // nothing behind the last value
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i + 15000);
+    std::vector<To> to(to_pitch * lines, guard);
+    copy(from.data(), pitch, lines, count, to.data(), to_pitch);
     for (int i = 0; i < to_pitch * lines; ++i) {
       const int line = i / to_pitch, at = i % to_pitch;
-      const float expected = at < count ? from[line * pitch + 2 * at] : mucudnn::float_of(kGuard);
-      if (!same(to[i], expected)) differ("alternate", count, i);
+      const To expected = at < count ? expected_of(from[line * pitch + 2 * at]) : guard;
+      if (std::memcmp(&to[i], &expected, sizeof expected) != 0) differ(name, count, i);
     }
+  }
+}
+
+void check_alternates() {
+  const float guard = mucudnn::float_of(kGuard);
+  check_alternate<float, float>("alternate", copy_alternate, guard, [](float v) { return v; });
+  check_alternate<std::uint16_t, std::uint16_t>("alternate halves", copy_alternate_halves,
+                                                std::uint16_t{0xdead}, [](std::uint16_t v) { return v; });
+  check_alternate<std::uint16_t, float>("alternate half to float", alternate_to_floats<HalfBits>, guard,
+                                        [](std::uint16_t v) { return mucudnn::to_float(mucudnn::Half{v}); });
+  check_alternate<std::uint16_t, float>(
+      "alternate bfloat16 to float", alternate_to_floats<BFloat16Bits>, guard,
+      [](std::uint16_t v) { return mucudnn::to_float(mucudnn::BFloat16{v}); });
+}
+
+template <typename T>
+void check_copies(const char* name) {
+  for (int count = 1; count < 50; ++count) {
+    const int lines = 3, pitch = count + 1;
+    std::vector<T> from(pitch * (lines - 1) + count), to(count * lines);
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i);
+    copy_lines(from.data(), pitch, lines, count, to.data(), count);
+    for (int i = 0; i < count * lines; ++i) {
+      if (to[i] != from[i / count * pitch + i % count]) differ(name, count, i);
+    }
+  }
+}
+
+void check_near(const char* where, float found, float expected) {
+  if (std::fabs(found - expected) > 1e-4f) {
+    std::printf("%s: %g instead of %g\n", where, found, expected);
+    std::exit(1);
+  }
+}
+
+// Checks in the first lane that the products of both spectra give the correlation of a line, and the gradient
+// of its filter.
+template <int taps>
+void check_lines() {
+  using Matrices = LineMatrices<taps>;
+  constexpr int size = Matrices::size;
+  Vector signal[size], filter[taps], gradient[line_outputs];
+  for (int k = 0; k < size; ++k) signal[k] = Vector{} + static_cast<float>(k * k % 7 - 3);
+  for (int k = 0; k < taps; ++k) filter[k] = Vector{} + static_cast<float>(k * 5 % 6 - 2);
+  for (int k = 0; k < line_outputs; ++k) gradient[k] = Vector{} + static_cast<float>(k * 3 % 5 - 1);
+
+  Vector signals[size], filters[size], gradients[size], outputs[line_outputs], sums[taps];
+  to_points(Matrices::signal, signal, signals);
+  to_points(Matrices::filter, filter, filters);
+  to_points(Matrices::output, gradient, gradients);
+  for (int i = 0; i < size; ++i) filters[i] *= signals[i];
+  for (int i = 0; i < size; ++i) gradients[i] *= signals[i];
+  from_points(Matrices::output, filters, outputs);
+  from_points(Matrices::filter, gradients, sums);
+  for (int k = 0; k < line_outputs; ++k) {
+    float expected = 0;
+    for (int t = 0; t < taps; ++t) expected += filter[t][0] * signal[k + t][0];
+    check_near("correlation of a line", outputs[k][0], expected);
+  }
+  for (int t = 0; t < taps; ++t) {
+    float expected = 0;
+    for (int k = 0; k < line_outputs; ++k) expected += gradient[k][0] * signal[k + t][0];
+    check_near("gradient of a line", sums[t][0], expected);
   }
 }
 
 }  // namespace
 
 int main() {
+  check_copies<float>("lines");
+  check_copies<std::uint16_t>("lines of halves");
   check_to_floats<HalfBits>("half to float", mucudnn::Half{});
   check_to_floats<BFloat16Bits>("bfloat16 to float", mucudnn::BFloat16{});
   check_from_floats<HalfBits>("float to half", [](float v) { return mucudnn::to_half(v).bits; });
   check_from_floats<BFloat16Bits>("float to bfloat16", [](float v) { return mucudnn::to_bfloat16(v).bits; });
-  check_alternate();
+  check_alternates();
+  check_lines<3>();
+  check_lines<5>();
+  check_lines<7>();
 }

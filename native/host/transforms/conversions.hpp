@@ -8,7 +8,6 @@ namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 
 typedef std::uint32_t Words __attribute__((vector_size(4 * MUCUDNN_LANES), may_alias));
-typedef std::uint16_t Halves __attribute__((vector_size(2 * MUCUDNN_LANES), aligned(2), may_alias));
 
 MUCUDNN_INLINE Vector floats(Words bits) { return reinterpret_cast<Vector>(bits); }
 MUCUDNN_INLINE Words words(Vector values) { return reinterpret_cast<Words>(values); }
@@ -41,6 +40,11 @@ struct HalfBits {
   }
 };
 
+template <typename Bits>
+MUCUDNN_INLINE Vector converted(Halves bits) {
+  return floats(Bits::to_float(__builtin_convertvector(bits, Words)));
+}
+
 // Calls convert(at) for blocks of `lanes` values. The last block overlaps the one before.
 template <typename Convert>
 MUCUDNN_INLINE void for_each_block(std::int64_t count, Convert convert) {
@@ -49,10 +53,8 @@ MUCUDNN_INLINE void for_each_block(std::int64_t count, Convert convert) {
 
 template <typename Bits>
 void to_floats(const std::uint16_t* from, std::int64_t count, float* to) {
-  const auto convert = [](const std::uint16_t* source, float* target) __attribute__((always_inline)) {
-    const Halves bits = *reinterpret_cast<const Halves*>(source);
-    store(target, floats(Bits::to_float(__builtin_convertvector(bits, Words))));
-  };
+  const auto convert = [](const std::uint16_t* source, float* target)
+                           __attribute__((always_inline)) { store(target, converted<Bits>(load(source))); };
   if (count >= lanes) return for_each_block(count, [&](std::int64_t at) { convert(from + at, to + at); });
   std::uint16_t some[lanes] = {};
   float converted[lanes];
@@ -65,7 +67,7 @@ template <typename Bits>
 void from_floats(const float* from, std::int64_t count, std::uint16_t* to) {
   const auto convert = [](const float* source, std::uint16_t* target) __attribute__((always_inline)) {
     const Words bits = Bits::from_float(words(load(source)));
-    *reinterpret_cast<Halves*>(target) = __builtin_convertvector(bits, Halves);
+    store(target, __builtin_convertvector(bits, Halves));
   };
   if (count >= lanes) return for_each_block(count, [&](std::int64_t at) { convert(from + at, to + at); });
   float some[lanes] = {};
@@ -73,6 +75,30 @@ void from_floats(const float* from, std::int64_t count, std::uint16_t* to) {
   for (std::int64_t i = 0; i < count; ++i) some[i] = from[i];
   convert(some, converted);
   for (std::int64_t i = 0; i < count; ++i) to[i] = converted[i];
+}
+
+template <typename Bits>
+struct Convert {
+  MUCUDNN_INLINE static void vector(Halves bits, float* to) { store(to, converted<Bits>(bits)); }
+  MUCUDNN_INLINE static float one(std::uint16_t bits) {
+    return floats(Bits::to_float(Words{} + std::uint32_t{bits}))[0];
+  }
+};
+
+void copy_alternate(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
+                    std::int64_t to_pitch) {
+  write_alternate<Copy>(from, pitch, lines, count, to, to_pitch);
+}
+
+void copy_alternate_halves(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
+                           std::int64_t count, std::uint16_t* to, std::int64_t to_pitch) {
+  write_alternate<Copy>(from, pitch, lines, count, to, to_pitch);
+}
+
+template <typename Bits>
+void alternate_to_floats(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
+                         std::int64_t count, float* to, std::int64_t to_pitch) {
+  write_alternate<Convert<Bits>>(from, pitch, lines, count, to, to_pitch);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "host/transforms/conversions.hpp"
 #include "host/transforms/depthwise_lines.hpp"
 #include "host/transforms/fft_tiles.hpp"
+#include "host/transforms/winograd_lines.hpp"
 #include "host/transforms/winograd_tiles.hpp"
 
 #define MUCUDNN_QUOTE(name) #name
@@ -16,10 +17,14 @@ const Kernels table = {
     MUCUDNN_NAME(MUCUDNN_ISA),
     {winograd_analyse<SignalTransform>, winograd_analyse<GradientTransform>, winograd_synthesise_image,
      winograd_analyse_filter, winograd_synthesise_filter},
+    {line_kernels<3>, line_kernels<5>, line_kernels<7>},
     {fft_analyse, fft_analyse, fft_synthesise_image, fft_analyse_filter, fft_synthesise_filter},
     {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient},
+    copy_lines<float>,
+    copy_lines<std::uint16_t>,
     copy_alternate,
-    {to_floats<HalfBits>, from_floats<HalfBits>},
-    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>}};
+    copy_alternate_halves,
+    {to_floats<HalfBits>, from_floats<HalfBits>, alternate_to_floats<HalfBits>},
+    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>, alternate_to_floats<BFloat16Bits>}};
 
 }  // namespace mucudnn::host::transforms::MUCUDNN_ISA

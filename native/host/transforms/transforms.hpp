@@ -106,16 +106,27 @@ struct DepthwiseKernels {
 struct Conversion {
   void (*to_floats)(const std::uint16_t* from, std::int64_t count, float* to);
   void (*from_floats)(const float* from, std::int64_t count, std::uint16_t* to);
+  // Converts every second value of lines, like copy_alternate.
+  void (*alternate_to_floats)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
+                              std::int64_t count, float* to, std::int64_t to_pitch);
 };
 
 struct Kernels {
   const char* instruction_set;
-  TileKernels winograd;  // F(4x4, 3x3): 36 real planes
-  TileKernels fft;       // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
+  TileKernels winograd;           // F(4x4, 3x3): 36 real planes
+  TileKernels winograd_lines[3];  // F(4, r) for lines of r = 3, 5 and 7 taps: r + 3 real planes
+  TileKernels fft;                // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
-  // Copies every second float of lines, `count` of each. The pitches are floats from line to line.
+  // Copies lines of `count` values. The pitches are values from line to line.
+  void (*copy_lines)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
+                     std::int64_t to_pitch);
+  void (*copy_lines_of_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
+                               std::int64_t count, std::uint16_t* to, std::int64_t to_pitch);
+  // Copies every second value of lines, `count` of each.
   void (*copy_alternate)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
                          float* to, std::int64_t to_pitch);
+  void (*copy_alternate_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
+                                std::int64_t count, std::uint16_t* to, std::int64_t to_pitch);
   Conversion half, bfloat16;
 };
 

@@ -17,8 +17,17 @@ constexpr int lanes = MUCUDNN_LANES;
 typedef float Vector __attribute__((vector_size(4 * MUCUDNN_LANES), may_alias));
 typedef float UnalignedVector __attribute__((vector_size(4 * MUCUDNN_LANES), aligned(4), may_alias));
 
+typedef std::uint16_t Halves __attribute__((vector_size(2 * MUCUDNN_LANES), may_alias));
+typedef std::uint16_t UnalignedHalves __attribute__((vector_size(2 * MUCUDNN_LANES), aligned(2), may_alias));
+
 MUCUDNN_INLINE Vector load(const float* source) { return *reinterpret_cast<const UnalignedVector*>(source); }
 MUCUDNN_INLINE void store(float* target, Vector v) { *reinterpret_cast<UnalignedVector*>(target) = v; }
+MUCUDNN_INLINE Halves load(const std::uint16_t* source) {
+  return *reinterpret_cast<const UnalignedHalves*>(source);
+}
+MUCUDNN_INLINE void store(std::uint16_t* target, Halves v) {
+  *reinterpret_cast<UnalignedHalves*>(target) = v;
+}
 MUCUDNN_INLINE Vector* vectors(float* aligned) { return reinterpret_cast<Vector*>(aligned); }
 
 template <typename T>
@@ -54,8 +63,12 @@ MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
 MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, MUCUDNN_ALTERNATES);
 }
+MUCUDNN_INLINE Halves alternates(Halves a, Halves b) {
+  return __builtin_shufflevector(a, b, MUCUDNN_ALTERNATES);
+}
 #else
 typedef std::int32_t Indices __attribute__((vector_size(4 * MUCUDNN_LANES)));
+typedef std::uint16_t HalfIndices __attribute__((vector_size(2 * MUCUDNN_LANES)));
 MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
   return __builtin_shuffle(a, b, Indices{MUCUDNN_LOW_HALVES});
 }
@@ -65,36 +78,69 @@ MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
 MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
   return __builtin_shuffle(a, b, Indices{MUCUDNN_ALTERNATES});
 }
+MUCUDNN_INLINE Halves alternates(Halves a, Halves b) {
+  return __builtin_shuffle(a, b, HalfIndices{MUCUDNN_ALTERNATES});
+}
 #endif
 
-// Copies every second float. `block` is at most `count`, and known to the compiler. The last block overlaps
-// the one before.
-template <int block>
-MUCUDNN_INLINE void copy_alternate(const float* from, std::int64_t count, float* to) {
+// Writes each value, converted or not.
+struct Copy {
+  MUCUDNN_INLINE static void vector(Vector v, float* to) { store(to, v); }
+  MUCUDNN_INLINE static void vector(Halves v, std::uint16_t* to) { store(to, v); }
+  template <typename T>
+  MUCUDNN_INLINE static T one(T value) {
+    return value;
+  }
+};
+
+// Writes every second value by way of `Write`. `block` is at most `count`, and known to the compiler. The
+// last block overlaps the one before.
+template <int block, typename Write, typename From, typename To>
+MUCUDNN_INLINE void write_alternate(const From* from, std::int64_t count, To* to) {
   for (std::int64_t i = 0; i < count; i += block) {
     const std::int64_t at = smaller(i, count - block);
     if (block == lanes) {
-      // The second load begins one float early, so that it ends with the last float that is wanted.
-      store(to + at, alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)));
+      // The second load begins one value early, so that it ends with the last value that is wanted.
+      Write::vector(alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)), to + at);
     } else {
 #pragma GCC unroll 8
-      for (int k = 0; k < block; ++k) to[at + k] = from[2 * (at + k)];
+      for (int k = 0; k < block; ++k) to[at + k] = Write::one(from[2 * (at + k)]);
     }
   }
 }
 
-template <int block>
-MUCUDNN_INLINE void copy_alternate_lines(const float* from, std::int64_t pitch, std::int64_t lines,
-                                         std::int64_t count, float* to, std::int64_t to_pitch) {
-  for (; lines > 0; --lines, from += pitch, to += to_pitch) copy_alternate<block>(from, count, to);
+template <int block, typename Write, typename From, typename To>
+MUCUDNN_INLINE void write_alternate_lines(const From* from, std::int64_t pitch, std::int64_t lines,
+                                          std::int64_t count, To* to, std::int64_t to_pitch) {
+  for (; lines > 0; --lines, from += pitch, to += to_pitch) write_alternate<block, Write>(from, count, to);
 }
 
-void copy_alternate(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
-                    std::int64_t to_pitch) {
-  if (count >= lanes) return copy_alternate_lines<lanes>(from, pitch, lines, count, to, to_pitch);
-  if (count >= 8) return copy_alternate_lines<8>(from, pitch, lines, count, to, to_pitch);
-  if (count >= 4) return copy_alternate_lines<4>(from, pitch, lines, count, to, to_pitch);
-  copy_alternate_lines<1>(from, pitch, lines, count, to, to_pitch);
+template <typename Write, typename From, typename To>
+void write_alternate(const From* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, To* to,
+                     std::int64_t to_pitch) {
+  if (count >= lanes) return write_alternate_lines<lanes, Write>(from, pitch, lines, count, to, to_pitch);
+  if (count >= 8) return write_alternate_lines<8, Write>(from, pitch, lines, count, to, to_pitch);
+  if (count >= 4) return write_alternate_lines<4, Write>(from, pitch, lines, count, to, to_pitch);
+  write_alternate_lines<1, Write>(from, pitch, lines, count, to, to_pitch);
+}
+
+// Copies lines of at least `lanes` values. The last vector of a line overlaps the one before.
+template <typename T>
+MUCUDNN_INLINE void copy_long_lines(const T* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
+                                    T* to, std::int64_t to_pitch) {
+  for (; lines > 0; --lines, from += pitch, to += to_pitch) {
+    for (std::int64_t i = 0; i + lanes <= count; i += lanes) store(to + i, load(from + i));
+    store(to + count - lanes, load(from + count - lanes));
+  }
+}
+
+template <typename T>
+void copy_lines(const T* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, T* to,
+                std::int64_t to_pitch) {
+  if (count >= lanes) return copy_long_lines(from, pitch, lines, count, to, to_pitch);
+  for (; lines > 0; --lines, from += pitch, to += to_pitch) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
 }
 
 // Each interleaving of the two halves rotates the bits of an element's (row, column) by one place. After half
@@ -113,7 +159,7 @@ MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
   }
 }
 
-void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
+inline void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
   for (std::int64_t p = first; p < run.pixels; ++p) {
     Vector v = {};
     for (std::int64_t c = 0; c < run.channels; ++c) {
@@ -124,7 +170,7 @@ void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
 }
 
 // Packs each pixel into one vector. Lanes without a channel become 0.
-void pack(Vector* packed, const Run& run) {
+inline void pack(Vector* packed, const Run& run) {
   if (run.channel_stride == 1 && run.channels == lanes) {
     for (std::int64_t p = 0; p < run.pixels; ++p) packed[p] = load(run.data + p * run.pixel_stride);
     return;
@@ -189,7 +235,7 @@ MUCUDNN_INLINE void unpack(const Vector* packed, const Run& run, float alpha, fl
   }
 }
 
-void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
+inline void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
   if (beta == 0) {
     unpack<false>(packed, run, alpha, beta);
   } else {

@@ -77,13 +77,6 @@ MUCUDNN_INLINE Vector& plane(const Spectrum& tile, int r, int s) {
   return *vectors(tile.data + (r * 6 + s) * tile.plane_stride);
 }
 
-// Fetches a tile's planes two tiles before they are written. Each plane is in another page, which hardware
-// prefetchers do not reach.
-MUCUDNN_INLINE void prefetch_ahead(const Spectrum& tile) {
-#pragma GCC unroll 36
-  for (int k = 0; k < 36; ++k) __builtin_prefetch(tile.data + 2 * tile.row_stride + k * tile.plane_stride);
-}
-
 // Applies T in both dimensions, from get(row, column) to put(row, column, value).
 template <typename T, typename Get, typename Put>
 MUCUDNN_INLINE void transform_2d(Get get, Put put) {
@@ -135,7 +128,7 @@ void winograd_analyse(const ImageBlock& b) {
       Spectrum spectrum = at(b.spectrum, (i - b.first_row) * b.tile_columns, lane);
       for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
         const Vector* tile = transformed + 4 * j * 6;
-        prefetch_ahead(spectrum);
+        prefetch_ahead<36>(spectrum);
 #pragma GCC unroll 6
         for (int r = 0; r < 6; ++r) {
           Vector row[T::in], result[6];
@@ -176,7 +169,7 @@ void winograd_analyse_filter(const FilterBlock& b) {
     const Taps taps = pack_filter(b, lane);
     for (std::int64_t n = 0; n < b.in_channels; ++n) {
       const Spectrum spectrum = at(b.spectrum, n, lane);
-      prefetch_ahead(spectrum);
+      prefetch_ahead<36>(spectrum);
       const Vector* filter = taps.packed + n * taps.in_step;
       transform_2d<FilterTransform>([&](int r, int s) { return filter[(r * 3 + s) * taps.tap_step]; },
                                     [&](int r, int s, Vector v) { plane(spectrum, r, s) = v; });

@@ -1,0 +1,172 @@
+// Lowerings without the taps that read padding alone. They are many if the dilated filter is about as large
+// as the image: a 3×3 with dilation 12 multiplies zeros in half of its products at 28×28.
+#include <algorithm>
+
+#include "host/lowering.hpp"
+
+namespace mucudnn::host {
+namespace {
+
+// The positions and taps of one axis that are computed together.
+struct Part {
+  Range positions, taps;
+
+  bool together(const Part& next) const {
+    return taps.end == next.taps.begin && positions.begin == next.positions.begin &&
+           positions.end == next.positions.end;
+  }
+};
+using Parts = std::vector<Part>;
+
+// An axis with more taps stays whole, so that dividing it takes no time.
+constexpr std::int64_t most_taps = 64;
+
+Parts undivided(const Axis& axis) { return {{{0, axis.positions}, {0, axis.taps}}}; }
+
+// Returns the positions between which the taps inside the source change, with these taps.
+Parts divided_by_positions(const Axis& axis) {
+  std::vector<std::int64_t> bounds{0, axis.positions};
+  for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
+    const Range positions = axis.inside(tap);
+    bounds.insert(bounds.end(), {positions.begin, positions.end});
+  }
+  std::sort(bounds.begin(), bounds.end());
+  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+  Parts parts;
+  for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
+    Range taps{0, 0};  // the taps inside the source are successive
+    for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
+      const Range positions = axis.inside(tap);
+      if (bounds[i] < positions.begin || bounds[i] >= positions.end) continue;
+      if (taps.size() == 0) taps.begin = tap;
+      taps.end = tap + 1;
+    }
+    parts.push_back({{bounds[i], bounds[i + 1]}, taps});
+  }
+  return parts;
+}
+
+// Returns the taps that are inside the source at the same positions, with these positions. A tap that reads
+// padding alone keeps one position, which gives its zero.
+Parts divided_by_taps(const Axis& axis) {
+  Parts parts;
+  for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
+    Part part{axis.inside(tap), {tap, tap + 1}};
+    if (part.positions.size() == 0) part.positions = {0, 1};
+    if (!parts.empty() && parts.back().together(part)) {
+      parts.back().taps.end = tap + 1;
+    } else {
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+// Sums over the products of one axis or of all axes.
+struct Sums {
+  double multiplications, columns, rows, products;
+
+  void multiply(const Sums& axis) {
+    multiplications *= axis.multiplications;
+    columns *= axis.columns;
+    rows *= axis.rows;
+    products *= axis.products;
+  }
+};
+
+// Returns the estimated cost of all products. A product also copies its factors: each column costs as much as
+// so many rows more, and each row as much as so many columns more.
+double cost(const Lowering& l, const Sums& sums) {
+  constexpr double rows_of_a_copy = 32, columns_of_a_copy = 32;
+  const auto samples = static_cast<double>(l.mini_batch), channels = static_cast<double>(l.source_channels);
+  return sums.multiplications * samples * channels + rows_of_a_copy * sums.columns * samples +
+         columns_of_a_copy * sums.rows * channels + rows_of_a_copy * columns_of_a_copy * sums.products;
+}
+
+double product_cost(const Lowering& l, const std::array<Parts, 3>& axes) {
+  Sums sums{1, 1, 1, 1};
+  for (const Parts& parts : axes) {
+    Sums axis{0, 0, 0, static_cast<double>(parts.size())};
+    for (const Part& part : parts) {
+      const auto positions = static_cast<double>(part.positions.size());
+      const auto taps = static_cast<double>(part.taps.size());
+      axis.multiplications += positions * taps;
+      axis.columns += positions;
+      axis.rows += taps;
+    }
+    sums.multiply(axis);
+  }
+  return cost(l, sums);
+}
+
+// Returns a bound of the cost that dividing may reach: one product without the multiplications by padding.
+double least_cost(const Lowering& l) {
+  Sums sums{1, 1, 1, 1};
+  for (const Axis& axis : l.axes) {
+    double inside = 0;
+    for (std::int64_t tap = 0; tap < axis.taps; ++tap) inside += static_cast<double>(axis.inside(tap).size());
+    sums.multiply({inside, static_cast<double>(axis.positions), static_cast<double>(axis.taps), 1});
+  }
+  return cost(l, sums);
+}
+
+double undivided_cost(const Lowering& l) {
+  return cost(l, {static_cast<double>(l.positions()) * static_cast<double>(l.taps()),
+                  static_cast<double>(l.positions()), static_cast<double>(l.taps()), 1});
+}
+
+Axis part_of(Axis axis, const Part& part) {
+  axis.first = axis.source_at(part.positions.begin, part.taps.begin);
+  axis.filter_first += part.taps.begin * axis.filter_step;
+  axis.result_first += part.positions.begin * axis.result_step;
+  axis.positions = part.positions.size();
+  axis.taps = part.taps.size();
+  return axis;
+}
+
+// Divides the axes at which that saves most. `slower` is the factor by which parts make a product slower.
+template <typename Divide>
+std::vector<Lowering> cheapest(const Lowering& l, double slower, const Divide& divide) {
+  constexpr double worth_it = 0.8;
+  double least = worth_it / slower * undivided_cost(l);
+  if (least_cost(l) >= least) return {l};  // most kernels, which thus take no more time than this
+  std::array<Parts, 3> whole, divided;
+  for (int i = 0; i < 3; ++i) {
+    whole[i] = undivided(l.axes[i]);
+    divided[i] = l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]);
+  }
+  std::array<Parts, 3> best = whole;
+  for (int choice = 1; choice < 8; ++choice) {
+    std::array<Parts, 3> parts = whole;
+    for (int i = 0; i < 3; ++i) {
+      if (choice >> i & 1) parts[i] = divided[i];
+    }
+    const double found = product_cost(l, parts);
+    if (found >= least) continue;
+    least = found;
+    best = std::move(parts);
+  }
+  std::vector<Lowering> lowerings;
+  for (const Part& depth : best[0]) {
+    for (const Part& height : best[1]) {
+      for (const Part& width : best[2]) {
+        lowerings.push_back(l);
+        lowerings.back().axes = {part_of(l.axes[0], depth), part_of(l.axes[1], height),
+                                 part_of(l.axes[2], width)};
+      }
+    }
+  }
+  return lowerings;
+}
+
+}  // namespace
+
+std::vector<Lowering> positions_without_padding(const Lowering& l) {
+  // Short lines of positions take longer to gather. The fewer channels share a column, the more that matters.
+  constexpr double gathering = 32;
+  return cheapest(l, 1 + gathering / static_cast<double>(l.result_channels), divided_by_positions);
+}
+
+std::vector<Lowering> taps_without_padding(const Lowering& l) { return cheapest(l, 1, divided_by_taps); }
+
+}  // namespace mucudnn::host
