@@ -103,7 +103,7 @@ def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: Memory
     if less >= options.memory:
         return None
     try:
-        return plan_trace(trace, costs, replace(options, memory=less, time_limit=5.0), name=plan.network)
+        return plan_trace(trace, costs, replace(options, memory=less), name=plan.network)
     except NothingFitsError:
         return None
 

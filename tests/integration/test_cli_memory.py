@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mucudnn.cli import main
+from mucudnn.cli import main, memory
 from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory_planning import MemoryOptions
 from tests.unit.networks import TRAINING
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -29,6 +31,17 @@ def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
     assert re.search(r"allowed +840 MiB", text)
     assert re.search(r"floor +\d+ MiB", text)
     assert re.search(r"offload: \d+ of 13 saved tensors", text)
+
+
+def test_the_table_says_if_the_clock_stopped_the_planner(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
+    assert "out of time" not in capsys.readouterr().out
+    monkeypatch.setattr(memory, "MemoryOptions", partial(MemoryOptions, time_limit=0.0))
+    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"ran out of time: a plan may take up to \d+\.\d% less time", text)
 
 
 def test_json_has_the_documented_keys(capsys: Capture) -> None:
