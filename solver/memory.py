@@ -123,8 +123,10 @@ def _decide_by_trials(
     smallest = vdnn.try_static(work, policy, "memory")
     floor = smallest.timeline.peak
     if not work.fits_host(smallest.choices):
+        chosen = zip(work.tensors, smallest.choices, strict=True)
+        offloaded = sum(tensor.bytes for tensor, choice in chosen if choice == "offload")
         raise Infeasible(
-            f"host memory of {work.host_memory} bytes is too small for the tensors that vDNN offloads",
+            f"host memory of {work.host_memory} bytes is too small: the policy offloads {offloaded} bytes",
             limit=memory,
             need=None,
         )

@@ -87,6 +87,11 @@ def _plan(
 ) -> MemoryPlan:
     if options.policy not in POLICIES:
         raise UsageError(f"{shown(options.policy)} is no policy: there are {', '.join(POLICIES)}")
+    if options.policy != "joint" and not options.offload:
+        raise UsageError(
+            f"the policy {options.policy} offloads by its own rules: leave out --no-offload, or use the "
+            "policy joint"
+        )
     try:
         decision = decide_memory(
             work.numbers,

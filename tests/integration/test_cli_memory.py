@@ -66,6 +66,13 @@ def test_memory_below_the_floor_exits_with_3_and_the_floor(capsys: Capture) -> N
     assert main([*ALEXNET, "--memory", str(int(floor[1]) - 1)]) == 3
 
 
+def test_host_memory_that_is_too_small_for_a_policy_names_what_it_needs(capsys: Capture) -> None:
+    assert main([*ALEXNET, "--memory", "900MiB", "--policy=all", "--host-memory", "1KiB"]) == 3
+    needed = re.search(r"the policy offloads (\d+) bytes", capsys.readouterr().err)
+    assert needed is not None
+    assert main([*ALEXNET, "--memory", "900MiB", "--policy=all", "--host-memory", needed[1]]) == 0
+
+
 def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "alexnet.plan"
     assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path), "--json"]) == 0
@@ -116,6 +123,10 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
         (["vgg16", "--memory", "1GiB", "--bandwidth", "0"], "a bandwidth must be above 0"),
         (["vgg16", "--memory", "1GiB", "--policy", "best"], "invalid choice: 'best'"),
         (["vgg16"], "--memory"),
+        (
+            ["alexnet", "--memory", "1GiB", "--policy=all", "--no-offload"],
+            "offloads by its own rules: leave out",
+        ),
     ],
 )
 def test_bad_input_exits_with_2(arguments: list[str], message: str, capsys: Capture) -> None:
