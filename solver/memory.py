@@ -95,6 +95,8 @@ def decide_memory(
     if policy == "joint":
         planner = _Joint(work, memory, recompute, offload, window)
         decision = planner.decide(0.0 if exact else GAP, time_limit)
+        if offload and recompute and decision.timeline.exposed_ms:
+            decision = _recompute_instead(work, memory, window, decision, start + time_limit)
     elif policy == "dynamic":
         decision = _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
     elif policy in ("none", "all", "conv"):
@@ -102,6 +104,23 @@ def decide_memory(
     else:
         raise ValueError(f"there is no policy {policy!r}: give none, all, conv, dynamic or joint")
     return replace(decision, seconds=time.monotonic() - start)
+
+
+def _recompute_instead(
+    work: TrainingStep, memory: int, window: int, decision: MemoryDecision, end: float
+) -> MemoryDecision:
+    """Return the faster of a decision that waits for copies and of one that offloads nothing.
+
+    The program hopes for more hidden copies than there are, and single changes do not lead from one to the
+    other.
+    """
+    try:
+        alone = _Joint(work, memory, True, False, window).decide(GAP, max(end - time.monotonic(), 0.1))
+    except Infeasible:
+        return decision
+    best = _faster(alone, decision) or decision
+    is_cut = decision.is_cut or alone.is_cut
+    return replace(best, floor=decision.floor, bound_ms=decision.bound_ms, is_cut=is_cut)
 
 
 def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) -> vdnn.Trial | None:
