@@ -137,7 +137,7 @@ def _values(records: Records, bench: str, metric: str = "", case: str = "") -> l
 
 
 def _figure(
-    bench: str, metric: str = "", case: str = "", unit: str = "", *, form: str = "range"
+    bench: str, metric: str = "", case: str = "", unit: str = "", *, form: str = "range", digits: int = 3
 ) -> Callable[[Records], str]:
     """Make a function that shows a value, or the least and the most of several.
 
@@ -148,7 +148,7 @@ def _figure(
         values = _values(records, bench, metric, case)
         if not values:
             return ""
-        least, most = map(_short, (min(values), max(values)))
+        least, most = (_short(value, digits) for value in (min(values), max(values)))
         text = least if least == most else f"{least} to {most}"
         if form == "mean":
             text = f"{_short(statistics.geometric_mean(values))}, {text}, of {len(values)}"
@@ -157,7 +157,9 @@ def _figure(
     return answer
 
 
-def _by_case(bench: str, metric: str, unit: str, cases: str = ".*") -> Callable[[Records], str]:
+def _by_case(
+    bench: str, metric: str, unit: str, cases: str = ".*", *, digits: int = 3
+) -> Callable[[Records], str]:
     """Make a function that shows each case that the pattern `cases` matches, with its value."""
 
     def answer(records: Records) -> str:
@@ -165,7 +167,7 @@ def _by_case(bench: str, metric: str, unit: str, cases: str = ".*") -> Callable[
             r for r in records if r.bench == bench and metric in r.metric and re.fullmatch(cases, r.case)
         ]
         wanted = {r.case: r.value for r in found if r.value is not None}
-        return "; ".join(f"{case}: {_short(value)} {unit}".strip() for case, value in wanted.items())
+        return "; ".join(f"{case}: {_short(value, digits)} {unit}".strip() for case, value in wanted.items())
 
     return answer
 
@@ -206,8 +208,8 @@ def _above(bench: str, bound: float) -> Callable[[Records], str]:
     return answer
 
 
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+def _short(value: float, digits: int = 3) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.{digits}g}"
 
 
 def _cliffs(records: Records) -> str:
@@ -335,18 +337,24 @@ CPU: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
         ("mean over time of features and their gradients by all(m), relative to features twice",
          "the paper: -0.89, -0.91, -0.95", _by_case("memory", "average", "")),
         ("simulated time of VGG-16, N=256, within 12 GiB of a Titan X, relative to no limit: joint",
-         "at most 1.01", _figure("memory", "time over", "12 GiB, joint")),
+         "at most 1.01", _figure("memory", "time over", "12 GiB, joint", digits=4)),
         ("the same, without division", "", _figure("memory", "time over", "12 GiB, without division")),
-        ("the same, without recompute", "", _figure("memory", "time over", "12 GiB, without recompute")),
-        ("the same, without offload", "", _figure("memory", "time over", "12 GiB, without offload")),
+        ("the same, without recompute", "",
+         _figure("memory", "time over", "12 GiB, without recompute", digits=4)),
+        ("the same, without offload", "",
+         _figure("memory", "time over", "12 GiB, without offload", digits=4)),
         ("the same, vDNN's dynamic policy (the paper: 1.22)", "1.18 to 1.23",
          _figure("memory", "time over", "12 GiB, dynamic")),
-        ("below vDNN's least memory, joint", "runs", _by_case("memory", "time over", "", ".*, joint")),
+        ("the same, vDNN's all(m)", "", _figure("memory", "time over", "all(m)")),
+        ("speedup of joint over dynamic", "at least 1.15", _figure("memory", "speedup of joint", "12 GiB")),
+        ("below vDNN's least memory, joint", "runs down to 10.25 GiB",
+         _by_case("memory", "time over", "", ".*, joint", digits=4)),
         ("time of planning ResNet-50, N=256", "at most 10 s",
          _by_case("memory", "planning", "s", "resnet50.*")),
         ("time of planning VGG-16, N=256", "at most 1 s", _by_case("memory", "planning", "s", "vgg16.*")),
         ("waiting for copies on a GPU, against the prediction", "", _figure("memory", "exposed")),
         ("peak memory on a GPU, against the plan", "", _figure("memory", "peak against")),
+        ("time on a GPU against `save_on_cpu`", "", _figure("memory", "time against")),
     )),
     ("python -m bench.picture --measure", "picture.jsonl", (
         ("time of AlexNet forward, run whole within a limit: best undivided algorithms", "",

@@ -23,10 +23,10 @@ from .timeline import WINDOW, Timeline, required_bytes, simulate
 from .training import Choice, TrainingStep
 
 GAP = 1e-3  # the default for the relative gap at which the solver stops
-TIME_LIMIT = 20.0  # seconds, by default
-SHARE = 0.35  # the part of the time limit for a large network, which gains little from the rest
+JOINED_GAP = 1e-2  # the same for a large network, whose joined steps are no more exact than that
+TIME_LIMIT = 60.0  # seconds, by default; the other limits end the search long before on most machines
 CHANGES = 500  # the most changes of a decision that are simulated
-IMPROVED = 0.25  # the part of the time limit that the changes may take
+CHANGED_STEPS = 200_000  # the same for large networks: the most steps of all these simulations
 JOINED = 40  # steps; above, the program is solved for joined steps and a short window first
 LARGE = 120  # steps; above, it is solved for joined steps alone
 
@@ -45,6 +45,7 @@ class MemoryDecision:
         source: "ilp", "vdnn" or "greedy", the method that found it; "none" if all fits as it is.
         bound_ms: no answer takes less by the rules of the integer linear program; 0 for the policies of vDNN.
         seconds: the time that the planner took.
+        is_cut: True if the time limit stopped the search, so that a faster machine may find another answer.
         schedule: the steps that bound the copies; empty if they are as early as memory allows.
     """
 
@@ -55,6 +56,7 @@ class MemoryDecision:
     source: str
     bound_ms: float = 0.0
     seconds: float = 0.0
+    is_cut: bool = False
     schedule: dict[int, CopySteps] = field(default_factory=dict)
 
 
@@ -79,8 +81,10 @@ def decide_memory(
         recompute: False to recompute nothing. The policies of vDNN never do.
         offload: False to offload nothing; for "joint" alone.
         window: a copy in begins at most so many steps before the tensor is needed; for "joint" alone.
-        exact: let the solver go on to the optimum of its program, instead of to 1e-3 of it.
-        time_limit: seconds for the solver.
+        exact: let the solver go on to the optimum of its program, instead of to 1e-3 of it, or 1e-2 for a
+            large network.
+        time_limit: seconds after which the search stops. It stops earlier by counts, which do not depend on
+            the machine's speed.
 
     Raises:
         Infeasible: the memory is below the floor. Its `need` is the floor; `find_floor` says how exact it is.
@@ -91,6 +95,8 @@ def decide_memory(
     if policy == "joint":
         planner = _Joint(work, memory, recompute, offload, window)
         decision = planner.decide(0.0 if exact else GAP, time_limit)
+        if offload and recompute and decision.timeline.exposed_ms:
+            decision = _recompute_instead(work, memory, window, decision, start + time_limit)
     elif policy == "dynamic":
         decision = _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
     elif policy in ("none", "all", "conv"):
@@ -98,6 +104,23 @@ def decide_memory(
     else:
         raise ValueError(f"there is no policy {policy!r}: give none, all, conv, dynamic or joint")
     return replace(decision, seconds=time.monotonic() - start)
+
+
+def _recompute_instead(
+    work: TrainingStep, memory: int, window: int, decision: MemoryDecision, end: float
+) -> MemoryDecision:
+    """Return the faster of a decision that waits for copies and of one that offloads nothing.
+
+    The program hopes for more hidden copies than there are, and single changes do not lead from one to the
+    other.
+    """
+    try:
+        alone = _Joint(work, memory, True, False, window).decide(GAP, max(end - time.monotonic(), 0.1))
+    except Infeasible:
+        return decision
+    best = _faster(alone, decision) or decision
+    is_cut = decision.is_cut or alone.is_cut
+    return replace(best, floor=decision.floor, bound_ms=decision.bound_ms, is_cut=is_cut)
 
 
 def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) -> vdnn.Trial | None:
@@ -119,8 +142,10 @@ def _decide_by_trials(
     smallest = vdnn.try_static(work, policy, "memory")
     floor = smallest.timeline.peak
     if not work.fits_host(smallest.choices):
+        chosen = zip(work.tensors, smallest.choices, strict=True)
+        offloaded = sum(tensor.bytes for tensor, choice in chosen if choice == "offload")
         raise Infeasible(
-            f"host memory of {work.host_memory} bytes is too small for the tensors that vDNN offloads",
+            f"host memory of {work.host_memory} bytes is too small: the policy offloads {offloaded} bytes",
             limit=memory,
             need=None,
         )
@@ -137,6 +162,8 @@ class _Joint:
     def __init__(self, work: TrainingStep, memory: int, recompute: bool, offload: bool, window: int) -> None:
         self._work, self._memory, self._window = work, memory, window
         self._recompute, self._offload = recompute, offload
+        self._end, self._is_cut = math.inf, False
+        self._changes = min(CHANGES, CHANGED_STEPS // max(len(work.steps), 1))
         self._floor, self._smallest = find_floor(work, offload=offload, recompute=recompute)
         check_floor(memory, self._floor)
 
@@ -146,38 +173,40 @@ class _Joint:
         unlimited = self._play(keep, work.fastest, "none")
         if unlimited is not None:
             return replace(unlimited, bound_ms=unlimited.timeline.time_ms)
-        bound = math.fsum(run.time_ms for run in work.runs(work.fastest))
+        bound = fastest = math.fsum(run.time_ms for run in work.runs(work.fastest))
         best = self._decide_greedily()
+        self._end = time.monotonic() + time_limit
         if best is None or best.timeline.time_ms > bound * (1 + gap):
             steps = len(work.steps)
-            if gap > 0 and steps > LARGE:
-                time_limit *= SHARE
-            solving = time.monotonic() + time_limit * (1 - IMPROVED)
             if gap > 0 and steps > JOINED:
                 joined, begins = coarsen(work)
-                part = time_limit * (1 - IMPROVED) * (1.0 if steps > LARGE else 0.5)
-                answer = self._solve(joined, gap, part, window=1)
-                best = self._play_answer(answer, begins, best)
+                coarse = max(gap, JOINED_GAP) if steps > LARGE else gap
+                best = self._play_answer(self._solve(joined, coarse, window=1), begins, best)
             if gap == 0 or steps <= LARGE:
-                answer = self._solve(work, gap, max(solving - time.monotonic(), 0.1), window=self._window)
+                answer = self._solve(work, gap, window=self._window)
                 bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
                 best = self._play_answer(answer, range(steps), best)
         assert best is not None  # the choice that needs least memory always runs
-        end = time.monotonic() + time_limit * IMPROVED
-        if best.source != "vdnn" and best.timeline.time_ms > bound * (1 + gap):
-            best = self._improve(best, end)
-        return replace(self._keep_more(best, end), bound_ms=bound)
+        if best.source != "vdnn" and best.timeline.time_ms > fastest * (1 + gap):
+            best = self._improve(best)  # also at the program's bound: it knows no pieces, and fewer windows
+        return replace(self._keep_more(best), bound_ms=bound, is_cut=self._is_cut)
 
-    def _solve(self, work: TrainingStep, gap: float, seconds: float, *, window: int) -> offload_ilp.Decision:
-        return offload_ilp.solve(
+    def _solve(self, work: TrainingStep, gap: float, *, window: int) -> offload_ilp.Decision:
+        answer = offload_ilp.solve(
             work,
             self._memory,
             gap=gap,
-            time_limit=seconds,
+            time_limit=max(self._end - time.monotonic(), 0.1),
             window=min(window, self._window),
             recompute=self._recompute,
             offload=self._offload,
         )
+        self._is_cut |= answer.is_cut
+        return answer
+
+    def _has_time(self) -> bool:
+        self._is_cut |= time.monotonic() > self._end
+        return not self._is_cut
 
     def _play_answer(
         self, answer: offload_ilp.Decision, begins: Sequence[int], best: MemoryDecision | None
@@ -249,12 +278,9 @@ class _Joint:
             tuple(choices), tuple(configurations), timeline, self._floor, source, schedule=schedule or {}
         )
 
-    def _improve(self, best: MemoryDecision, end: float) -> MemoryDecision:
-        """Change one choice or configuration at a time as long as the simulation gets faster.
-
-        Stops at the time `end`.
-        """
-        work, left = self._work, CHANGES
+    def _improve(self, best: MemoryDecision) -> MemoryDecision:
+        """Change one choice or configuration at a time as long as the simulation gets faster."""
+        work, left = self._work, self._changes
         while left > 0:
             before = best
             for i in range(len(work.tensors)):
@@ -262,7 +288,7 @@ class _Joint:
                     choices = (*best.choices[:i], choice, *best.choices[i + 1 :])
                     best = self._take_faster(best, choices, best.configurations)
                     left -= 1
-                if left <= 0 or time.monotonic() > end:
+                if left <= 0 or not self._has_time():
                     return best
             for k, kernel in enumerate(work.kernels):
                 chosen = best.configurations[k]
@@ -271,7 +297,7 @@ class _Joint:
                         configurations = (*best.configurations[:k], near, *best.configurations[k + 1 :])
                         best = self._take_faster(best, best.choices, configurations)
                         left -= 1
-                if left <= 0 or time.monotonic() > end:
+                if left <= 0 or not self._has_time():
                     return best
             if best is before:
                 break
@@ -299,16 +325,14 @@ class _Joint:
         found = self._play(choices, configurations, best.source, schedule)
         return _faster(found, best) or best
 
-    def _keep_more(self, best: MemoryDecision, end: float) -> MemoryDecision:
-        """Keep each tensor that need not go, the largest first: the solver does not mind idle copies.
-
-        Stops one second after the time `end`.
-        """
+    def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
+        """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""
         if best.source == "vdnn":
             return best
         tensors = self._work.tensors
-        for i in sorted(range(len(tensors)), key=lambda i: -tensors[i].bytes):
-            if best.choices[i] != "keep" and time.monotonic() < end + 1:
+        gone = [i for i, choice in enumerate(best.choices) if choice != "keep"]
+        for i in sorted(gone, key=lambda i: -tensors[i].bytes)[: self._changes]:
+            if time.monotonic() < self._end + 1:  # this gains much in little time
                 choices = (*best.choices[:i], "keep", *best.choices[i + 1 :])
                 found = self._play(choices, best.configurations, best.source, best.schedule)
                 if found is not None and found.timeline.time_ms <= best.timeline.time_ms:

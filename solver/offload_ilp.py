@@ -13,6 +13,7 @@ Memory is freed and allocated by the tensor here, whatever the link says of piec
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from .training import Choice, Run, TrainingStep, offload_those
 
 if TYPE_CHECKING:
     import pulp
+
+# HiGHS stops after so many nodes of its search tree: its answer then does not depend on the machine's speed.
+NODES = 100
 
 # HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the memory.
 MEMORY_UNITS = 1e6
@@ -42,12 +46,14 @@ class Decision:
         configurations: the index of each kernel's configuration.
         bound: milliseconds; within the program's rules no choice takes less.
         leaves_at: for each offloaded tensor, the first step after its last forward use without it.
+        is_cut: True if the clock stopped the solver, so that a faster machine may find another answer.
     """
 
     choices: tuple[Choice, ...] | None
     configurations: tuple[int, ...]
     bound: float
     leaves_at: dict[int, int] = field(default_factory=dict)
+    is_cut: bool = False
 
 
 def solve(
@@ -67,7 +73,7 @@ def solve(
     Args:
         work: the training step.
         memory: the most bytes in memory.
-        gap: the relative gap at which the solver stops.
+        gap: the relative gap at which the solver stops. Above 0, it also stops after NODES nodes.
         time_limit: seconds after which the solver stops.
         window: the steps in which a tensor may still be on the device, or be back early.
         recompute: False to recompute nothing.
@@ -75,6 +81,24 @@ def solve(
     """
     program = _Program(work, memory, window, recompute, offload)
     return program.solve(gap, time_limit)
+
+
+def _stop_after_nodes(gap: float) -> dict[str, Any]:
+    """Return the arguments with which HiGHS stops after NODES nodes; none for a gap of 0.
+
+    PuLP cannot read the status that HiGHS's own option for this leaves.
+    """
+    if gap == 0:
+        return {}
+    with no_fork:
+        import highspy
+
+    def stop(kind: Any, message: str, found: Any, answer: Any, given: Any) -> None:
+        if found.mip_node_count >= NODES:
+            answer.user_interrupt = True
+
+    kind = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
+    return {"callbackTuple": (stop, None), "callbacksToActivate": [kind]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +162,17 @@ class _Program:
         problem += pulp.LpAffineExpression((one, 1) for one in (*self._time, *self._pause))
         problem.solve(
             # One thread, so that equal inputs get equal answers.
-            pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit)
+            pulp.HiGHS(
+                msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit, **_stop_after_nodes(gap)
+            )
         )
-        # PuLP's `status` is Optimal even at the time limit; `sol_status` tells if the answer is an optimum.
-        bound = float(problem.solverModel.getInfo().mip_dual_bound) * self._unit
-        if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-            return Decision(None, (), bound)
+        status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()
+        is_cut = status == type(status).kTimeLimit
+        bound = float(info.mip_dual_bound) * self._unit
+        found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+        # PuLP calls an interrupted solver's answer feasible even if there is none.
+        if not found or not math.isfinite(info.objective_function_value):
+            return Decision(None, (), bound, is_cut=is_cut)
         choices: list[Choice] = []
         for o, r in zip(self._offloaded, self._recomputed, strict=True):
             choices.append("offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep")
@@ -157,7 +186,7 @@ class _Program:
             if choice == "offload"
         }
         chosen = tuple(configurations[k] for k in sorted(configurations))
-        return Decision(tuple(choices), chosen, bound, leaves_at)
+        return Decision(tuple(choices), chosen, bound, leaves_at, is_cut)
 
     def _add_tensor(self, i: int) -> None:
         """Add the residency of a tensor in each step, and its copies."""

@@ -39,6 +39,7 @@ def show_plan(plan: MemoryPlan) -> None:
         figures,
         _list_choices(plan),
         _describe_kernels(plan),
+        *([] if plan.cut is None else [_describe_cut(plan.cut)]),
     )
 
 
@@ -55,6 +56,12 @@ def _list_choices(plan: MemoryPlan) -> str:
         listed = "" if choice == "keep" or not tensors else f": {names}{more}"
         lines.append(f"{choice}: {len(tensors)} of {len(plan.tensors)} saved tensors, {total}{listed}")
     return "\n".join(lines)
+
+
+def _describe_cut(cut: float) -> str:
+    return (
+        f"the planner ran out of time: a plan may take up to {cut:.1%} less time, and another run may find it"
+    )
 
 
 def _describe_kernels(plan: MemoryPlan) -> str:

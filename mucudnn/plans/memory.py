@@ -41,6 +41,8 @@ class MemoryPlan:
     - `host_bytes`: the size of the slab. `link`: the copy engines.
     - `tensors`: all managed tensors by order. `fetch_order`: those offloaded, in the order of copies in.
     - `lower`: a plan for less memory, None at the floor. `seconds`: the time that planning took.
+    - `cut`: None if the planner came to its own end, which does not depend on the machine's speed. Otherwise
+      the clock stopped it, and this is the most by which a plan could be faster, as a part of `time_ms`.
     """
 
     network: str
@@ -66,6 +68,7 @@ class MemoryPlan:
     least_bytes: int = LEAST_BYTES
     sources: dict[str, str] = field(default_factory=dict)
     lower: MemoryPlan | None = None
+    cut: float | None = None
     traced: Network | None = field(default=None, compare=False, repr=False)
     seconds: float = field(default=0.0, compare=False)
 

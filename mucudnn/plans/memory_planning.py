@@ -32,7 +32,7 @@ class MemoryOptions:
     - `workspace`: the most bytes of each kernel's workspace, None for no limit.
     - `policy`: joint, or a policy of vDNN.
     - `recompute`, `offload`, `divide`: False to leave one of the means out.
-    - `exact`: ask the solver for the optimum. `time_limit`: seconds for the solver.
+    - `exact`: ask the solver for the optimum. `time_limit`: seconds for the search, which mostly ends before.
     """
 
     memory: int
@@ -87,6 +87,11 @@ def _plan(
 ) -> MemoryPlan:
     if options.policy not in POLICIES:
         raise UsageError(f"{shown(options.policy)} is no policy: there are {', '.join(POLICIES)}")
+    if options.policy != "joint" and not options.offload:
+        raise UsageError(
+            f"the policy {options.policy} offloads by its own rules: leave out --no-offload, or use the "
+            "policy joint"
+        )
     try:
         decision = decide_memory(
             work.numbers,
@@ -157,6 +162,7 @@ def _plan(
         inputs=() if trace is None else trace.inputs,
         host_bytes=sum(_aligned(work.tensors[i].bytes) for i in offloaded),
         sources=allowed.sources,
+        cut=max(1 - decision.bound_ms / timeline.time_ms, 0.0) if decision.is_cut else None,
         traced=network,
         seconds=decision.seconds,
     )

@@ -33,6 +33,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("inputs", "fetch_order"), (list,)),
     "sources": (dict,),
 }
+_ENTRIES = {**_TYPES, "cut": (int, float)}  # a plan without the last one is read too
 _PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
 
 
@@ -46,6 +47,8 @@ def _lines(plan: MemoryPlan) -> Iterator[str]:
     for name in _TYPES:
         yield f"{name} {_json(getattr(plan, name))}"
     yield f"link {_json(asdict(plan.link))}"
+    if plan.cut is not None:
+        yield f"cut {_json(plan.cut)}"
     for step in plan.steps:
         yield f"step {_json(asdict(step))}"
     for tensor in plan.tensors:
@@ -98,9 +101,9 @@ def _read(fields: dict[str, Any], entry: str) -> None:
         raise UsageError(f"{shown(keyword)} is given twice")
     if keyword == "link":
         fields[keyword] = Link(**value)
-    elif keyword not in _TYPES:
+    elif keyword not in _ENTRIES:
         raise UsageError(f"{shown(keyword)} is no entry of a memory plan")
-    elif not isinstance(value, _TYPES[keyword]) or isinstance(value, bool):
+    elif not isinstance(value, _ENTRIES[keyword]) or isinstance(value, bool):
         raise UsageError(f"{keyword} cannot be {shown(value)}")
     else:
         fields[keyword] = tuple(value) if isinstance(value, list) else value

@@ -79,8 +79,10 @@ def apply(model: Model, plan: MemoryPlan) -> Model:
 def restore(model: Model) -> Model:
     """Undo `convert` and `apply`, in place, and return the model.
 
-    A graph that exists already still gets its tensors back.
+    A graph that exists already still gets its tensors back. Raises ArgumentTypeError if it is no model.
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
     restore_memory(model)
     return modules.restore(model)
 

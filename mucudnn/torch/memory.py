@@ -64,8 +64,8 @@ def plan_memory(
 
     Raises:
         NothingFitsError: the memory is below the floor, which the message names.
-        UsageError: the model is on the CPU and no device is given, needs no gradients, is sharded by FSDP, or
-            cannot be traced; or a size or policy cannot be used.
+        UsageError: the model is on the CPU and no device is given, is in evaluation mode, needs no gradients,
+            is sharded by FSDP, or cannot be traced; or a size or policy cannot be used.
     """
     _check_model(model)
     if policy not in POLICIES:
@@ -103,7 +103,7 @@ def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: Memory
     if less >= options.memory:
         return None
     try:
-        return plan_trace(trace, costs, replace(options, memory=less, time_limit=5.0), name=plan.network)
+        return plan_trace(trace, costs, replace(options, memory=less), name=plan.network)
     except NothingFitsError:
         return None
 
@@ -119,6 +119,11 @@ def _check_model(model: nn.Module) -> None:
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("no parameter of the model needs a gradient: plan a model that is trained")
+    if not model.training:
+        raise UsageError(
+            "the model is in evaluation mode, in which no step is planned: call model.train() before "
+            "plan_memory"
+        )
     if not torch.is_grad_enabled():
         raise UsageError("gradients are disabled: plan outside of no_grad and inference_mode")
 

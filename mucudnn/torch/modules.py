@@ -13,7 +13,7 @@ from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import functional, layers, ops
+from mucudnn.torch import functional, layers, ops, transposed
 from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.judge import Judge
 from mucudnn.torch.options import handle_of
@@ -183,9 +183,11 @@ def convert(
 
 
 def divide(module: Any, name: str, workspace: str, plan: str) -> None:
-    """Make one convolution run as the text of a plan says; modules that `convert` leaves alone stay."""
+    """Make one convolution, also a transposed one, run as the text of a plan says; other modules stay."""
+    chosen = ConversionSettings(workspace, plan)
     if type(module) in _DIVIDED or isinstance(module, _Divided):
-        _divide(module, name, ConversionSettings(workspace, plan))
+        _divide(module, name, chosen)
+    transposed.follow_plan(module, chosen)
 
 
 def _divide(module: Any, name: str, chosen: ConversionSettings) -> None:
@@ -198,6 +200,7 @@ def restore(model: Model) -> Model:
     """Undo `convert`, in place, and return the model."""
     modules: Any = model
     for module in modules.modules():
+        transposed.restore(module)
         if isinstance(module, _Divided):
             module.__class__ = _STOCK.get(type(module), type(module))
             module.__dict__.pop("_mucudnn", None)

@@ -138,6 +138,16 @@ def test_a_model_without_gradients_is_refused() -> None:
         plan("1GiB")
 
 
+def test_a_model_in_evaluation_mode_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"evaluation mode.*call model\.train\(\) before plan_memory"):
+        mt.plan_memory(model().eval(), torch.ones(2, 3, 8, 8), memory="1GiB", device="h200")
+
+
+def test_only_models_are_restored() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"model is 5, not a torch\.nn\.Module"):
+        mt.restore(5)
+
+
 def test_a_model_sharded_by_fsdp_is_refused() -> None:
     class FSDPModule(nn.Module):
         """A module with the name of PyTorch's own."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mucudnn.cli import main
+from mucudnn.cli import main, memory
 from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory_planning import MemoryOptions
 from tests.unit.networks import TRAINING
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -29,6 +31,17 @@ def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
     assert re.search(r"allowed +840 MiB", text)
     assert re.search(r"floor +\d+ MiB", text)
     assert re.search(r"offload: \d+ of 13 saved tensors", text)
+
+
+def test_the_table_says_if_the_clock_stopped_the_planner(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
+    assert "out of time" not in capsys.readouterr().out
+    monkeypatch.setattr(memory, "MemoryOptions", partial(MemoryOptions, time_limit=0.0))
+    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"ran out of time: a plan may take up to \d+\.\d% less time", text)
 
 
 def test_json_has_the_documented_keys(capsys: Capture) -> None:
@@ -51,6 +64,13 @@ def test_memory_below_the_floor_exits_with_3_and_the_floor(capsys: Capture) -> N
     assert floor is not None
     assert main([*ALEXNET, "--memory", floor[1]]) == 0
     assert main([*ALEXNET, "--memory", str(int(floor[1]) - 1)]) == 3
+
+
+def test_host_memory_that_is_too_small_for_a_policy_names_what_it_needs(capsys: Capture) -> None:
+    assert main([*ALEXNET, "--memory", "900MiB", "--policy=all", "--host-memory", "1KiB"]) == 3
+    needed = re.search(r"the policy offloads (\d+) bytes", capsys.readouterr().err)
+    assert needed is not None
+    assert main([*ALEXNET, "--memory", "900MiB", "--policy=all", "--host-memory", needed[1]]) == 0
 
 
 def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
@@ -103,6 +123,10 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
         (["vgg16", "--memory", "1GiB", "--bandwidth", "0"], "a bandwidth must be above 0"),
         (["vgg16", "--memory", "1GiB", "--policy", "best"], "invalid choice: 'best'"),
         (["vgg16"], "--memory"),
+        (
+            ["alexnet", "--memory", "1GiB", "--policy=all", "--no-offload"],
+            "offloads by its own rules: leave out",
+        ),
     ],
 )
 def test_bad_input_exits_with_2(arguments: list[str], message: str, capsys: Capture) -> None:

@@ -59,6 +59,14 @@ def test_a_plan_read_again_is_the_same() -> None:
     assert MemoryPlan.parse(str(PLAN)) == PLAN
 
 
+def test_a_plan_says_how_much_the_clock_may_have_cost() -> None:
+    cut = replace(PLAN, cut=0.03)
+    assert MemoryPlan.parse(str(cut)) == cut
+    assert "cut" not in str(PLAN).split()
+    with pytest.raises(UsageError, match="cut cannot be 'much'"):
+        MemoryPlan.parse(str(cut).replace("cut 0.03", 'cut "much"'))
+
+
 def test_the_sources_of_operations_are_kept() -> None:
     added = replace(PLAN.tensors[1], modules=(), source="", sources=("conv", "the input"))
     plan = replace(PLAN, tensors=(PLAN.tensors[0], added))

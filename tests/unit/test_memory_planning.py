@@ -141,3 +141,15 @@ class TestPlans:
         usual = bundled_network("vgg16", 2, pools_by_indices=False).with_backward()
         assert max(paper_network("vgg16", 2).resident()) <= max(usual.resident())
         assert sum(paper_network("vgg16", 2).resident()) < sum(usual.resident())
+
+
+def test_offload_beside_recomputation_is_no_slower_than_recomputation_alone() -> None:
+    # Over PCIe the program expects more copies to hide than do.
+    network = bundled_network("resnet18", 32).with_backward()
+    costs = model_costs(network, find_device("h200"))
+    with pytest.raises(NothingFitsError) as caught:
+        plan_network(network, costs, MemoryOptions(memory=1, offload=False))
+    floor = int(str(caught.value).rpartition("its floor is ")[2].split()[0])
+    alone = plan_network(network, costs, MemoryOptions(memory=floor, offload=False))
+    both = plan_network(network, costs, MemoryOptions(memory=floor))
+    assert both.time_ms <= alone.time_ms * (1 + 1e-9)

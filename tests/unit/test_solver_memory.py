@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from mucudnn.solver.offload_ilp import Decision
 from mucudnn.solver.timeline import required_bytes, simulate
 from mucudnn.solver.training import Choice, KernelChoice, StepCost, TrainingStep
 from tests.unit.training_steps import chain, chains, configuration, valid_choices
+from tests.unit.vgg16_on_titan_x import vgg16
 
 
 def all_decisions(work: TrainingStep) -> list[tuple[tuple[Choice, ...], tuple[int, ...]]]:
@@ -125,6 +127,36 @@ class TestJoint:
         memory, _ = find_floor(work)
         decision = decide_memory(work, memory)
         assert decision.source in ("greedy", "vdnn")
+        assert decision.timeline.peak <= memory
+
+    @pytest.mark.parametrize("part", [0.5, 0.6])
+    def test_a_slower_clock_changes_no_decision(self, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        work = vgg16(64)
+        memory = int(part * decide_memory(work, 2**60).timeline.peak)
+        expected = decide_memory(work, memory)
+        ticks = itertools.count(0.0, 0.05)  # seconds, one tick each time that the planner looks
+        monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+        decision = decide_memory(work, memory)
+        assert not decision.is_cut
+        assert (decision.choices, decision.configurations) == (expected.choices, expected.configurations)
+
+    def test_a_decision_that_the_clock_cut_says_so(self) -> None:
+        work = vgg16(64)
+        memory = decide_memory(work, 2**60).timeline.peak // 2
+        decision = decide_memory(work, memory, time_limit=0.0)
+        assert decision.is_cut
+        assert decision.timeline.peak <= memory
+        assert decision.bound_ms <= decision.timeline.time_ms
+
+    def test_a_solver_that_stops_without_an_answer_leaves_the_greedy_decision(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(offload_ilp, "NODES", 0)
+        work = vgg16(64)
+        memory = decide_memory(work, 2**60).timeline.peak // 2
+        decision = decide_memory(work, memory)
+        assert decision.source == "greedy"
+        assert not decision.is_cut
         assert decision.timeline.peak <= memory
 
     def test_there_is_no_other_policy(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from memory_networks import NETWORKS, make
 from memory_steps import noted_kernels, noted_warnings, plan_for, quick_plan, train
 from needs_torch import mt, torch
+from torch import nn
 
 from bench.gpu.torch_memory import undecided
 from bench.record import Record, append, describe_machine
@@ -65,6 +66,27 @@ def _note(case: str, measured: int, plan: MemoryPlan, stock: int) -> None:
     details = {"measured_bytes": measured}
     for metric, size in zip(PEAKS, (plan.peak, plan.memory, stock), strict=True):
         append(path, Record("memory steps", case, metric, measured / size, "x", details | {"bytes": size}))
+
+
+@pytest.mark.usefixtures("only_with_late_streams")
+def test_transposed_convolutions_run_the_planned_kernels() -> None:
+    torch.manual_seed(1)
+    up = nn.ConvTranspose2d(8, 6, 2, stride=2)
+    first, last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(6, 4, 3)
+    model = nn.Sequential(first, nn.ReLU(), up, last, nn.AdaptiveAvgPool2d(1)).cuda()
+    x = torch.randn(8, 3, 16, 16, device="cuda")
+    plan = plan_for(model, x, 0.3)
+    stock = train(model, x)
+    mt.apply(model, plan)
+    with noted_kernels() as kernels, noted_warnings() as warned:
+        found = train(model, x)
+    assert not warned
+    assert kernels == {(one.kernel.problem, one.kernel.pass_) for one in plan.kernels}
+    assert len(kernels) == 8  # two passes of the first convolution, three of the others
+    assert found.peak == pytest.approx(plan.peak, rel=0.03)
+    torch.testing.assert_close(found.output, stock.output, rtol=1e-4, atol=1e-4)
+    mt.restore(model)
+    assert type(up) is nn.ConvTranspose2d
 
 
 @pytest.mark.usefixtures("only_with_cuda")

@@ -1,0 +1,97 @@
+"""Transposed convolutions that run as a plan says: the backward data pass of a convolution computes them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mucudnn.torch import functional, ops
+from mucudnn.torch.derivatives import convolve, is_transformed
+from mucudnn.torch.formats import channels_last
+from mucudnn.torch.options import Options
+
+
+class _Transposed:
+    """A base class in front of PyTorch's module: its kernels run as the module's plan says."""
+
+    _mucudnn_planned: Any = None  # the ConversionSettings, which have a plan
+
+    def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Return what PyTorch's module returns."""
+        if self._mucudnn_planned is not None and _can_run(self, input):
+            more = self._output_padding(
+                input, output_size, self.stride, self.padding, self.kernel_size, input.dim() - 2,
+                self.dilation,
+            )  # fmt: skip
+            if all(one < stride for one, stride in zip(more, self.stride, strict=True)):
+                return _run(self, input, more)
+        result: Tensor = super().forward(input, output_size)  # type: ignore[misc]  # PyTorch's method
+        return result
+
+
+class ConvTranspose1d(_Transposed, nn.ConvTranspose1d):
+    """`torch.nn.ConvTranspose1d`, with planned kernels."""
+
+
+class ConvTranspose2d(_Transposed, nn.ConvTranspose2d):
+    """`torch.nn.ConvTranspose2d`, with planned kernels."""
+
+
+class ConvTranspose3d(_Transposed, nn.ConvTranspose3d):
+    """`torch.nn.ConvTranspose3d`, with planned kernels."""
+
+
+_PLANNED = {
+    nn.ConvTranspose1d: ConvTranspose1d,
+    nn.ConvTranspose2d: ConvTranspose2d,
+    nn.ConvTranspose3d: ConvTranspose3d,
+}
+_STOCK = {planned: stock for stock, planned in _PLANNED.items()}
+
+
+def follow_plan(module: Any, chosen: Any) -> None:
+    """Make a transposed convolution run as the settings of a converted module say; other modules stay."""
+    if type(module) in _PLANNED or isinstance(module, _Transposed):
+        module.__class__ = _PLANNED.get(type(module), type(module))
+        module._mucudnn_planned = chosen
+
+
+def restore(module: Any) -> None:
+    """Undo `follow_plan`."""
+    if isinstance(module, _Transposed):
+        module.__class__ = _STOCK.get(type(module), type(module))
+        module.__dict__.pop("_mucudnn_planned", None)
+
+
+def _can_run(module: Any, input: Any) -> bool:
+    """Return whether mucudnn's operators can run a call. Compilers and transforms get PyTorch's own."""
+    is_followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed()
+    return (
+        not is_followed
+        and all(ops.is_plain(one) for one in (input, module.weight))
+        and input.dim() == module.weight.dim()
+        and (input.is_cpu or (input.is_cuda and not torch.cuda.is_current_stream_capturing()))
+        and input.layout is torch.strided
+        and input.is_floating_point()
+        and input.numel() > 0
+    )
+
+
+def _run(module: Any, input: Tensor, more: Sequence[int]) -> Tensor:
+    """Run the operator. `more` is the output padding of each spatial axis."""
+    x, w, bias = functional.autocast(input, module.weight, module.bias)
+    sizes = tuple(module.stride), tuple(module.padding), tuple(module.dilation)
+    spatial = (
+        (n - 1) * s - 2 * p + d * (k - 1) + 1 + extra
+        for n, k, s, p, d, extra in zip(x.shape[2:], w.shape[2:], *sizes, more, strict=True)
+    )
+    # PyTorch's own transposed convolution has one memory format for all its tensors, as traces have.
+    is_last = x.dim() > 3 and "y" in channels_last(x, w, None, *sizes, module.groups, exact=False)
+    chosen = module._mucudnn_planned
+    options = Options(
+        *sizes, module.groups, "xwy" if is_last else "", chosen.workspace, chosen.handle, fallback=True
+    )
+    shape = (x.shape[0], w.shape[1] * module.groups, *spatial)
+    y = convolve("backward_data", x, w, shape, options)
+    return y if bias is None else y.add_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
