@@ -10,6 +10,7 @@ from typing import Any
 import needs_torch  # noqa: F401
 import pytest
 import spatial_cases
+import spatial_refusals
 import torch
 import worlds
 
@@ -33,9 +34,9 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 @pytest.fixture(scope="module")
 def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases on two ranks that are started once."""
-    names = ["bitwise", "dropout", "checkpointed", "compiled", "autocast", "refusals", "from_parts"]
-    names += ["losses", "memory", "converted"]
-    return worlds.run(2, spatial_cases.many, names, timeout=120)
+    c = spatial_cases
+    cases = [c.bitwise, c.dropout, c.checkpointed, c.compiled, c.autocast, c.from_parts, c.losses, c.memory]
+    return worlds.run(2, c.many, [*cases, c.converted, spatial_refusals.refusals], timeout=120)
 
 
 def test_pooling_nearest_slices_and_elements_have_the_same_bits(on_two: list[dict[str, Any]]) -> None:
@@ -140,9 +141,9 @@ def test_a_dtensor_has_the_same_parts() -> None:
     assert worlds.run(4, spatial_cases.as_dtensor) == [0.0] * 4
 
 
-@pytest.mark.parametrize("kind", ["shape", "values", "type", "model", "order", "absent", "mesh"])
+@pytest.mark.parametrize("kind", ["shape", "values", "type", "gradient", "model", "order", "absent", "mesh"])
 def test_ranks_that_disagree_all_raise_within_seconds(kind: str) -> None:
-    for text, seconds in worlds.run(2, spatial_cases.divergence, kind, timeout=30):
+    for text, seconds in worlds.run(2, spatial_refusals.divergence, kind, timeout=30):
         assert (
             "the ranks name different meshes" in text
             or "the ranks do not agree" in text
@@ -152,7 +153,7 @@ def test_ranks_that_disagree_all_raise_within_seconds(kind: str) -> None:
 
 
 def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
-    found = worlds.outcomes_of(2, spatial_cases.ended, timeout=30)
+    found = worlds.outcomes_of(2, spatial_refusals.ended, timeout=30)
     assert "has ended" in found[0].value
     assert "ended with 3" in (found[1].error or "")
 
