@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.modules._functions import SyncBatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.torch import spatial
+from mucudnn.torch.spatial import watching
 
 
 class Squared(torch.autograd.Function):
@@ -152,3 +154,59 @@ def ended() -> str:
     except spatial.DivergedError as error:
         return str(error)
     return "no error"
+
+
+def far_divergence() -> str:
+    """Return the error of each rank of four if the last one runs another second layer."""
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=world)
+    torch.manual_seed(1)
+    padding = 2 if dist.get_rank() == world - 1 else 1
+    layers = [nn.Conv1d(1, 1, 3, padding=1), nn.Conv1d(1, 1, 3, padding=padding), *[nn.Conv1d(1, 1, 3)] * 4]
+    try:
+        nn.Sequential(*layers)(spatial.divide(torch.randn(1, 1, 32), mesh, {2: "depth"})).sum()
+    except spatial.DivergedError as error:
+        return str(error)
+    return "no error"
+
+
+def different_sums(columns: int) -> str:
+    """Return the error of ranks that add up tensors of different sizes, of which many columns take a ring."""
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=dist.get_world_size())
+    x = spatial.divide(torch.randn(1, columns, 8), mesh, {2: "depth"})
+    try:
+        x.sum([0, 2] if dist.get_rank() else [0, 1, 2])
+    except spatial.DivergedError as error:
+        return str(error)
+    return "no error"
+
+
+def border_against_layer() -> str:
+    """Return the error of ranks of which one divides another tensor while the other runs a layer."""
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=dist.get_world_size())
+    x = torch.ones(1, 1, 8)
+    mine = spatial.divide(x, mesh, {2: "depth"})
+    try:
+        if dist.get_rank():
+            nn.Conv1d(1, 1, 3)(mine)
+        else:
+            spatial.divide(x, mesh, {2: "depth"})
+    except spatial.DivergedError as error:
+        return str(error)
+    return "no error"
+
+
+def slow_rank() -> float:
+    """Return the error of a layer for which one rank comes late.
+
+    The late rank comes after the watch of another rank has looked for a disagreement.
+    """
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    layer, x = nn.Conv1d(1, 1, 3, padding=1), torch.randn(1, 1, 8)
+    mine = spatial.divide(x, mesh, {2: "depth"})
+    if dist.get_rank():
+        group = mesh.get_group("depth")
+        watching.store_of(group).wait([watching.key_of(group, 0)], timedelta(seconds=60))
+    y = layer(mine)
+    return (y.gather() - layer(x)).abs().max().item()

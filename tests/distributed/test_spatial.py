@@ -152,6 +152,27 @@ def test_ranks_that_disagree_all_raise_within_seconds(kind: str) -> None:
         assert seconds < 15
 
 
+def test_a_rank_that_disagrees_is_an_error_in_ranks_that_exchange_nothing_with_it() -> None:
+    for text in worlds.run(4, spatial_refusals.far_divergence):
+        assert "the ranks do not agree" in text
+        assert "rank 3 of the group: window of axis 2" in text
+
+
+@pytest.mark.parametrize("columns", [4, 1 << 15])
+def test_ranks_that_add_up_different_tensors_all_raise(columns: int) -> None:
+    for text in worlds.run(2, spatial_refusals.different_sums, columns):
+        assert "the ranks do not agree" in text
+
+
+def test_a_rank_that_divides_while_another_runs_a_layer_is_an_error_in_both() -> None:
+    for text in worlds.run(2, spatial_refusals.border_against_layer):
+        assert "the ranks do not agree" in text
+
+
+def test_a_rank_that_comes_late_is_no_error() -> None:
+    assert worlds.run(2, spatial_refusals.slow_rank, timeout=120) == [0.0, 0.0]
+
+
 def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
     found = worlds.outcomes_of(2, spatial_refusals.ended, timeout=30)
     assert "has ended" in found[0].value

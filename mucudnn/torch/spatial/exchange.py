@@ -1,7 +1,6 @@
 """The one primitive: fetch the window of an axis from all its owners; and sums over ranks.
 
-The operators behind it are in `operators`. Before rows move, all ranks of the group compare a digest of what
-they are about to do. Ranks that disagree all raise the same error.
+The operators behind it are in `operators`, and ranks that disagree all raise an error: see `watching`.
 """
 
 from collections.abc import Sequence

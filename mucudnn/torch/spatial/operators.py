@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from mucudnn.errors import MucudnnError
-from mucudnn.torch.spatial.agreement import agree
 from mucudnn.torch.spatial.messages import move, sum_over
 from mucudnn.torch.spatial.windows import Span, paired, transfers
 
@@ -59,19 +58,13 @@ def _window(
         result.narrow(axis, got[index].lo - wanted[index].lo, got[index].size).copy_(own)
     if not group:
         return result
-    description = _describe("window", x, axis, owners[-1].hi, parts, windows)
-    agree(group, description, x.device)
     arrived = [(peer, rows, _resized(x, axis, rows.size)) for peer, rows in _others(got, index)]
     leaving = [
         (peer, x.narrow(axis, rows.lo - owners[index].lo, rows.size).contiguous())
         for peer, rows in _others(sent, index)
     ]
-    move(
-        [("receive", rows, peer) for peer, _, rows in arrived]
-        + [("send", rows, peer) for peer, rows in leaving],
-        group,
-        description,
-    )
+    description = _describe("window", x, axis, owners[-1].hi, parts, windows)
+    move([(peer, values) for peer, _, values in arrived], leaving, x.device, group, description)
     for _, rows, values in arrived:
         result.narrow(axis, rows.lo - wanted[index].lo, rows.size).copy_(values)
     return result
@@ -113,15 +106,14 @@ def _add_others(
     _check_part(g, axis, wanted[index].size, "the gradient of a window")
     if not group:
         return
+    arrived = [(peer, rows, _resized(g, axis, rows.size)) for peer, rows in _others(sent, index)]
+    leaving = [
+        (peer, g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous())
+        for peer, rows in _others(got, index)
+    ]
     description = _describe("gradient", g, axis, owners[-1].hi, parts, windows)
-    agree(group, description, g.device)
-    arrived = [(rows, peer, _resized(g, axis, rows.size)) for peer, rows in _others(sent, index)]
-    messages = [("receive", values, peer) for _, peer, values in arrived]
-    for peer, rows in _others(got, index):
-        leaving = g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous()
-        messages.append(("send", leaving, peer))
-    move(messages, group, description)
-    for rows, _, values in arrived:  # one order of addition, whatever arrives first
+    move([(peer, values) for peer, _, values in arrived], leaving, g.device, group, description)
+    for _, rows, values in arrived:  # one order of addition, whatever arrives first
         result.narrow(axis, rows.lo - first, rows.size).add_(values)
 
 
