@@ -44,12 +44,16 @@ def _functions_in_place() -> set[Any]:
 
 
 _WRITING = _functions_in_place()  # they change their first argument
+_PLAIN = (int, float, str, torch.dtype, torch.device, type(None))
 
 
 @handles(*_functions(), *_WRITING)
 def _elementwise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("out") is not None:
         raise refuse(function, "into another is not in the table")
+    first, *others = args or (None,)
+    if isinstance(first, Divided) and all(isinstance(one, _PLAIN) for one in (*others, *kwargs.values())):
+        return _with_result(function, first, function(first.local, *others, **kwargs), first.shape)
     leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Divided)]
     like = _widest(function, tensors)
@@ -64,7 +68,10 @@ def _elementwise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if function in _WRITING and getattr(leaves[0], "local", None) is not beside[0]:
         raise refuse(function, "in place changes a tensor that is not divided so, which is not in the table")
     args, kwargs = pytree.tree_unflatten(beside, structure)
-    result = function(*args, **kwargs)
+    return _with_result(function, like, function(*args, **kwargs), shape)
+
+
+def _with_result(function: Any, like: Divided, result: Any, shape: Sequence[int]) -> Any:
     if isinstance(result, tuple):  # torch.where of a condition alone: the places in this rank's part
         raise refuse(function, "that returns places of elements is not in the table")
     return like.with_local(result, shape) if isinstance(result, Tensor) else result
