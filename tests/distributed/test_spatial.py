@@ -14,6 +14,8 @@ import spatial_refusals
 import torch
 import worlds
 
+from mucudnn.torch.spatial import watching
+
 sys.path.append(str(Path(__file__).parents[2]))  # examples
 
 
@@ -156,6 +158,11 @@ def test_a_rank_that_disagrees_is_an_error_in_ranks_that_exchange_nothing_with_i
     for text in worlds.run(4, spatial_refusals.far_divergence):
         assert "the ranks do not agree" in text
         assert "rank 3 of the group: window of axis 2" in text
+
+
+def test_ranks_that_do_the_same_stand_together_in_the_error() -> None:
+    text = watching.shown_by_rank({0: "sum", 1: "window", 3: "sum"})
+    assert text == "ranks 0, 3 of the group: sum; rank 1 of the group: window"
 
 
 @pytest.mark.parametrize("columns", [4, 1 << 15])

@@ -46,8 +46,14 @@ def agree(group_name: str, description: str, device: torch.device) -> None:
         return
     texts: list[Any] = [None] * group.size()
     dist.all_gather_object(texts, description, group)
-    said = "; ".join(f"rank {rank} of the group: {text}" for rank, text in enumerate(texts))
-    raise DivergedError(f"the ranks do not agree about what comes next: {said}")
+    raise _diverged(watching.shown_by_rank(dict(enumerate(texts))))
+
+
+def _diverged(shown: str) -> DivergedError:
+    return DivergedError(
+        "the ranks do not agree about what comes next, and must run the same layers on the same tensors: "
+        + shown
+    )
 
 
 def wait(group: Any, name: str, description: str, device: torch.device, start: Callable[[int], Any]) -> None:
@@ -68,7 +74,7 @@ def wait(group: Any, name: str, description: str, device: torch.device, start: C
     except RuntimeError as error:
         found = watching.disagreement(name) if on_cpu else ""
         if found:
-            raise DivergedError(f"the ranks do not agree about what comes next: {found}") from None
+            raise _diverged(found) from None
         cause = str(error).splitlines()[0]
         raise DivergedError(
             f"another rank did not take part within {seconds:g} s, or has ended ({cause}), in: {description}"

@@ -88,8 +88,19 @@ def _compare(watch: _Watch) -> str:
     for number in numbers:
         found = {rank: notes[number] for rank, notes in published.items() if number in notes}
         if len(set(found.values())) > 1:
-            return "; ".join(f"rank {rank} of the group: {note}" for rank, note in found.items())
+            return shown_by_rank(found)
     return ""
+
+
+def shown_by_rank(texts: dict[int, str]) -> str:
+    """Return one line with the text of each rank of a group; ranks with the same text stand together."""
+    ranks: dict[str, list[str]] = {}
+    for rank, text in texts.items():
+        ranks.setdefault(text, []).append(str(rank))
+    return "; ".join(
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} of the group: {text}"
+        for text, same in ranks.items()
+    )
 
 
 def _watch_all() -> None:
