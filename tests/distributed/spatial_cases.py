@@ -20,6 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 import mucudnn.torch
 from mucudnn.torch import spatial
+from mucudnn.torch.spatial import divided, elementwise
+from mucudnn.torch.spatial.border import redivide
+from mucudnn.torch.spatial.divided import Divided
 
 
 def data_parallel(kind: str, statistics: str, whole: bool) -> float:
@@ -109,6 +112,46 @@ def bitwise() -> list[str]:
         if not torch.equal(y.gather(), function(x)):
             wrong.append(name)
     return wrong
+
+
+def elements() -> tuple[list[str], int]:
+    """Return the functions of elements whose result differs from that on whole tensors, and the calls."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    torch.manual_seed(1)
+    one, two, three = torch.rand(3, 2, 4, 7, 6).unbind()
+    division = spatial.divide(one, mesh, {2: "depth"}).division
+    given: list[tuple[Any, ...]] = [
+        (one,), (one, two), (one, two, three), (one, 0.25), (one, 0.25, 0.75), (one > 0.5,),
+        (one > 0.5, two > 0.5),
+        (one > 0.5, two, three), (one, two > 0.5, 0.5), (one, two[:, :1]), (one, two[:1, :, :1]),
+        (one[:1, :1], two), (one[:, :, :1], two), (two[:, :, :1], one.double()),
+    ]  # fmt: skip
+    wrong, calls = [], 0
+    handlers = (elementwise._elementwise, elementwise._converted)
+    for function in [one for one, handler in divided._table.items() if handler in handlers]:
+        for arguments in given:
+            whole = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
+            mine = [
+                redivide(x, division) if isinstance(x, torch.Tensor) and x.size(2) > 1 else x
+                for x in arguments
+            ]
+            try:
+                expected = function(*whole)
+            except Exception:  # another number or type of arguments
+                continue
+            if not isinstance(expected, torch.Tensor):
+                continue
+            calls += 1
+            shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in arguments]
+            try:
+                found = Divided.__torch_function__(function, (), tuple(mine))
+                if isinstance(found, Divided):
+                    assert found.shape == expected.shape
+                    found, expected = found.local, redivide(expected, division).local
+                torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+            except Exception as error:
+                wrong.append(f"{function} of {shapes}: {error}")
+    return wrong, calls
 
 
 def dropout() -> tuple[bool, bool, float]:

@@ -37,12 +37,29 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases on two ranks that are started once."""
     c = spatial_cases
-    cases = [c.bitwise, c.dropout, c.checkpointed, c.compiled, c.autocast, c.from_parts, c.losses, c.memory]
+    cases = [
+        c.bitwise,
+        c.elements,
+        c.dropout,
+        c.checkpointed,
+        c.compiled,
+        c.autocast,
+        c.from_parts,
+        c.losses,
+        c.memory,
+    ]
     return worlds.run(2, c.many, [*cases, c.converted, spatial_refusals.refusals], timeout=120)
 
 
 def test_pooling_nearest_slices_and_elements_have_the_same_bits(on_two: list[dict[str, Any]]) -> None:
     assert [found["bitwise"] for found in on_two] == [[], []]
+
+
+def test_functions_of_elements_equal_those_of_whole_tensors(on_two: list[dict[str, Any]]) -> None:
+    for found in on_two:
+        wrong, calls = found["elements"]
+        assert not wrong
+        assert calls > 800
 
 
 def test_dropout_of_channels_is_shared_and_that_of_elements_is_not(on_two: list[dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ add sub subtract rsub mul multiply div divide true_divide pow maximum minimum
 fmax fmin where lerp addcmul addcdiv fmod
 eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_not masked_fill
 zeros_like ones_like full_like
-to type type_as float double half bfloat16 long int bool contiguous clone detach cpu cuda requires_grad_
+type float double half bfloat16 long int bool contiguous clone detach cpu cuda requires_grad_
 """
 _DUNDERS = """
 add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow rpow neg abs
@@ -111,6 +111,17 @@ def _beside(leaf: Any, like: Divided) -> Any:
             return leaf.local
         leaf = gather(leaf)  # an axis of length one, of which the first rank has the only row
     return spread(leaf, like) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+
+@handles(Tensor.to, Tensor.type_as)
+def _converted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a tensor with the type and device of another, or those that are named."""
+    x, *others = args
+    others = [one.local if isinstance(one, Divided) else one for one in others]
+    kwargs = {name: one.local if isinstance(one, Divided) else one for name, one in kwargs.items()}
+    if not isinstance(x, Divided):
+        return function(x, *others, **kwargs)
+    return x.with_local(function(x.local, *others, **kwargs))
 
 
 @handles(*spelled("prelu"))
