@@ -8,7 +8,9 @@ import os
 import sqlite3
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -400,6 +402,19 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
         tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
         rows = [connection.execute(f"select count(*) from {name}").fetchone()[0] for (name,) in tables]
     return shapes, sum(rows)
+
+
+def collectives() -> list[str]:
+    """Return the collectives that a training step takes between `divide` and the mean."""
+    mesh = spatial.init_mesh("cpu", timeout=20, depth=dist.get_world_size())
+    model, x = make(whole=False)
+    given, found = spatial.divide(x, mesh, {2: "depth"}), []
+    with ExitStack() as stack:
+        for name in ("all_gather", "all_reduce", "all_gather_object", "barrier"):
+            calls = stack.enter_context(patch.object(dist, name, wraps=getattr(dist, name)))
+            found.append((name, calls))
+        model(given).square().mean().backward()
+    return [name for name, calls in found if calls.called]
 
 
 def many(cases: list[Callable[[], Any]]) -> dict[str, Any]:

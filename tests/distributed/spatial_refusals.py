@@ -206,7 +206,7 @@ def slow_rank() -> float:
     layer, x = nn.Conv1d(1, 1, 3, padding=1), torch.randn(1, 1, 8)
     mine = spatial.divide(x, mesh, {2: "depth"})
     if dist.get_rank():
-        group = mesh.get_group("depth")
-        watching.store_of(group).wait([watching.key_of(group, 0)], timedelta(seconds=60))
+        key = watching.key_of(mesh.get_group("depth"), 0)
+        watching.store().wait([key], timedelta(seconds=60))
     y = layer(mine)
     return (y.gather() - layer(x)).abs().max().item()

@@ -37,17 +37,8 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases on two ranks that are started once."""
     c = spatial_cases
-    cases = [
-        c.bitwise,
-        c.elements,
-        c.dropout,
-        c.checkpointed,
-        c.compiled,
-        c.autocast,
-        c.from_parts,
-        c.losses,
-        c.memory,
-    ]
+    cases = [c.bitwise, c.elements, c.collectives, c.dropout, c.checkpointed, c.compiled, c.autocast]
+    cases += [c.from_parts, c.losses, c.memory]
     return worlds.run(2, c.many, [*cases, c.converted, spatial_refusals.refusals], timeout=120)
 
 
@@ -60,6 +51,10 @@ def test_functions_of_elements_equal_those_of_whole_tensors(on_two: list[dict[st
         wrong, calls = found["elements"]
         assert not wrong
         assert calls > 800
+
+
+def test_a_step_sends_rows_and_small_sums_alone(on_two: list[dict[str, Any]]) -> None:
+    assert [found["collectives"] for found in on_two] == [[], []]
 
 
 def test_dropout_of_channels_is_shared_and_that_of_elements_is_not(on_two: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 PATIENCE = 1.0  # seconds
 _POLL = 0.25  # seconds
@@ -67,9 +68,9 @@ def disagreement(name: str) -> str:
     return watch.disagreement
 
 
-def store_of(group: Any) -> Any:
-    """Return the store in which the ranks of a group publish their notes."""
-    return group.get_group_store()
+def store() -> Any:
+    """Return the store in which ranks publish their notes."""
+    return _get_default_store()
 
 
 def key_of(group: Any, rank: int) -> str:
@@ -78,12 +79,12 @@ def key_of(group: Any, rank: int) -> str:
 
 
 def _compare(watch: _Watch) -> str:
-    group, store = watch.group, store_of(watch.group)
-    store.set(key_of(group, group.rank()), json.dumps(list(watch.notes)))
+    group, board = watch.group, store()
+    board.set(key_of(group, group.rank()), json.dumps(list(watch.notes)))
     published = {}
     for rank in range(group.size()):
-        if store.check([key_of(group, rank)]):
-            published[rank] = dict(json.loads(store.get(key_of(group, rank))))
+        if board.check([key_of(group, rank)]):
+            published[rank] = dict(json.loads(board.get(key_of(group, rank))))
     numbers = sorted({number for notes in published.values() for number in notes})
     for number in numbers:
         found = {rank: notes[number] for rank, notes in published.items() if number in notes}
