@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -194,6 +195,18 @@ def border_against_layer() -> str:
     except spatial.DivergedError as error:
         return str(error)
     return "no error"
+
+
+def settled() -> str:
+    """Return the disagreement that the watch finds after the ranks have caught one at a border."""
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=dist.get_world_size())
+    name = mesh.get_group("depth").group_name
+    with suppress(spatial.DivergedError):
+        spatial.divide(torch.full((1, 1, 8), float(dist.get_rank())), mesh, {2: "depth"})
+    for _ in range(2):  # in the second turn, all ranks have published their notes
+        found = watching.disagreement(name)
+        dist.barrier()
+    return found
 
 
 def slow_rank() -> float:

@@ -188,6 +188,10 @@ def test_a_rank_that_divides_while_another_runs_a_layer_is_an_error_in_both() ->
         assert "the ranks do not agree" in text
 
 
+def test_a_disagreement_that_all_ranks_caught_is_settled() -> None:
+    assert worlds.run(2, spatial_refusals.settled) == ["", ""]
+
+
 def test_a_rank_that_comes_late_is_no_error() -> None:
     assert worlds.run(2, spatial_refusals.slow_rank, timeout=120) == [0.0, 0.0]
 

@@ -44,6 +44,8 @@ def agree(group_name: str, description: str, device: torch.device) -> None:
     wait(group, group_name, description, where, lambda _: dist.all_gather(found, mine, group, async_op=True))
     if len({int(one) for one in found}) == 1:
         return
+    if on_cpu:
+        watching.settle(group_name)
     texts: list[Any] = [None] * group.size()
     dist.all_gather_object(texts, description, group)
     raise _diverged(watching.shown_by_rank(dict(enumerate(texts))))

@@ -60,6 +60,11 @@ def end(name: str) -> None:
     _watches[name].since = None
 
 
+def settle(name: str) -> None:
+    """Drop the last note: all ranks of the group know that they differ there, and may go on."""
+    _watches[name].notes.pop()
+
+
 def disagreement(name: str) -> str:
     """Return the notes of all ranks under the first number at which they differ; "" if none differ."""
     watch = _watches[name]
@@ -85,8 +90,7 @@ def _compare(watch: _Watch) -> str:
     for rank in range(group.size()):
         if board.check([key_of(group, rank)]):
             published[rank] = dict(json.loads(board.get(key_of(group, rank))))
-    numbers = sorted({number for notes in published.values() for number in notes})
-    for number in numbers:
+    for number, _ in list(watch.notes):
         found = {rank: notes[number] for rank, notes in published.items() if number in notes}
         if len(set(found.values())) > 1:
             return shown_by_rank(found)
