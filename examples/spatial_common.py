@@ -57,7 +57,7 @@ def mean_of_gradients(model: nn.Module) -> None:
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """Return the largest difference, relative to the largest element of b."""
-    return float((a - b).abs().max() / b.abs().max())
+    return float(((a - b).abs().max() / b.abs().max()).detach())
 
 
 def report(name: str, error: float, whole: int, part: int, limit: float) -> None:

@@ -1,61 +1,29 @@
-"""Cases that every rank of a world runs: models, data parallelism, memory, refusals."""
+"""Cases that every rank of a world runs: data parallelism, memory, numerics, plans, examples."""
 
 from __future__ import annotations
 
 import copy
 import importlib
-import math
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from spatial_layers import largest, mean_of_gradients
+from spatial_models import Skipping, compare, make, models, peak_of, saved_bytes, volume, whole_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import mucudnn.torch
 from mucudnn.torch import spatial
-
-
-class Network(nn.Module):
-    """A small network with each kind of layer: divided layers, a gathering flatten, and a whole layer."""
-
-    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm3d, whole: bool = True) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv3d(2, 6, 3, padding=1), norm(6), nn.ReLU(inplace=True))
-        self.second = nn.Sequential(nn.Conv3d(6, 6, 3, stride=2, padding=1), norm(6), nn.SiLU())
-        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Conv3d(6, 6, 1), nn.Sigmoid())
-        self.up = nn.ConvTranspose3d(6, 6, 2, stride=2)
-        self.scale = nn.Parameter(torch.rand(1, 6, 1, 1, 1))
-        self.last = nn.Linear(6 * 4 * 3 * 3, 3) if whole else nn.Conv3d(6, 3, 1)
-        self.whole = whole
-
-    def forward(self, x: Any) -> Any:
-        first = self.first(x)
-        x = self.second(first)
-        x = x * self.squeeze(x) + self.scale
-        x = self.up(x) + first
-        x = nn.functional.max_pool3d(x, 2)
-        return self.last(x.flatten(1) if self.whole else x)
-
-
-def make(**more: Any) -> tuple[nn.Module, torch.Tensor]:
-    torch.manual_seed(3)
-    model = Network(**more).double()
-    return model, torch.randn(4, 2, 8, 6, 6, dtype=torch.float64)
-
-
-def compare(model: nn.Module, expected: nn.Module) -> float:
-    """Return the largest difference of gradients and buffers."""
-    pairs = [(p.grad, q.grad) for p, q in zip(model.parameters(), expected.parameters(), strict=True)]
-    pairs += [
-        (b, c) for b, c in zip(model.buffers(), expected.buffers(), strict=True) if b.is_floating_point()
-    ]
-    return max(largest(one, other) for one, other in pairs)
+from mucudnn.torch.spatial import divided, elementwise
+from mucudnn.torch.spatial.border import redivide
+from mucudnn.torch.spatial.divided import Divided
 
 
 def data_parallel(kind: str, statistics: str, whole: bool) -> float:
@@ -147,6 +115,46 @@ def bitwise() -> list[str]:
     return wrong
 
 
+def elements() -> tuple[list[str], int]:
+    """Return the functions of elements whose result differs from that on whole tensors, and the calls."""
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
+    torch.manual_seed(1)
+    one, two, three = torch.rand(3, 2, 4, 7, 6).unbind()
+    division = spatial.divide(one, mesh, {2: "depth"}).division
+    given: list[tuple[Any, ...]] = [
+        (one,), (one, two), (one, two, three), (one, 0.25), (one, 0.25, 0.75), (one > 0.5,),
+        (one > 0.5, two > 0.5),
+        (one > 0.5, two, three), (one, two > 0.5, 0.5), (one, two[:, :1]), (one, two[:1, :, :1]),
+        (one[:1, :1], two), (one[:, :, :1], two), (two[:, :, :1], one.double()),
+    ]  # fmt: skip
+    wrong, calls = [], 0
+    handlers = (elementwise._elementwise, elementwise._converted)
+    for function in [one for one, handler in divided._table.items() if handler in handlers]:
+        for arguments in given:
+            whole = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
+            mine = [
+                redivide(x, division) if isinstance(x, torch.Tensor) and x.size(2) > 1 else x
+                for x in arguments
+            ]
+            try:
+                expected = function(*whole)
+            except Exception:  # another number or type of arguments
+                continue
+            if not isinstance(expected, torch.Tensor):
+                continue
+            calls += 1
+            shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in arguments]
+            try:
+                found = Divided.__torch_function__(function, (), tuple(mine))
+                if isinstance(found, Divided):
+                    assert found.shape == expected.shape
+                    found, expected = found.local, redivide(expected, division).local
+                torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+            except Exception as error:
+                wrong.append(f"{function} of {shapes}: {error}")
+    return wrong, calls
+
+
 def dropout() -> tuple[bool, bool, float]:
     """Return whether ranks drop the same channels, whether they drop other elements, and the share."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
@@ -200,25 +208,6 @@ def autocast() -> tuple[torch.dtype, float]:
     return y.dtype, largest(y.gather().float(), model(x))
 
 
-def saved_bytes(model: nn.Module, x: Any) -> int:
-    """Return the bytes that autograd saves for the backward pass, each storage once, without parameters."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        kept.append(tensor)
-        return tensor
-
-    kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = model(x)
-        y.square().mean() if isinstance(y, torch.Tensor) else y.sum()
-    return sum(seen.values())
-
-
 def memory(rows: int = 32) -> tuple[int, int]:
     """Return the saved bytes of the undivided U-Net, and of this rank's part."""
     from examples.unet3d import UNet3d
@@ -237,113 +226,6 @@ def memory(rows: int = 32) -> tuple[int, int]:
 
 def _channels(part: nn.Module, name: str) -> int:
     return part[int(name) - 1].out_channels  # type: ignore[index]
-
-
-def refusals() -> list[str]:
-    """Return what is accepted that should be refused."""
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", depth=world)
-    x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
-    short, one = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
-    calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
-        "matmul": (TypeError, "gather", lambda: x @ torch.randn(6, 6)),
-        "sort": (TypeError, "gather", lambda: x.sort()),
-        "fft": (TypeError, "gather", lambda: torch.fft.fftn(x)),
-        "softmax along the divided axis": (TypeError, "gather", lambda: x.softmax(2)),
-        "max": (TypeError, "gather", lambda: x.max()),
-        "truth": (TypeError, "gather", lambda: bool(x)),
-        "norm": (TypeError, "gather", lambda: torch.norm(x, 1, 2, keepdim=True)),
-        "iteration": (TypeError, "gather", lambda: list(x)),
-        "flip": (TypeError, "gather", lambda: x.flip(2)),
-        "attention": (TypeError, "gather", lambda: nn.functional.scaled_dot_product_attention(x, x, x)),
-        "return_indices": (TypeError, "gather", lambda: nn.functional.max_pool2d(x, 2, return_indices=True)),
-        "other division": (
-            TypeError, "different ways",
-            lambda: x + spatial.divide(torch.randn(2, 4, 8, 6), mesh, {3: "depth"}),
-        ),
-        "a whole tensor of another size": (ValueError, "fit", lambda: x + torch.randn(2, 4, 7, 6)),
-        "no such dimension": (ValueError, "no dimension", lambda: spatial.divide(short, mesh, {2: "h"})),
-        "the axis of samples": (ValueError, "axis 0", lambda: spatial.divide(short, mesh, {0: "depth"})),
-        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(one, mesh, {2: "depth"})),
-        "a mesh of another size": (ValueError, "be equal", lambda: spatial.init_mesh("cpu", depth=world + 1)),
-        "a filter longer than the axis": (ValueError, "shorter", lambda: nn.Conv2d(4, 4, 9)(x)),
-        "a part of another shape": (
-            ValueError, "part",
-            lambda: spatial.from_local(torch.ones(1, 1, 9), (1, 1, 8), mesh, {2: "depth"}),
-        ),
-        "statistics": (
-            ValueError, "statistics",
-            lambda: spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"}, statistics="some"),
-        ),
-    }  # fmt: skip
-    wrong = []
-    for name, (kind, word, call) in calls.items():
-        try:
-            call()
-        except kind as error:
-            if word not in str(error):
-                wrong.append(f"{name}: {error}")
-        except Exception as error:
-            wrong.append(f"{name}: {type(error).__name__}: {error}")
-        else:
-            wrong.append(f"{name}: accepted")
-    return wrong
-
-
-def divergence(kind: str) -> str:
-    """Return the error of ranks that do not agree."""
-    rank = dist.get_rank()
-    try:
-        if kind == "mesh":
-            spatial.init_mesh("cpu", **({"a": 2, "b": 1} if rank else {"a": 1, "b": 2}))
-        mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-        torch.manual_seed(1)
-        x = torch.randn(1, 2, 8 + (kind == "shape") * rank, 6)
-        if kind == "values":
-            x += rank
-        if kind == "type" and rank:
-            x = x.double()
-        divided = spatial.divide(x, mesh, {2: "depth"})
-        if kind == "model":
-            nn.Conv2d(2, 2, 3 if rank else 5, padding=1)(divided)
-        if kind == "order" and rank:
-            divided.sum()
-        elif kind == "order":
-            divided.gather()
-    except spatial.DivergedError as error:
-        return str(error)
-    return "no error"
-
-
-def absence() -> str:
-    """Return the error of rank 0, for which rank 1 waits instead of taking part."""
-    store = dist.distributed_c10d._get_default_store()
-    if dist.get_rank():
-        mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-        spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "depth"})
-        store.wait(["raised"])
-        return ""
-    mesh = spatial.init_mesh("cpu", timeout=1, depth=dist.get_world_size())
-    try:
-        spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "depth"}).gather()
-    except spatial.DivergedError as error:
-        return str(error)
-    finally:
-        store.set("raised", "")
-    return "no error"
-
-
-def ended() -> str:
-    """Return the error of rank 0 after rank 1 has ended."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    try:
-        x = spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"})
-        if dist.get_rank():
-            os._exit(3)
-        x.gather()
-    except spatial.DivergedError as error:
-        return str(error)
-    return "no error"
 
 
 def as_dtensor() -> float:
@@ -403,21 +285,6 @@ def losses() -> float:
     return found
 
 
-class Skipping(nn.Module):
-    """A network whose inner layers may be gathered while a skip connection stays divided."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
-        self.inner = nn.Sequential(nn.Conv3d(4, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU())
-        self.scale = nn.Parameter(torch.rand(4, 1, 1, 1))
-        self.last = nn.Conv3d(8, 2, 3, padding=1)
-
-    def forward(self, x: Any) -> Any:
-        first = self.first(x)
-        return self.last(torch.cat([self.inner(first) * self.scale, first], 1))
-
-
 def partly_gathered(names: tuple[str, ...]) -> float:
     """Return the error of gradients if the inner layers are gathered over dimensions of a 2 × 2 mesh."""
     mesh = spatial.init_mesh("cpu", depth=2, height=2)
@@ -474,23 +341,6 @@ def followed() -> tuple[float, int, int, int]:
     return max(largest(p.grad, q.grad) for p, q in pairs), plan.memory, kept.peak, peak
 
 
-def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
-    """Return networks with inputs, in fp32."""
-    from examples.cosmoflow import CosmoFlow
-    from examples.image_vae import Decoder
-    from examples.unet3d import UNet3d
-    from examples.unet3d_divided import normalized
-
-    torch.manual_seed(1)
-    return {
-        "CosmoFlow": (CosmoFlow(16, width=4), torch.randn(2, 1, 16, 16, 16)),
-        "3-D U-Net": (normalized(UNet3d(width=4)), torch.randn(1, 1, 16, 8, 8)),
-        "decoder": (Decoder(4), torch.randn(1, 4, 11, 6)),
-        "batch norms": (Network(whole=False), torch.randn(4, 2, 8, 6, 6)),
-        "skip": (Skipping(), torch.randn(2, 2, 9, 5, 4)),
-    }
-
-
 def in_fp32() -> dict[str, list[tuple[float, float]]]:
     """Return the error and the bound of results and of all gradients, of each network.
 
@@ -518,10 +368,6 @@ def in_fp32() -> dict[str, list[tuple[float, float]]]:
             for y, u, y64 in vectors
         ]
     return found
-
-
-def whole_of(y: Any) -> torch.Tensor:
-    return y if isinstance(y, torch.Tensor) else y.gather()
 
 
 def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
@@ -555,28 +401,22 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
     return shapes, sum(rows)
 
 
-def peak_of(events: list[Any]) -> int:
-    """Return the most bytes that PyTorch allocated, without the scratch memory within convolutions."""
-    spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if "aten::conv" in e.name()]
-    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
-    changes += [(end, 0) for _, end in spans]
-    level = peak = 0
-    for at, size in sorted(changes):
-        level += size
-        if not any(begin <= at < end for begin, end in spans):
-            peak = max(peak, level)
-    return peak
+def collectives() -> list[str]:
+    """Return the collectives that a training step takes between `divide` and the mean."""
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
+    model, x = make(whole=False)
+    given, found = spatial.divide(x, mesh, {2: "depth"}), []
+    with ExitStack() as stack:
+        for name in ("all_gather", "all_reduce", "all_gather_object", "barrier"):
+            calls = stack.enter_context(patch.object(dist, name, wraps=getattr(dist, name)))
+            found.append((name, calls))
+        model(given).square().mean().backward()
+    return [name for name, calls in found if calls.called]
 
 
-def volume(kernel: Any) -> float:
-    """Return a time in proportion to the multiplications of a kernel."""
-    problem = kernel.problem
-    return problem.in_channels * problem.out_channels * math.prod(problem.output) / 1e7
-
-
-def many(names: list[str]) -> dict[str, Any]:
+def many(cases: list[Callable[[], Any]]) -> dict[str, Any]:
     """Run several cases without arguments in one world, and return their values by name."""
-    return {name: globals()[name]() for name in names}
+    return {case.__name__: case() for case in cases}
 
 
 def example(name: str) -> tuple[float, int, int]:

@@ -10,9 +10,12 @@ from typing import Any
 import needs_torch  # noqa: F401
 import pytest
 import spatial_cases
+import spatial_refusals
 import torch
 import worlds
 from programs import imported
+
+from mucudnn.torch.spatial import watching
 
 sys.path.append(str(Path(__file__).parents[2]))  # examples
 
@@ -34,13 +37,25 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 @pytest.fixture(scope="module")
 def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases on two ranks that are started once."""
-    names = ["bitwise", "dropout", "checkpointed", "compiled", "autocast", "refusals", "from_parts"]
-    names += ["losses", "memory", "converted"]
-    return worlds.run(2, spatial_cases.many, names)
+    c = spatial_cases
+    cases = [c.bitwise, c.elements, c.collectives, c.dropout, c.checkpointed, c.compiled, c.autocast]
+    cases += [c.from_parts, c.losses, c.memory]
+    return worlds.run(2, c.many, [*cases, c.converted, spatial_refusals.refusals])
 
 
 def test_pooling_nearest_slices_and_elements_have_the_same_bits(on_two: list[dict[str, Any]]) -> None:
     assert [found["bitwise"] for found in on_two] == [[], []]
+
+
+def test_functions_of_elements_equal_those_of_whole_tensors(on_two: list[dict[str, Any]]) -> None:
+    for found in on_two:
+        wrong, calls = found["elements"]
+        assert not wrong
+        assert calls > 800
+
+
+def test_a_step_sends_rows_and_small_sums_alone(on_two: list[dict[str, Any]]) -> None:
+    assert [found["collectives"] for found in on_two] == [[], []]
 
 
 def test_dropout_of_channels_is_shared_and_that_of_elements_is_not(on_two: list[dict[str, Any]]) -> None:
@@ -141,20 +156,50 @@ def test_a_dtensor_has_the_same_parts() -> None:
     assert worlds.run(4, spatial_cases.as_dtensor) == [0.0] * 4
 
 
-@pytest.mark.parametrize("kind", ["shape", "values", "type", "model", "order", "mesh"])
+@pytest.mark.parametrize("kind", ["shape", "values", "type", "gradient", "model", "order", "mesh"])
 def test_ranks_that_disagree_all_raise(kind: str) -> None:
     expected = "the ranks name different meshes" if kind == "mesh" else "the ranks do not agree"
-    for text in worlds.run(2, spatial_cases.divergence, kind):
+    for text in worlds.run(2, spatial_refusals.divergence, kind):
         assert expected in text
 
 
 def test_a_rank_that_waits_in_vain_raises() -> None:
-    found, _ = worlds.run(2, spatial_cases.absence)
+    found, _ = worlds.run(2, spatial_refusals.absence)
     assert "did not take part within 1 s" in found
 
 
+def test_a_rank_that_disagrees_is_an_error_in_ranks_that_exchange_nothing_with_it() -> None:
+    for text in worlds.run(4, spatial_refusals.far_divergence):
+        assert "the ranks do not agree" in text
+        assert "rank 3 of the group: window of axis 2" in text
+
+
+def test_ranks_that_do_the_same_stand_together_in_the_error() -> None:
+    text = watching.shown_by_rank({0: "sum", 1: "window", 3: "sum"})
+    assert text == "ranks 0, 3 of the group: sum; rank 1 of the group: window"
+
+
+@pytest.mark.parametrize("columns", [4, 1 << 15])
+def test_ranks_that_add_up_different_tensors_all_raise(columns: int) -> None:
+    for text in worlds.run(2, spatial_refusals.different_sums, columns):
+        assert "the ranks do not agree" in text
+
+
+def test_a_rank_that_divides_while_another_runs_a_layer_is_an_error_in_both() -> None:
+    for text in worlds.run(2, spatial_refusals.border_against_layer):
+        assert "the ranks do not agree" in text
+
+
+def test_a_disagreement_that_all_ranks_caught_is_settled() -> None:
+    assert worlds.run(2, spatial_refusals.settled) == ["", ""]
+
+
+def test_a_rank_that_comes_late_is_no_error() -> None:
+    assert worlds.run(2, spatial_refusals.slow_rank) == [0.0, 0.0]
+
+
 def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
-    found = worlds.outcomes_of(2, spatial_cases.ended)
+    found = worlds.outcomes_of(2, spatial_refusals.ended)
     assert "has ended" in found[0].value
     assert "ended with 3" in (found[1].error or "")
 

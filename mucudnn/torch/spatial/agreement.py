@@ -1,9 +1,10 @@
-"""Before rows move, all ranks of a group compare a digest of what they are about to do.
+"""All ranks of a group compare a digest of what they are about to do.
 
 Ranks that disagree all raise the same error, and each wait for another rank ends.
 """
 
 import hashlib
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from mucudnn.errors import UsageError
+from mucudnn.torch.spatial import watching
 
 DEFAULT_TIMEOUT = 300.0
 _timeouts: dict[str, float] = {}  # group name -> seconds
@@ -39,30 +41,49 @@ def agree(group_name: str, description: str, device: torch.device) -> None:
     where = torch.device("cpu") if on_cpu else device
     mine = torch.tensor([digest], dtype=torch.int64, device=where)
     found = [torch.empty_like(mine) for _ in range(group.size())]
-    wait(group, group_name, description, where, lambda: dist.all_gather(found, mine, group, async_op=True))
+    wait(group, group_name, description, where, lambda _: dist.all_gather(found, mine, group, async_op=True))
     if len({int(one) for one in found}) == 1:
         return
+    if on_cpu:
+        watching.settle(group_name)
     texts: list[Any] = [None] * group.size()
     dist.all_gather_object(texts, description, group)
-    said = "; ".join(f"rank {rank} of the group: {text}" for rank, text in enumerate(texts))
-    raise DivergedError(f"the ranks do not agree about what comes next: {said}")
+    raise _diverged(watching.shown_by_rank(dict(enumerate(texts))))
 
 
-def wait(group: Any, name: str, description: str, device: torch.device, start: Any) -> None:
-    """Start a piece of communication and wait for it. Raises DivergedError if it fails or takes too long."""
+def _diverged(shown: str) -> DivergedError:
+    return DivergedError(
+        "the ranks do not agree about what comes next, and must run the same layers on the same tensors: "
+        + shown
+    )
+
+
+def wait(group: Any, name: str, description: str, device: torch.device, start: Callable[[int], Any]) -> None:
+    """Start a piece of communication and wait for it. `start` gets a tag, and returns its works.
+
+    Raises DivergedError if it fails or takes too long, or if another rank does something else.
+    """
     seconds = _timeouts.get(name, DEFAULT_TIMEOUT)
+    on_cpu = talks_on_cpu(group, device)
+    tag = watching.begin(group, name, description) if on_cpu else 0
     try:
-        works = start()
+        works = start(tag)
         for work in works if isinstance(works, list) else [works]:
-            if talks_on_cpu(group, device):
+            if on_cpu:
                 work.wait(timedelta(seconds=seconds))
             else:
                 work.wait()
     except RuntimeError as error:
+        found = watching.disagreement(name) if on_cpu else ""
+        if found:
+            raise _diverged(found) from None
         cause = str(error).splitlines()[0]
         raise DivergedError(
             f"another rank did not take part within {seconds:g} s, or has ended ({cause}), in: {description}"
         ) from None
+    finally:
+        if on_cpu:
+            watching.end(name)
 
 
 def talks_on_cpu(group: Any, device: torch.device) -> bool:

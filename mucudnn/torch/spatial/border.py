@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.agreement import DEFAULT_TIMEOUT, DivergedError, agree, set_timeout
-from mucudnn.torch.spatial.divided import Divided, Division, handles, local_shape
+from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, local_shape
 from mucudnn.torch.spatial.exchange import ALONE, Owners, add_up, fetch
 from mucudnn.torch.spatial.windows import Span, parts, product
 
@@ -38,8 +38,12 @@ def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) ->
         raise UsageError("there is no process group: call torch.distributed.init_process_group first")
     if not sizes or any(not isinstance(size, int) or size < 1 for size in sizes.values()):
         raise UsageError(f"a mesh needs dimensions with positive sizes, such as depth=2, and got {sizes}")
-    if not timeout > 0:
-        raise UsageError(f"timeout is {timeout}: give seconds above 0")
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise UsageError(f"timeout is {timeout!r}: give seconds above 0")
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"there is no kind of device {device!r}: give one such as 'cpu' or 'cuda'") from None
     world, given = dist.get_world_size(), product(list(sizes.values()))
     if world != given:
         text = " × ".join(f"{name}={size}" for name, size in sizes.items())
@@ -98,8 +102,7 @@ def from_local(
         raise ArgumentTypeError(f"the part is {type(local).__name__}, not a tensor")
     division = _division(tuple(shape), mesh, axes, statistics, numerics)
     for group in division.groups:
-        dtype = str(local.dtype).removeprefix("torch.")
-        agree(group, f"a tensor of {tuple(shape)}, {dtype}, divided on {dict(axes)}", local.device)
+        agree(group, f"{_described(local, shape)}, divided on {dict(axes)}", local.device)
     expected = local_shape(shape, division)
     fits = tuple(local.shape) == expected
     for group in division.groups:  # all ranks raise, not only the one with the wrong part
@@ -191,7 +194,13 @@ def to_dtensor(x: Divided) -> Any:
 def _division(
     shape: Sequence[int], mesh: DeviceMesh, axes: Mapping[int, str], statistics: str, numerics: str
 ) -> Division:
-    names = mesh.mesh_dim_names or ()
+    if not isinstance(mesh, DeviceMesh):
+        raise ArgumentTypeError(f"the mesh is {shown(mesh)}: make one with init_mesh")
+    if not isinstance(axes, Mapping) or not all(isinstance(axis, int) for axis in axes):
+        raise ArgumentTypeError(f"axes are {shown(axes)}: give a mapping such as {{2: 'depth'}}")
+    names = mesh.mesh_dim_names
+    if not names:
+        raise UsageError(f"the dimensions of {mesh} have no names: make a mesh with init_mesh")
     if not axes:
         raise UsageError(
             "no axis is named: give the mesh dimension of each divided axis, such as {2: 'depth'}"
@@ -226,12 +235,18 @@ def _division(
 
 def _agree_on_whole(whole: Tensor, division: Division) -> None:
     """Raise DivergedError on every rank if the ranks hold tensors of different shapes, types or values."""
-    dtype = str(whole.dtype).removeprefix("torch.")
     axes = list(zip([axis for axis, _ in division.axes], division.names, strict=True))
-    text = f"a tensor of {tuple(whole.shape)}, {dtype}, divided on {axes}, {_digest(whole)}"
+    text = f"{_described(whole, whole.shape)}, divided on {axes}, {_digest(whole)}"
     for group in division.groups:
         if group:
             agree(group, text, whole.device)
+
+
+def _described(x: Tensor, shape: Sequence[int]) -> str:
+    gradient = (
+        "with gradient" if x.requires_grad else "without gradient"
+    )  # or its exchange would have no partner
+    return f"a tensor of {tuple(shape)}, {str(x.dtype).removeprefix('torch.')}, {gradient}"
 
 
 def _digest(whole: Tensor) -> str:
@@ -321,7 +336,7 @@ def divide_further(x: Divided, division: Division) -> Divided:
 def _axes(x: Divided, given: Any) -> list[int]:
     if given is None or given == ():
         return list(range(x.dim()))
-    return [axis % x.dim() for axis in (given if isinstance(given, Sequence) else (given,))]
+    return [axis_of(x, axis) for axis in (given if isinstance(given, Sequence) else (given,))]
 
 
 @handles(torch.sum, Tensor.sum, torch.mean, Tensor.mean)

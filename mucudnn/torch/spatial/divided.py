@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.exchange import ALONE, Owners
+from mucudnn.torch.spatial.refusing import check_gradient, name_of, refuse_unknown
 from mucudnn.torch.spatial.windows import Span, parts, product
 
 Handler = Callable[..., Any]
@@ -116,10 +117,11 @@ class Divided:
     ) -> Any:
         handler = _table.get(func)
         if handler is None:
-            raise ArgumentTypeError(
-                f"{_name(func)} does not know divided tensors: gather the tensor first, with gather(), and "
-                "divide the result again"
-            )
+            raise refuse_unknown(func)
+        if not torch.is_grad_enabled():
+            for one in args:
+                if isinstance(one, Divided):
+                    check_gradient(one.local)
         return handler(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -245,7 +247,7 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
 
 def known() -> list[str]:
     """Return the names of the functions in the table, sorted."""
-    return sorted({_name(function) for function in _table})
+    return sorted({name_of(function) for function in _table})
 
 
 def spelled(name: str, *places: Any) -> list[Any]:
@@ -262,15 +264,6 @@ def axis_of(x: Divided, axis: int) -> int:
     if not -x.dim() <= axis < x.dim():
         raise UsageError(f"axis {axis} is not one of the {x.dim()} axes of {x}")
     return axis % x.dim()
-
-
-def refuse(function: Any, reason: str) -> ArgumentTypeError:
-    """Return the error for arguments that a handler cannot treat."""
-    return ArgumentTypeError(f"{_name(function)} of a divided tensor {reason}: gather the tensor first")
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or repr(function)
 
 
 def _dunder(name: str) -> Any:

@@ -10,8 +10,9 @@ from torch.utils import _pytree as pytree
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.spatial.border import divide_further, gather, redivide, spread, total
-from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, refuse, spelled
+from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, spelled
 from mucudnn.torch.spatial.exchange import add_up, fetch
+from mucudnn.torch.spatial.refusing import refuse
 from mucudnn.torch.spatial.windows import Span, product, scaled_parts
 
 _ELEMENTWISE = """
@@ -23,7 +24,7 @@ add sub subtract rsub mul multiply div divide true_divide pow maximum minimum
 fmax fmin where lerp addcmul addcdiv fmod
 eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_not masked_fill
 zeros_like ones_like full_like
-to type type_as float double half bfloat16 long int bool contiguous clone detach cpu cuda requires_grad_
+type float double half bfloat16 long int bool contiguous clone detach cpu cuda requires_grad_
 """
 _DUNDERS = """
 add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow rpow neg abs
@@ -32,13 +33,27 @@ eq ne lt le gt ge and or invert
 
 
 def _functions() -> list[Any]:
-    names = _ELEMENTWISE.split()
-    names += [f"{name}_" for name in names] + [f"__{name}__" for name in _DUNDERS.split()]
+    names = [*_ELEMENTWISE.split(), *(f"__{name}__" for name in _DUNDERS.split())]
     return [function for name in names for function in spelled(name, torch._C._nn)]
 
 
-@handles(*_functions())
+def _functions_in_place() -> set[Any]:
+    names = [f"{name}_" for name in _ELEMENTWISE.split() if not name.endswith("_")]
+    names += [f"__{name}__" for name in _DUNDERS.split() if name[0] == "i" and name != "invert"]
+    return {function for name in names for function in spelled(name, torch._C._nn)}
+
+
+_WRITING = _functions_in_place()  # they change their first argument
+_PLAIN = (int, float, str, torch.dtype, torch.device, type(None))
+
+
+@handles(*_functions(), *_WRITING)
 def _elementwise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("out") is not None:
+        raise refuse(function, "into another is not in the table")
+    first, *others = args or (None,)
+    if isinstance(first, Divided) and all(isinstance(one, _PLAIN) for one in (*others, *kwargs.values())):
+        return _with_result(function, first, function(first.local, *others, **kwargs), first.shape)
     leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Divided)]
     like = _widest(function, tensors)
@@ -49,8 +64,16 @@ def _elementwise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise UsageError(f"tensors of {', '.join(str(tuple(one)) for one in shapes)} do not fit") from None
     if len(shape) != like.dim() or any(shape[axis] != like.shape[axis] for axis in like.divided_axes):
         raise refuse(function, f"with tensors of {', '.join(str(tuple(one)) for one in shapes)}")
-    args, kwargs = pytree.tree_unflatten([_beside(leaf, like) for leaf in leaves], structure)
-    result = function(*args, **kwargs)
+    beside = [_beside(leaf, like) for leaf in leaves]
+    if function in _WRITING and getattr(leaves[0], "local", None) is not beside[0]:
+        raise refuse(function, "in place changes a tensor that is not divided so, which is not in the table")
+    args, kwargs = pytree.tree_unflatten(beside, structure)
+    return _with_result(function, like, function(*args, **kwargs), shape)
+
+
+def _with_result(function: Any, like: Divided, result: Any, shape: Sequence[int]) -> Any:
+    if isinstance(result, tuple):  # torch.where of a condition alone: the places in this rank's part
+        raise refuse(function, "that returns places of elements is not in the table")
     return like.with_local(result, shape) if isinstance(result, Tensor) else result
 
 
@@ -90,6 +113,17 @@ def _beside(leaf: Any, like: Divided) -> Any:
     return spread(leaf, like) if isinstance(leaf, Tensor) and leaf.dim() else leaf
 
 
+@handles(Tensor.to, Tensor.type_as)
+def _converted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a tensor with the type and device of another, or those that are named."""
+    x, *others = args
+    others = [one.local if isinstance(one, Divided) else one for one in others]
+    kwargs = {name: one.local if isinstance(one, Divided) else one for name, one in kwargs.items()}
+    if not isinstance(x, Divided):
+        return function(x, *others, **kwargs)
+    return x.with_local(function(x.local, *others, **kwargs))
+
+
 @handles(*spelled("prelu"))
 def _prelu(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, *others = args
@@ -112,9 +146,7 @@ def _softmax(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     found = function(x.local, *rest, **kwargs)
     if found.dim() != x.dim():
         raise refuse(function, "without keepdim=True is not in the table")
-    return x.with_local(
-        found, [*found.shape[:1], *x.shape[1:]] if found.shape == x.local.shape else _resized(x, found)
-    )
+    return x.with_local(found, _resized(x, found))
 
 
 def _resized(x: Divided, local: Tensor) -> list[int]:

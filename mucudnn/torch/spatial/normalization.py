@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.spatial.divided import Divided, Division, handles, refuse
+from mucudnn.torch.spatial.divided import Divided, Division, handles
 from mucudnn.torch.spatial.exchange import add_up
+from mucudnn.torch.spatial.refusing import refuse
 from mucudnn.torch.spatial.windows import product
 
 

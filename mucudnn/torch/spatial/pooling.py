@@ -12,8 +12,9 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.spatial.border import redivide, total
-from mucudnn.torch.spatial.divided import Divided, handles, local_shape, refuse
+from mucudnn.torch.spatial.divided import Divided, handles, local_shape
 from mucudnn.torch.spatial.exchange import Owners, fetch, give_back, nothing
+from mucudnn.torch.spatial.refusing import refuse
 from mucudnn.torch.spatial.resampling import matrix_product
 from mucudnn.torch.spatial.windows import (
     Span,

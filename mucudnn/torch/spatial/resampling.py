@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.spatial.divided import Divided, handles, refuse
+from mucudnn.torch.spatial.divided import Divided, handles
 from mucudnn.torch.spatial.exchange import fetch, give_back, nothing
+from mucudnn.torch.spatial.refusing import refuse
 from mucudnn.torch.spatial.windows import parts, tapped, windows_of
 
 _NEAREST = ("nearest", "nearest-exact")

@@ -1,0 +1,136 @@
+"""A watch over ranks that wait for each other: ranks that disagree raise within seconds.
+
+A rank numbers its exchanges with a group and notes what each one does. The tag of a message is a digest of
+both, so rows never arrive in another exchange. This takes no message of its own. A thread looks at a wait
+that lasts longer than PATIENCE. It publishes the notes in the process group's store and compares those of all
+ranks. If two ranks noted different things under one number, it closes the connections, and the wait raises.
+A rank that is merely slow is left alone.
+"""
+
+import hashlib
+import json
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+PATIENCE = 1.0  # seconds
+_POLL = 0.25  # seconds
+_KEPT = 64  # notes; a rank is ahead of another by fewer exchanges than the group has ranks
+_CLOSING_TAG = 2**31 - 1
+
+
+@dataclass
+class _Watch:
+    """The exchanges of this rank with one group."""
+
+    group: Any
+    number: int = 0
+    notes: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    since: float | None = None  # the time at which the wait began
+    disagreement: str = ""
+
+
+_watches: dict[str, _Watch] = {}
+_thread: threading.Thread | None = None
+
+
+def begin(group: Any, name: str, description: str) -> int:
+    """Note an exchange that begins, and return the tag of its messages."""
+    watch = _watches.get(name)
+    if watch is None or watch.group is not group:
+        watch = _watches[name] = _Watch(group)
+    watch.number += 1
+    watch.notes.append((watch.number, description))
+    _watch_all()
+    watch.since = time.monotonic()
+    digest = hashlib.blake2b(f"{watch.number} {description}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % _CLOSING_TAG
+
+
+def end(name: str) -> None:
+    """Note that the last exchange with a group has ended."""
+    _watches[name].since = None
+
+
+def settle(name: str) -> None:
+    """Drop the last note: all ranks of the group know that they differ there, and may go on."""
+    _watches[name].notes.pop()
+
+
+def disagreement(name: str) -> str:
+    """Return the notes of all ranks under the first number at which they differ; "" if none differ."""
+    watch = _watches[name]
+    with suppress(RuntimeError):  # the rank that serves the store has ended
+        watch.disagreement = watch.disagreement or _compare(watch)
+    return watch.disagreement
+
+
+def store() -> Any:
+    """Return the store in which ranks publish their notes."""
+    return _get_default_store()
+
+
+def key_of(group: Any, rank: int) -> str:
+    """Return the key of a rank's notes."""
+    return f"mucudnn.spatial/{group.group_name}/{dist.get_process_group_ranks(group)}/{rank}"
+
+
+def _compare(watch: _Watch) -> str:
+    group, board = watch.group, store()
+    board.set(key_of(group, group.rank()), json.dumps(list(watch.notes)))
+    published = {}
+    for rank in range(group.size()):
+        if board.check([key_of(group, rank)]):
+            published[rank] = dict(json.loads(board.get(key_of(group, rank))))
+    for number, _ in list(watch.notes):
+        found = {rank: notes[number] for rank, notes in published.items() if number in notes}
+        if len(set(found.values())) > 1:
+            return shown_by_rank(found)
+    return ""
+
+
+def shown_by_rank(texts: dict[int, str]) -> str:
+    """Return one line with the text of each rank of a group; ranks with the same text stand together."""
+    ranks: dict[str, list[str]] = {}
+    for rank, text in texts.items():
+        ranks.setdefault(text, []).append(str(rank))
+    return "; ".join(
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} of the group: {text}"
+        for text, same in ranks.items()
+    )
+
+
+def _watch_all() -> None:
+    """Start the thread, in a forked child too."""
+    global _thread
+    if _thread is None or not _thread.is_alive():
+        _thread = threading.Thread(target=_look, name="mucudnn.spatial", daemon=True)
+        _thread.start()
+
+
+def _look() -> None:
+    while True:
+        time.sleep(_POLL)
+        for name, watch in list(_watches.items()):
+            since = watch.since
+            if since is None or time.monotonic() - since < PATIENCE:
+                continue
+            if disagreement(name) and watch.since == since:
+                watch.since = None
+                _close(watch.group)
+
+
+def _close(group: Any) -> None:
+    """End all waits for messages: gloo closes a connection on which a wait took too long."""
+    for peer in range(group.size()):
+        if peer != group.rank():
+            with suppress(RuntimeError):
+                group.recv([torch.empty(1)], peer, _CLOSING_TAG).wait(timedelta(milliseconds=1))
