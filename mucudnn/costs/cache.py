@@ -23,6 +23,7 @@ from mucudnn.costs.schema import (
     MACHINE,
     MEASUREMENT,
     TILE_COMPARISON,
+    Row,
     Table,
     record_of,
 )
@@ -185,8 +186,21 @@ class Cache(CacheRows):
         self, machine: Machine, kernel: Kernel, micro_batch: int, candidates: Sequence[Listed]
     ) -> None:
         """Keep all that can run at a size."""
-        listed = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
-        self._keep(ENUMERATION, machine, kernel, listed)
+        self.add_enumerations(machine, kernel, {micro_batch: candidates})
+
+    def add_enumerations(
+        self,
+        machine: Machine,
+        kernel: Kernel,
+        candidates: Mapping[int, Sequence[Listed]],
+        failures: Sequence[Measurement] = (),
+    ) -> None:
+        """Keep all that can run at some sizes, and the algorithms that cannot, in one transaction."""
+        rows = [(MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures]
+        for size, listed in candidates.items():
+            own = {"micro_batch": size, "candidates": format_candidates(listed)}
+            rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, own)))
+        self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
 
     def comparison(
         self,
@@ -249,17 +263,18 @@ class Cache(CacheRows):
 
     def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
         row = table.row(machine, kernel, own)
-        # The plus signs keep sqlite on the index that `_kernel_rows` takes.
-        # A damaged index loses rows in silence.
-        same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
-        values = tuple(row[column] for column in table.key)
+        self.attempt(lambda: self._put((table, row)))
 
-        def work() -> None:
+    def _put(self, *rows: Row) -> None:
+        """Add rows, and look each one up. Raise ValueError, sqlite3.DatabaseError."""
+        for table, row in rows:
             self._rows_of(*table.upsert(row))
+            # The plus signs keep sqlite on the index that `_kernel_rows` takes.
+            # A damaged index loses rows in silence.
+            same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
+            values = tuple(row[column] for column in table.key)
             if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
                 raise ValueError("the index does not lead to a row that was added")
-
-        self.attempt(work)
 
 
 def _texts(**configurations: Configuration | Tiling | ChannelGroups | str | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mucudnn import settings
 from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import Call, LogListener, geometry
 from mucudnn.arrays.dispatch import Prepared, measurements_of
-from mucudnn.costs.cache import Cache
+from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
@@ -179,7 +179,7 @@ def _decide(
     """Return whether PyTorch's own operators are the best; None if a pass cannot be prepared."""
     needed = _needed(x, w, bias) or (False, False, False)
     try:
-        with ops.on_device_of(x):
+        with ops.on_device_of(x), one_cache():
             stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
             ready = {
                 pass_: ops.ready_of(call, options, stream, may_measure=may_measure)
@@ -224,7 +224,7 @@ def _stock_wins(
     assert source is not None
     kernel = Kernel(problem, "forward")
     ways = " ".join(ready), " ".join(f"{pass_}: {one.configuration}" for pass_, one in ready.items())
-    with Cache.of_user(LogListener(), needed=False) as cache:
+    with user_cache(LogListener()) as cache:
         compared = cache.comparison(source.machine, kernel, *ways)
         if compared is None and not may_measure:
             return True

@@ -300,6 +300,16 @@ def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:
     return decided
 
 
+def test_a_decision_about_all_passes_opens_the_cache_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, of_user = [], Cache.of_user
+    monkeypatch.setattr(Cache, "of_user", lambda *a, **k: opened.append(a) or of_user(*a, **k))
+    model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=True)
+    mt.convert(model)(x).sum().backward()
+    assert len(opened) == 1
+    with Cache.open(default_path()) as cache:
+        assert {row["pass"] for _, row in cache.rows()} == set(PASSES)
+
+
 def test_both_ways_run_in_a_race() -> None:
     convolution, x = problems()[1]
     given = mt.functional.operands(
