@@ -186,7 +186,7 @@ class Cache(CacheRows):
         self, machine: Machine, kernel: Kernel, micro_batch: int, candidates: Sequence[Listed]
     ) -> None:
         """Keep all that can run at a size."""
-        self.add_enumerations(machine, kernel, {micro_batch: candidates})
+        self._keep(ENUMERATION, machine, kernel, _listing(micro_batch, candidates))
 
     def add_enumerations(
         self,
@@ -197,9 +197,9 @@ class Cache(CacheRows):
     ) -> None:
         """Keep all that can run at some sizes, and the algorithms that cannot, in one transaction."""
         rows = [(MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures]
-        for size, listed in candidates.items():
-            own = {"micro_batch": size, "candidates": format_candidates(listed)}
-            rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, own)))
+        rows += [
+            (ENUMERATION, ENUMERATION.row(machine, kernel, _listing(*one))) for one in candidates.items()
+        ]
         self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
 
     def comparison(
@@ -275,6 +275,10 @@ class Cache(CacheRows):
             values = tuple(row[column] for column in table.key)
             if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
                 raise ValueError("the index does not lead to a row that was added")
+
+
+def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
+    return {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
 
 
 def _texts(**configurations: Configuration | Tiling | ChannelGroups | str | None) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Bench:
         costs = replace(CostTable.read(self.cache, self.machine, kernels), complete=self.thorough)
         return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
 
+    @property
+    def hurries(self) -> bool:
+        """True if a program waits for decisions in its first step: small gains are not worth measurements."""
+        return self.source is not None and not self.thorough
+
     def of_engine(self) -> "Bench":
         """Return the bench without its source of STOCK."""
         if self.source is None:

@@ -166,7 +166,8 @@ def _next_of(
     usable = [
         replace(row, workspace=row.workspace + more)
         for row in rows
-        if (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
+        if row.median_ms is not None  # most algorithms of an engine cannot run
+        and (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
     ]
     race = Race(kernel.mini_batch, missing.limits, missing.rivals, bytes_per_ms(bench.engine))
     found = next_candidate(list(candidates), usable, race)

@@ -82,6 +82,8 @@ def better_groups(
     """
     if limit is None or policy == "undivided":
         return None
+    if not lacks_an_algorithm(bench.of_engine(), kernel, policy, limit):
+        return None
     groups = fastest_groups(bench, kernel, policy, limit)
     return groups if better(bench, kernel, policy, limit, rival, groups) else None
 
