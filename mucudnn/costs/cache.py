@@ -6,6 +6,7 @@ from typing import Any
 
 import platformdirs
 
+import mucudnn
 from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates
 from mucudnn.costs import file as cache_file
@@ -14,7 +15,7 @@ from mucudnn.costs.claims import Claims
 from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.journal import JournalError, take_journal
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, TileComparison
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, StepTime, TileComparison
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import (
     COMPARISON,
@@ -22,6 +23,7 @@ from mucudnn.costs.schema import (
     KERNEL_KEY,
     MACHINE,
     MEASUREMENT,
+    STEP_TIME,
     TILE_COMPARISON,
     Row,
     Table,
@@ -246,6 +248,23 @@ class Cache(CacheRows):
         """Keep one comparison, at once."""
         values = _texts(division=division, tiles=tiles) | vars(compared)
         self._keep(TILE_COMPARISON, machine, kernel, values)
+
+    def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
+        """Return the ms of whole steps by the way they ran, as this version of mucudnn measured them.
+
+        `kernel` is the forward pass of the step's first convolution.
+        """
+        rows = self._kernel_rows(STEP_TIME, machine, kernel)
+        here = {"step": step, "version": mucudnn.__version__}
+        return {row["way"]: row["time_ms"] for row in rows if here.items() <= row.items()}
+
+    def add_step_times(self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float]) -> None:
+        """Keep the ms of whole steps by the way they ran, in one transaction."""
+        rows = [
+            (STEP_TIME, STEP_TIME.row(machine, kernel, vars(StepTime(step, way, ms))))
+            for way, ms in times.items()
+        ]
+        self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
 
     def _find(
         self, table: Table, machine: Machine, kernel: Kernel, wanted: Mapping[str, Any]

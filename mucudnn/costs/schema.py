@@ -13,7 +13,14 @@ from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import mucudnn
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement, TileComparison
+from mucudnn.costs.records import (
+    CANNOT_ACCUMULATE,
+    Comparison,
+    Machine,
+    Measurement,
+    StepTime,
+    TileComparison,
+)
 from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
 from mucudnn.problems.kernels import Kernel
 
@@ -175,6 +182,8 @@ ENUMERATION = Table(
     (Column("micro_batch", int), Column("candidates", str)),
     ("micro_batch",),
 )
-TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION)
+# The problem is that of the step's first convolution.
+STEP_TIME = Table("step_time", "step_times", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
+TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION, STEP_TIME)
 
 Row: TypeAlias = tuple[Table, dict[str, Any]]

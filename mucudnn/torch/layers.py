@@ -120,7 +120,8 @@ class _Like:
 def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: Any) -> Hashable | None:
     """Return a key that is equal for equal calls; None for a call that a compiler or a tracer follows.
 
-    `more` are the values that the call depends on beside its tensors, the limit, and PyTorch's flags.
+    `more` are the values that the call depends on beside its tensors, the limit, and PyTorch's flags. The
+    module `verdicts` reads the values of a key by their places.
     """
     # Every call of a converted model pays for these lines: they avoid calls of Python functions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():

@@ -133,6 +133,23 @@ def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, prob
     assert compared.speedup == 2.0
 
 
+def test_times_of_steps_are_kept_by_the_step_and_the_way_it_ran(
+    path: Path, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, other = Kernel(problem, "forward"), Kernel(problem.replace(mini_batch=9), "forward")
+    with Cache.open(path) as cache:
+        cache.add_step_times(HERE, kernel, "one", {"choices": 3.0, "stock": 4.0})
+        cache.add_step_times(HERE, kernel, "one", {"choices": 2.0})
+        cache.add_step_times(HERE, kernel, "other", {"stock": 5.0})
+    with Cache.open(path) as cache:
+        assert cache.step_times(HERE, kernel, "one") == {"choices": 2.0, "stock": 4.0}
+        assert cache.step_times(HERE, kernel, "third") == {}
+        assert cache.step_times(HERE, other, "one") == {}
+        assert cache.step_times(replace(HERE, threads=2), kernel, "one") == {}
+        monkeypatch.setattr("mucudnn.__version__", "9.9")
+        assert cache.step_times(HERE, kernel, "one") == {}, "another version chooses and runs otherwise"
+
+
 def test_the_file_says_what_it_is(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(problem, "forward"), measurement())
