@@ -93,7 +93,7 @@ def bars(file: Path = FILE) -> dict[str, dict[str, list[float]]]:
 
 
 def draw(path: Path = PICTURE, file: Path = FILE) -> None:
-    """Draw the measured speedups: bars from 1 up or down. A thin line reaches from the worst run to the best."""
+    """Draw the measured speedups: bars from 1 up or down. Thin lines reach from the worst run to the best."""
     import matplotlib
     from matplotlib.figure import Figure
 
