@@ -117,13 +117,7 @@ class Table:
         problem that can be read.
         """
         values = {**row, **_told_by(self, row["problem"])}
-        names = [f'"{name}"' for name in values]
-        return (
-            f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
-            f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET "
-            f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
-            tuple(values.values()),
-        )
+        return _insertion(self, tuple(values), condition), tuple(values.values())
 
     def row(
         self,
@@ -142,6 +136,16 @@ class Table:
             "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
             "version": mucudnn.__version__,
         }
+
+
+@cache
+def _insertion(table: Table, columns: tuple[str, ...], condition: str) -> str:
+    names = [f'"{name}"' for name in columns]
+    return (
+        f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+        f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET "
+        f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}"
+    )
 
 
 @lru_cache(maxsize=4096)

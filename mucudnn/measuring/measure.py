@@ -10,6 +10,7 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, STOCK_SLICE, SUCCESS
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors
+from mucudnn.measuring.candidates import transforms_in_vain
 from mucudnn.measuring.quick import QuickTimer, budget_ms, bytes_per_ms
 from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.measuring.source import StockTimer, stock_row
@@ -69,7 +70,9 @@ def find_missing(
             Task(kernel, size, *candidate)
             for size, listed in bench.candidates(kernel, sizes).items()
             for candidate in listed
-            if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
+            if (size, candidate.algorithm) not in known
+            and (limit is None or candidate.workspace <= limit)
+            and (bench.thorough or not transforms_in_vain(kernel, candidate.algorithm))
         ]
         if not bench.thorough and _next_of(bench, rows, kernel, tasks, missing) is None:
             continue

@@ -11,6 +11,7 @@ from mucudnn._native import divided_channels, group_copies, group_kernel
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.candidates import transforms_in_vain
 from mucudnn.plans.decide import Decision, Limits, desirable_configurations
 from mucudnn.plans.optimizer import Result, benchmark
 from mucudnn.plans.parts import better, time_of
@@ -145,6 +146,8 @@ def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) ->
     few = max((size for size in sizes if size <= _FEW_SAMPLES), default=kernel.mini_batch)
     fastest = min((_sample_ms(row) for row in rows if row.workspace <= limit), default=float("inf"))
     for listed in bench.candidates(kernel, [few])[few]:
+        if not bench.thorough and transforms_in_vain(kernel, listed.algorithm):
+            continue
         times = [_sample_ms(row) for row in rows if row.algorithm == listed.algorithm]
         if listed.workspace > limit and min(times, default=0.0) < fastest * (1 - _LEAST_GAIN):
             return True

@@ -12,7 +12,8 @@ from needs_torch import mt, torch
 import mucudnn
 from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
-from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE
+from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 from mucudnn.errors import UsageError
 from mucudnn.measuring import race
 from mucudnn.measuring.source import StockTiming
@@ -308,6 +309,20 @@ def test_a_decision_about_all_passes_opens_the_cache_once(monkeypatch: pytest.Mo
     assert len(opened) == 1
     with Cache.open(default_path()) as cache:
         assert {row["pass"] for _, row in cache.rows()} == set(PASSES)
+
+
+def test_a_program_that_waits_keeps_no_algorithm_that_cannot_run_and_transforms_no_single_tap() -> None:
+    x = torch.randn(8, 16, 24, 24, requires_grad=True)
+    for taps in (1, 3):
+        mt.convert(nn.Conv2d(16, 16, taps))(x).sum().backward()
+    with Cache.open(default_path()) as cache:
+        rows = list(cache.rows())
+    measured = [row for table, row in rows if table is MEASUREMENT]
+    listed = {(row["problem"], row["candidates"]) for table, row in rows if table is ENUMERATION}
+    assert {row["status"] for row in measured} == {SUCCESS}
+    assert any("FFT" in text and "kh1kw1" in problem for problem, text in listed)
+    transformed = {row["problem"] for row in measured if "FFT" in row["algorithm"]}
+    assert all("kh3kw3" in problem for problem in transformed)
 
 
 def test_both_ways_run_in_a_race() -> None:

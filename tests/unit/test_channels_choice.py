@@ -154,11 +154,11 @@ def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> 
 
 
 def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
     found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert found is not None
-    monkeypatch.setattr(Bench, "hurries", True)
+    bench.hurries = True
     close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", found.time_ms * 1.04, 0),))
     assert not parts.are_faster(bench, FORWARD, found, close)
     assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
