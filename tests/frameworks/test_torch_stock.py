@@ -10,6 +10,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
+from mucudnn._native import parse_descriptor
 from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
@@ -182,6 +183,23 @@ def test_the_scratch_memory_is_the_peak_less_the_result() -> None:
     assert stock.scratch_of("cpu", run) in range(15_000, 15_200)
     with torch.profiler.profile(profile_memory=True):  # the caller's own does not disturb it
         assert stock.scratch_of("cpu", run) in range(15_000, 15_200)
+
+
+def test_in_a_race_a_disturbed_run_takes_no_longer_than_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = parse_descriptor("mb4_ic4ih9_oc4_kh3")[0]
+    tensors = stock.random_tensors("cpu", problem, 4)
+    timer = stock.TorchTimer("cpu", Kernel(problem, "forward"), tensors)
+
+    def measured(*times: float, budget_ms: float | None) -> float:
+        left = iter(times)
+        monkeypatch.setattr(stock, "timed_ms", lambda _, run: (run(), next(left))[1])
+        return timer.measure(4, is_slice=False, budget_ms=budget_ms).median_ms
+
+    assert measured(9.0, 5.0, budget_ms=1.0) == 5.0
+    assert measured(9.0, 70.0, budget_ms=1.0) == 9.0
+    assert measured(9.0, 70.0, 70.0, 70.0, budget_ms=None) == 70.0, "a thorough median needs no bound"
 
 
 def test_flags_that_change_its_kernels_change_its_identity() -> None:
