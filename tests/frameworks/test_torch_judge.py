@@ -118,6 +118,16 @@ def test_a_later_process_follows_the_times_of_an_earlier_one(ours: float, stock:
     assert memory.kept.keys() == {(CALL, CALL), (OTHER, OTHER)}, "steps with other calls are compared"
 
 
+def test_a_verdict_that_hangs_on_one_lucky_step_is_not_kept() -> None:
+    memory, clock = Memory(), Clock()
+    judge = Judge(memory, clock)
+    steps(judge, clock, 2, 1.0, 2.0)
+    steps(judge, clock, 1, 0.1, 2.0)
+    steps(judge, clock, 30, 5.0, 2.0)
+    assert steps(judge, clock, 1, 1.0, 1.0) == [False]
+    assert memory.kept == {}
+
+
 def test_half_of_the_times_are_none() -> None:
     memory, clock = Memory(), Clock()
     memory.kept[CALL, CALL] = {"choices": 1.0}
