@@ -62,10 +62,10 @@ def better(
     """
     if parts is None or rival is None:
         return parts is not None
-    if _promised_ms(bench, kernel, parts) >= rival.time_ms:
-        return False
     if not runs_stock(rival):
         return are_faster(bench, kernel, parts, rival)
+    if _promised_ms(bench, kernel, parts) >= rival.time_ms:
+        return False
     own = _best_of_engine(bench.of_engine(), kernel, policy, limit)
     if own is not None and not are_faster(bench, kernel, parts, own):
         return False
