@@ -17,17 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import RESULTS, Record, append, describe_machine, read, show
 from bench.whole_rows import FIRST, LIMITS, NETWORKS, PEAK, SPEEDUP, Row, rows
-from mucudnn.arrays.devices import device_named
 
 FILE = RESULTS / "whole_networks.jsonl"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "whole-networks.svg"
 _MOST_SECONDS = 1800.0  # for one process
+DRAWN = ("training, N=16, 2 threads", "inference, N=16, 2 threads")  # the settings of the picture
 
 
 def measure(row: Row, run: int, seconds: float) -> list[Record]:
@@ -68,30 +67,72 @@ def _process(row: Row, way: str, environment: dict[str, str], seconds: float) ->
     return found
 
 
+def _describe() -> dict[str, Any]:
+    """Return the machine as the records name it. Listing and drawing do without PyTorch."""
+    import torch
+
+    from mucudnn.arrays.devices import device_named
+
+    engine = device_named("cpu").engine
+    return describe_machine(
+        device=engine.device,
+        library=engine.library,
+        openblas_kernel=OpenBlas().kernel,
+        torch=torch.__version__,
+    )
+
+
+def bars(file: Path = FILE) -> dict[str, dict[str, list[float]]]:
+    """Return the speedups within the first limit by setting and network, one of each run."""
+    found: dict[str, dict[str, list[float]]] = {setting: {} for setting in DRAWN}
+    for _, record in read(file):
+        network, _, setting = record.case.removesuffix(f", {LIMITS[0]}").partition(", ")
+        if record.metric == SPEEDUP and record.value is not None and setting in found:
+            found[setting].setdefault(network, []).append(record.value)
+    return found
+
+
 def draw(path: Path = PICTURE, file: Path = FILE) -> None:
-    """Draw the speedups within the first limit: a group of bars for each network."""
+    """Draw the measured speedups: bars from 1 up or down. Thin lines reach from the worst run to the best."""
     import matplotlib
     from matplotlib.figure import Figure
 
     from bench.picture import BLUE, GREY, ORANGE, STYLE
 
-    found = {(r.case, r.metric): r.value for _, r in read(file) if r.value is not None}
-    kinds = [("training, N=16, 2 threads", BLUE), ("inference, N=16, 2 threads", ORANGE)]
+    found = {setting: speedups for setting, speedups in bars(file).items() if speedups}
+    names = [name for name in NETWORKS if any(name in speedups for speedups in found.values())]
+    width = 0.8 / max(len(found), 1)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        figure = Figure(figsize=(max(4.5, 0.75 * len(names) + 1.5), 4), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
-        for place, (kind, colour) in enumerate(kinds):
-            values = [found.get((f"{name}, {kind}, {LIMITS[0]}", SPEEDUP), 0.0) for name in NETWORKS]
-            at = [number + 0.38 * place for number in range(len(values))]
-            axes.bar(at, values, 0.36, color=colour, label=kind)
+        for number, ((setting, speedups), colour) in enumerate(
+            zip(found.items(), (BLUE, ORANGE), strict=False)
+        ):
+            for place, name in enumerate(names):
+                if name not in speedups:
+                    continue
+                runs, at = speedups[name], place + width * (number - (len(found) - 1) / 2)
+                mean = sum(runs) / len(runs)
+                label = None if axes.get_legend_handles_labels()[1][number:] else setting
+                axes.bar(at, mean - 1, 0.92 * width, bottom=1, color=colour, label=label)
+                axes.plot([at, at], [min(runs), max(runs)], color=GREY, linewidth=1)
+                end, above = (max(*runs, mean), 1) if mean >= 1 else (min(*runs, mean), -1)
+                axes.annotate(
+                    f"{mean:.2f}", (at, end), (0, 3 * above), textcoords="offset points", ha="center",
+                    va="bottom" if mean >= 1 else "top", fontsize=8,
+                )  # fmt: skip
         axes.axhline(1.0, color=GREY, linewidth=1)
-        axes.set_xticks([n + 0.19 for n in range(len(NETWORKS))], list(NETWORKS), rotation=35, ha="right")
+        axes.margins(y=0.15)
+        axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
+        axes.tick_params(axis="x", length=0)
+        axes.spines["bottom"].set_visible(False)
         axes.set_ylabel("speed over stock PyTorch")
-        axes.legend(frameon=False)
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(path, format="svg", transparent=True, metadata=nothing)
+        if found:
+            figure.legend(frameon=False, loc="outside upper left", ncols=2)
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type")) if path.suffix == ".svg" else None
+        figure.savefig(path, format=path.suffix[1:], transparent=True, metadata=nothing)
 
 
 def main() -> None:
@@ -119,13 +160,7 @@ def main() -> None:
         return
     done = {(record.case, record.details.get("run")) for _, record in read(arguments.output)}
     console, end = Console(width=110), time.monotonic() + 60 * arguments.minutes
-    engine = device_named("cpu").engine
-    machine = describe_machine(
-        device=engine.device,
-        library=engine.library,
-        openblas_kernel=OpenBlas().kernel,
-        torch=torch.__version__,
-    )
+    machine = _describe()
     has_machine = False
     for row in wanted:
         if (str(row), arguments.run) in done:

@@ -21,7 +21,7 @@ from mucudnn.arrays.call import (
 )
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.arrays.rescue import Rescue
-from mucudnn.costs.cache import Cache
+from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
 from mucudnn.errors import (
     MucudnnError,
@@ -293,7 +293,7 @@ def _decide(
     Raises NothingFitsError, NotMeasuredError.
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
-    with Cache.of_user(listener, needed=False) as cache:
+    with user_cache(listener) as cache:
         bench = Bench(engine, cache, listener, source, thorough=False)
         if may_measure:
             benchmark(bench, [kernel], policy, comparing=False, limits=(limit,))
@@ -327,7 +327,7 @@ def measurements_of(
     listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
     engine = device_named(call.device, call.threads).engine
     while True:
-        with Cache.of_user(listener, needed=False) as cache:
+        with user_cache(listener) as cache:
             bench = Bench(engine, cache, Listener(), source, thorough=False)
             missing = find_missing(bench, [kernel], policy, (limit,))
             if not missing.tasks or (before is not None and len(missing.tasks) >= before):

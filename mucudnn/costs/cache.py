@@ -6,6 +6,7 @@ from typing import Any
 
 import platformdirs
 
+import mucudnn
 from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates
 from mucudnn.costs import file as cache_file
@@ -14,7 +15,7 @@ from mucudnn.costs.claims import Claims
 from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.journal import JournalError, take_journal
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, TileComparison
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, StepTime, TileComparison
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import (
     COMPARISON,
@@ -22,7 +23,9 @@ from mucudnn.costs.schema import (
     KERNEL_KEY,
     MACHINE,
     MEASUREMENT,
+    STEP_TIME,
     TILE_COMPARISON,
+    Row,
     Table,
     record_of,
 )
@@ -185,8 +188,21 @@ class Cache(CacheRows):
         self, machine: Machine, kernel: Kernel, micro_batch: int, candidates: Sequence[Listed]
     ) -> None:
         """Keep all that can run at a size."""
-        listed = {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
-        self._keep(ENUMERATION, machine, kernel, listed)
+        self._keep(ENUMERATION, machine, kernel, _listing(micro_batch, candidates))
+
+    def add_enumerations(
+        self,
+        machine: Machine,
+        kernel: Kernel,
+        candidates: Mapping[int, Sequence[Listed]],
+        failures: Sequence[Measurement] = (),
+    ) -> None:
+        """Keep all that can run at some sizes, and the algorithms that cannot, in one transaction."""
+        rows = [(MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures]
+        rows += [
+            (ENUMERATION, ENUMERATION.row(machine, kernel, _listing(*one))) for one in candidates.items()
+        ]
+        self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
 
     def comparison(
         self,
@@ -233,6 +249,23 @@ class Cache(CacheRows):
         values = _texts(division=division, tiles=tiles) | vars(compared)
         self._keep(TILE_COMPARISON, machine, kernel, values)
 
+    def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
+        """Return the ms of whole steps by the way they ran, as this version of mucudnn measured them.
+
+        `kernel` is the forward pass of the step's first convolution.
+        """
+        rows = self._kernel_rows(STEP_TIME, machine, kernel)
+        here = {"step": step, "version": mucudnn.__version__}
+        return {row["way"]: row["time_ms"] for row in rows if here.items() <= row.items()}
+
+    def add_step_times(self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float]) -> None:
+        """Keep the ms of whole steps by the way they ran, in one transaction."""
+        rows = [
+            (STEP_TIME, STEP_TIME.row(machine, kernel, vars(StepTime(step, way, ms))))
+            for way, ms in times.items()
+        ]
+        self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
+
     def _find(
         self, table: Table, machine: Machine, kernel: Kernel, wanted: Mapping[str, Any]
     ) -> dict[str, Any] | None:
@@ -249,17 +282,22 @@ class Cache(CacheRows):
 
     def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
         row = table.row(machine, kernel, own)
-        # The plus signs keep sqlite on the index that `_kernel_rows` takes.
-        # A damaged index loses rows in silence.
-        same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
-        values = tuple(row[column] for column in table.key)
+        self.attempt(lambda: self._put((table, row)))
 
-        def work() -> None:
+    def _put(self, *rows: Row) -> None:
+        """Add rows, and look each one up. Raise ValueError, sqlite3.DatabaseError."""
+        for table, row in rows:
             self._rows_of(*table.upsert(row))
+            # The plus signs keep sqlite on the index that `_kernel_rows` takes.
+            # A damaged index loses rows in silence.
+            same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
+            values = tuple(row[column] for column in table.key)
             if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
                 raise ValueError("the index does not lead to a row that was added")
 
-        self.attempt(work)
+
+def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
+    return {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
 
 
 def _texts(**configurations: Configuration | Tiling | ChannelGroups | str | None) -> dict[str, Any]:

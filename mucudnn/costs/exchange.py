@@ -1,8 +1,9 @@
 """Rows of a cache outside of it: JSON lines that other hosts, later versions and people can read.
 
-The first line is `{"kind": "header", "schema": 3}`, each other one a row of one of the kinds below with the
+The first line is `{"kind": "header", "schema": 4}`, each other one a row of one of the kinds below with the
 columns of the cache's table, those left out that its problem tells. A header may occur again, so that files
-can be put after one another. Schema 1 had no enumerations, schema 2 no tile comparisons.
+can be put after one another. Schema 1 had no enumerations, schema 2 no tile comparisons, schema 3 no times
+of steps.
 """
 
 import json
@@ -17,7 +18,7 @@ from mucudnn.costs.schema import ENUMERATION, TABLES, Column, Row, Table
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.problems.kernels import PASSES
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 def format_rows(rows: Iterable[Row]) -> Iterator[str]:

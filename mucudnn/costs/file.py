@@ -12,7 +12,7 @@ from mucudnn.costs.schema import TABLES
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.forks import close_before_fork, no_fork
 
-VERSION = 3  # version 1 had no enumerations, version 2 no tile comparisons
+VERSION = 4  # version 1 had no enumerations, version 2 no tile comparisons, version 3 no times of steps
 OLDEST = 1  # older ones are set aside
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 _MAGIC = b"SQLite format 3\0"

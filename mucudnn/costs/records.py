@@ -95,6 +95,18 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """The time of whole steps of a model that ran its convolutions in one of several ways.
+
+    `step` is the digest of all calls of convolutions in the step.
+    """
+
+    step: str
+    way: str
+    time_ms: float
+
+
+@dataclass(frozen=True)
 class TileComparison:
     """A kernel's tiles, with their copies, and its division of the mini-batch, run whole in turns.
 

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -16,6 +17,11 @@ from mucudnn.costs.schema import MEASUREMENT, TABLES, Row, Table
 from mucudnn.listener import Listener
 
 T = TypeVar("T")
+
+
+@lru_cache(maxsize=4096, typed=True)  # a decision reads the rows of its kernel again and again
+def _checked(table: Table, *cells: Any) -> dict[str, Any]:
+    return checked_row(table, dict(zip(table.columns, cells, strict=True)))
 
 
 class CacheRows:
@@ -85,7 +91,7 @@ class CacheRows:
 
         def checked() -> list[dict[str, Any]]:
             found = self._rows_of(f"SELECT {names} FROM {table.name} {clauses}", bound)
-            return [checked_row(table, dict(zip(table.columns, row, strict=True))) for row in found]
+            return [dict(_checked(table, *row)) for row in found]
 
         return self.attempt(checked)
 

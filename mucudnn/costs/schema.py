@@ -13,7 +13,14 @@ from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import mucudnn
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement, TileComparison
+from mucudnn.costs.records import (
+    CANNOT_ACCUMULATE,
+    Comparison,
+    Machine,
+    Measurement,
+    StepTime,
+    TileComparison,
+)
 from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
 from mucudnn.problems.kernels import Kernel
 
@@ -110,13 +117,7 @@ class Table:
         problem that can be read.
         """
         values = {**row, **_told_by(self, row["problem"])}
-        names = [f'"{name}"' for name in values]
-        return (
-            f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
-            f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET "
-            f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}",
-            tuple(values.values()),
-        )
+        return _insertion(self, tuple(values), condition), tuple(values.values())
 
     def row(
         self,
@@ -135,6 +136,16 @@ class Table:
             "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
             "version": mucudnn.__version__,
         }
+
+
+@cache
+def _insertion(table: Table, columns: tuple[str, ...], condition: str) -> str:
+    names = [f'"{name}"' for name in columns]
+    return (
+        f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+        f"ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET "
+        f"{', '.join(f'{name} = excluded.{name}' for name in names)} {condition}"
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -175,6 +186,8 @@ ENUMERATION = Table(
     (Column("micro_batch", int), Column("candidates", str)),
     ("micro_batch",),
 )
-TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION)
+# The problem is that of the step's first convolution.
+STEP_TIME = Table("step_time", "step_times", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
+TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION, STEP_TIME)
 
 Row: TypeAlias = tuple[Table, dict[str, Any]]

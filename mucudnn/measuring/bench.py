@@ -42,6 +42,8 @@ class Bench:
         self.listener = listener
         self.source = source
         self.thorough = thorough
+        # A program waits for decisions in its first step: small gains are not worth measurements.
+        self.hurries = source is not None and not thorough
         self._kept: tuple[Problem, Tensors] | None = None
         self.memory_cap = engine.available_memory // 2
 
@@ -54,11 +56,14 @@ class Bench:
         """Return the bench without its source of STOCK."""
         if self.source is None:
             return self
-        return Bench(self.engine, self.cache, self.listener, thorough=self.thorough)
+        bench = Bench(self.engine, self.cache, self.listener, thorough=self.thorough)
+        bench.hurries = self.hurries
+        return bench
 
     def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
         """Return the runnable algorithms at each micro-batch size, which the engine or the cache knows."""
-        return candidates(self.engine, self.machine, self.cache, kernel, sizes)
+        keeps_failures = not self.hurries
+        return candidates(self.engine, self.machine, self.cache, kernel, sizes, keeps_failures=keeps_failures)
 
     def extent(self, kernel: Kernel) -> Extent:
         """Return the extent of the tensors that a kernel is timed on. Raises MucudnnError above the cap."""

@@ -10,6 +10,7 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, STOCK_SLICE, SUCCESS
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors
+from mucudnn.measuring.candidates import transforms_in_vain
 from mucudnn.measuring.quick import QuickTimer, budget_ms, bytes_per_ms
 from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.measuring.source import StockTimer, stock_row
@@ -69,7 +70,9 @@ def find_missing(
             Task(kernel, size, *candidate)
             for size, listed in bench.candidates(kernel, sizes).items()
             for candidate in listed
-            if (size, candidate.algorithm) not in known and (limit is None or candidate.workspace <= limit)
+            if (size, candidate.algorithm) not in known
+            and (limit is None or candidate.workspace <= limit)
+            and (bench.thorough or not transforms_in_vain(kernel, candidate.algorithm))
         ]
         if not bench.thorough and _next_of(bench, rows, kernel, tasks, missing) is None:
             continue
@@ -166,7 +169,8 @@ def _next_of(
     usable = [
         replace(row, workspace=row.workspace + more)
         for row in rows
-        if (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
+        if row.median_ms is not None  # most algorithms of an engine cannot run
+        and (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
     ]
     is_on_gpu = bench.engine.kind == "cudnn"
     if is_on_gpu:  # the heuristics rank the engines of the graph API alone

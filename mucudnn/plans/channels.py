@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.candidates import transforms_in_vain
 from mucudnn.plans.optimizer import Result, benchmark
 from mucudnn.plans.parts import better, time_of
 from mucudnn.plans.recorded_groups import choose_groups, limits_of_groups, list_groups, predict_groups
@@ -63,6 +64,8 @@ def better_groups(
     """
     if limit is None or policy == "undivided":
         return None
+    if not lacks_an_algorithm(bench.of_engine(), kernel, policy, limit):
+        return None
     groups = fastest_groups(bench, kernel, policy, limit)
     return groups if better(bench, kernel, policy, limit, rival, groups) else None
 
@@ -105,6 +108,8 @@ def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) ->
     few = max((size for size in sizes if size <= _FEW_SAMPLES), default=kernel.mini_batch)
     fastest = min((_sample_ms(row) for row in rows if row.workspace <= limit), default=float("inf"))
     for listed in bench.candidates(kernel, [few])[few]:
+        if not bench.thorough and transforms_in_vain(kernel, listed.algorithm):
+            continue
         times = [_sample_ms(row) for row in rows if row.algorithm == listed.algorithm]
         if listed.workspace > limit and min(times, default=0.0) < fastest * (1 - _LEAST_GAIN):
             return True

@@ -61,8 +61,7 @@ def better_tiles(
     if limit is None or most_slices(kernel) == 1:
         return None
     # The first step of a program has no time for tiles of images, which gain least.
-    hurries = bench.source is not None and not bench.thorough
-    if hurries and rival is not None and kernel.mini_batch > 1 and kernel.problem.dims == 2:
+    if bench.hurries and rival is not None and kernel.mini_batch > 1 and kernel.problem.dims == 2:
         return None
     if not are_worth_a_try(bench, kernel, limit):
         return None

@@ -19,7 +19,7 @@ from mucudnn import settings
 from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import Call, LogListener, geometry
 from mucudnn.arrays.dispatch import Prepared, measurements_of
-from mucudnn.costs.cache import Cache
+from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
@@ -120,7 +120,8 @@ class _Like:
 def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: Any) -> Hashable | None:
     """Return a key that is equal for equal calls; None for a call that a compiler or a tracer follows.
 
-    `more` are the values that the call depends on beside its tensors, the limit, and PyTorch's flags.
+    `more` are the values that the call depends on beside its tensors, the limit, and PyTorch's flags. The
+    module `verdicts` reads the values of a key by their places.
     """
     # Every call of a converted model pays for these lines: they avoid calls of Python functions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -179,7 +180,7 @@ def _decide(
     """Return whether PyTorch's own operators are the best; None if a pass cannot be prepared."""
     needed = _needed(x, w, bias) or (False, False, False)
     try:
-        with ops.on_device_of(x):
+        with ops.on_device_of(x), one_cache():
             stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
             ready = {
                 pass_: ops.ready_of(call, options, stream, may_measure=may_measure)
@@ -224,7 +225,7 @@ def _stock_wins(
     assert source is not None
     kernel = Kernel(problem, "forward")
     ways = " ".join(ready), " ".join(f"{pass_}: {one.configuration}" for pass_, one in ready.items())
-    with Cache.of_user(LogListener(), needed=False) as cache:
+    with user_cache(LogListener()) as cache:
         compared = cache.comparison(source.machine, kernel, *ways)
         if compared is None and not may_measure:
             return True

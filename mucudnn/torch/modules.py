@@ -18,6 +18,7 @@ from mucudnn.torch.derivatives import is_transformed
 from mucudnn.torch.judge import Judge
 from mucudnn.torch.options import handle_of
 from mucudnn.torch.sharing import plans_of_layers
+from mucudnn.torch.verdicts import StepTimes
 
 Model = TypeVar("Model")
 TUNE = ("eager", "background", "never")
@@ -36,7 +37,7 @@ class ConversionSettings:
         self.workspace = workspace
         self.tune = tune
         self._plan = plan
-        self.judge = Judge() if plan is None and tune != "never" else None
+        self.judge = Judge(StepTimes()) if plan is None and tune != "never" else None
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
 
     def __str__(self) -> str:
@@ -143,8 +144,9 @@ def convert(
 
     When all convolutions are decided, the model compares whole steps: three to seven of its next steps run
     with the choices, and as many with PyTorch's own convolutions. The faster way stays, for each shape of the
-    input, and the log says which. A model with a plan does not compare, nor with "never", nor a program that
-    calls `torch.use_deterministic_algorithms(True)`.
+    input, and the log says which. The cache keeps the times, so that a later process does not compare again.
+    A model with a plan does not compare, nor with "never", nor a program that calls
+    `torch.use_deterministic_algorithms(True)`.
 
     Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they were. A process
     that loads a pickled model needs mucudnn. Subclasses of the three modules are left alone. Parametrized

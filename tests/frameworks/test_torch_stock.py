@@ -10,9 +10,11 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
+from mucudnn._native import parse_descriptor
 from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
-from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE
+from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 from mucudnn.errors import UsageError
 from mucudnn.measuring import measure
 from mucudnn.measuring.source import StockTiming
@@ -185,6 +187,23 @@ def test_the_scratch_memory_is_the_peak_less_the_result() -> None:
         assert stock.scratch_of("cpu", run) in range(15_000, 15_200)
 
 
+def test_in_a_race_a_disturbed_run_takes_no_longer_than_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = parse_descriptor("mb4_ic4ih9_oc4_kh3")[0]
+    tensors = stock.random_tensors("cpu", problem, 4)
+    timer = stock.TorchTimer("cpu", Kernel(problem, "forward"), tensors)
+
+    def measured(*times: float, budget_ms: float | None) -> float:
+        left = iter(times)
+        monkeypatch.setattr(stock, "timed_ms", lambda _, run: (run(), next(left))[1])
+        return timer.measure(4, is_slice=False, budget_ms=budget_ms).median_ms
+
+    assert measured(9.0, 5.0, budget_ms=1.0) == 5.0
+    assert measured(9.0, 70.0, budget_ms=1.0) == 9.0
+    assert measured(9.0, 70.0, 70.0, 70.0, budget_ms=None) == 70.0, "a thorough median needs no bound"
+
+
 def test_flags_that_change_its_kernels_change_its_identity() -> None:
     usual = stock.source_of("cpu")
     torch._C._set_mkldnn_enabled(False)
@@ -300,6 +319,30 @@ def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:
         return decide(type(costs)(costs.machine, rows), *more)
 
     return decided
+
+
+def test_a_decision_about_all_passes_opens_the_cache_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, of_user = [], Cache.of_user
+    monkeypatch.setattr(Cache, "of_user", lambda *a, **k: opened.append(a) or of_user(*a, **k))
+    model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=True)
+    mt.convert(model)(x).sum().backward()
+    assert len(opened) == 1
+    with Cache.open(default_path()) as cache:
+        assert {row["pass"] for _, row in cache.rows()} == set(PASSES)
+
+
+def test_a_program_that_waits_keeps_no_algorithm_that_cannot_run_and_transforms_no_single_tap() -> None:
+    x = torch.randn(8, 16, 24, 24, requires_grad=True)
+    for taps in (1, 3):
+        mt.convert(nn.Conv2d(16, 16, taps))(x).sum().backward()
+    with Cache.open(default_path()) as cache:
+        rows = list(cache.rows())
+    measured = [row for table, row in rows if table is MEASUREMENT]
+    listed = {(row["problem"], row["candidates"]) for table, row in rows if table is ENUMERATION}
+    assert {row["status"] for row in measured} == {SUCCESS}
+    assert any("FFT" in text and "kh1kw1" in problem for problem, text in listed)
+    transformed = {row["problem"] for row in measured if "FFT" in row["algorithm"]}
+    assert all("kh3kw3" in problem for problem in transformed)
 
 
 def test_both_ways_run_in_a_race() -> None:

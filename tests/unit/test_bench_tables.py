@@ -9,6 +9,7 @@ from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, update, write
 from bench.tables import CPU, PEAKS, README, Row, gpu_tables, memory_table, refresh, whole_table
+from bench.whole_networks import DRAWN, bars, draw
 from bench.whole_rows import FIRST, NETWORKS, SPEEDUP
 from bench.whole_rows import rows as all_rows
 
@@ -130,6 +131,26 @@ def test_rows_of_whole_networks_show_the_mean_of_the_runs_and_the_noise(tmp_path
     assert ours in text
     assert "| vgg11 | plain | inference | N=1, 1 thread | 8MiB, background | not measured |" in text
     assert "| geometric mean of speedup over stock, training | 1.3, 1.3 to 1.3, of 1 |" in text
+
+
+def test_the_picture_has_all_runs_of_measured_networks_within_the_first_limit(tmp_path: Path) -> None:
+    training, inference = DRAWN
+    records = [
+        Record("whole", f"resnet18, {training}, 64MiB", SPEEDUP, 1.2, "ratio", {"run": 1}),
+        Record("whole", f"resnet18, {training}, 64MiB", SPEEDUP, 1.4, "ratio", {"run": 2}),
+        Record("whole", f"resnet18, {training}, 8MiB", SPEEDUP, 9.0, "ratio", {"run": 1}),
+        Record("whole", f"resnet18, {training}, 64MiB, background", SPEEDUP, 9.0, "ratio", {"run": 1}),
+        Record("whole", f"resnet18, {inference}, 64MiB", FIRST, 9.0, "stock steps", {"run": 1}),
+        Record("whole", f"vgg11, {inference}, 64MiB", SPEEDUP, None, "ratio", {"reason": "killed"}),
+        Record("whole", f"unet3d, {inference}, 64MiB", SPEEDUP, 0.9, "ratio", {"run": 1}),
+    ]
+    append(tmp_path / "whole_networks.jsonl", MACHINE, *records)
+    found = bars(tmp_path / "whole_networks.jsonl")
+    assert found == {training: {"resnet18": [1.2, 1.4]}, inference: {"unet3d": [0.9]}}
+    draw(tmp_path / "picture.svg", tmp_path / "whole_networks.jsonl")
+    drawn = (tmp_path / "picture.svg").read_text()
+    assert all(text in drawn for text in ("resnet18", "1.30", "unet3d", "0.90", training, inference))
+    assert "vgg11" not in drawn
 
 
 def test_the_most_important_rows_come_first_and_no_row_comes_twice() -> None:

@@ -123,6 +123,19 @@ def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem:
         assert cache.enumerations(replace(HERE, threads=2), Kernel(problem, "forward")) == {}
 
 
+def test_what_can_run_at_all_sizes_is_kept_in_one_transaction(path: Path, problem: Problem) -> None:
+    kernel, listed = Kernel(problem, "forward"), [Listed("ALGORITHM", 100, "")]
+    failures = [measurement(size, None, "CUDNN_STATUS_NOT_SUPPORTED") for size in (1, 2, 4, 8)]
+    with Cache.open(path) as cache:
+        with cache._database.in_use() as connection:
+            statements: list[str] = []
+            connection.set_trace_callback(statements.append)
+        cache.add_enumerations(HERE, kernel, dict.fromkeys((1, 2, 4, 8), listed), failures)
+        assert [one for one in statements if one == "COMMIT"] == ["COMMIT"]
+        assert cache.enumerations(HERE, kernel) == dict.fromkeys((1, 2, 4, 8), listed)
+        assert cache.measurements(HERE, kernel) == failures
+
+
 def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, problem: Problem) -> None:
     compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
     with Cache.open(path) as cache:
@@ -133,6 +146,23 @@ def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, prob
             cache.comparison(HERE, Kernel(problem.replace(mini_batch=16), "forward"), WHOLE, HALVES) is None
         )
     assert compared.speedup == 2.0
+
+
+def test_times_of_steps_are_kept_by_the_step_and_the_way_it_ran(
+    path: Path, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, other = Kernel(problem, "forward"), Kernel(problem.replace(mini_batch=9), "forward")
+    with Cache.open(path) as cache:
+        cache.add_step_times(HERE, kernel, "one", {"choices": 3.0, "stock": 4.0})
+        cache.add_step_times(HERE, kernel, "one", {"choices": 2.0})
+        cache.add_step_times(HERE, kernel, "other", {"stock": 5.0})
+    with Cache.open(path) as cache:
+        assert cache.step_times(HERE, kernel, "one") == {"choices": 2.0, "stock": 4.0}
+        assert cache.step_times(HERE, kernel, "third") == {}
+        assert cache.step_times(HERE, other, "one") == {}
+        assert cache.step_times(replace(HERE, threads=2), kernel, "one") == {}
+        monkeypatch.setattr("mucudnn.__version__", "9.9")
+        assert cache.step_times(HERE, kernel, "one") == {}, "another version chooses and runs otherwise"
 
 
 def test_the_file_says_what_it_is(path: Path, problem: Problem) -> None:

@@ -174,6 +174,29 @@ def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
         assert (chosen == found) is (beats_the_engine and stock_over_groups > 1)
 
 
+def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> None:
+    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert found is not None
+    stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * 0.99, 0),))
+    assert channels.better_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
+    assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
+
+
+def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
+    bench: Bench,
+) -> None:
+    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert found is not None
+    bench.hurries = True
+    close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", found.time_ms * 1.04, 0),))
+    assert not parts.are_faster(bench, FORWARD, found, close)
+    assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
+    parts.are_faster(bench, FORWARD, found, WHOLE)  # it promises to take 1e9 ms
+    compared = bench.cache.tile_comparison(bench.machine, FORWARD, WHOLE, found)
+    assert compared is not None
+    assert (compared.division_spread_ms, compared.tiles_spread_ms) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("own_groups", [1, 2])

@@ -13,7 +13,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA, format_rows, parse_rows
 from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement, TileComparison
-from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TILE_COMPARISON, Row
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, STEP_TIME, TILE_COMPARISON, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.problems.kernels import Kernel
@@ -130,7 +130,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
     [
         ("not json", "it is no JSON"),
         ("[1]", "no JSON object"),
-        ('{"kind": "thing"}', "not one of measurement, comparison, tile_comparison, enumeration"),
+        ('{"kind": "thing"}', "not one of measurement, comparison, tile_comparison, enumeration, step_time"),
         ('{"kind": "measurement"}', "there is no accumulator"),
         (line(extra=1), "extra is no column"),
         (line(threads="1"), "threads is '1', not int"),
@@ -172,8 +172,8 @@ def test_lines_of_schema_1_are_still_read() -> None:
 
 
 def test_a_newer_schema_is_refused() -> None:
-    with pytest.raises(NewerFileError, match=r"a file is of schema 4.*upgrade") as caught:
-        list(parse_rows(['{"kind": "header", "schema": 4}'], "a file"))
+    with pytest.raises(NewerFileError, match=r"a file is of schema 5.*upgrade") as caught:
+        list(parse_rows(['{"kind": "header", "schema": 5}'], "a file"))
     assert caught.value.exit_code == 5
 
 
@@ -234,7 +234,7 @@ def test_what_the_package_ships_can_be_read_and_is_named_after_its_machine() -> 
 DATA = Path(__file__).parent.parent / "data"
 
 
-@pytest.mark.parametrize("schema", [1, 2, 3])
+@pytest.mark.parametrize("schema", [1, 2, 3, 4])
 def test_rows_of_each_schema_are_still_imported(schema: int, tmp_path: Path) -> None:
     """Import files that older versions exported from the caches beside them."""
     with Cache.read_only(DATA / f"cache-{schema}.sqlite") as cache:
@@ -245,7 +245,8 @@ def test_rows_of_each_schema_are_still_imported(schema: int, tmp_path: Path) -> 
     ):
         assert cache.merge(parse_rows(lines, "a file")) == len(expected)
         assert list(cache.rows()) == expected
-    assert any(table is TILE_COMPARISON for table, _ in expected) is (schema == 3)
+    assert any(table is TILE_COMPARISON for table, _ in expected) is (schema >= 3)
+    assert any(table is STEP_TIME for table, _ in expected) is (schema == 4)
 
 
 def test_a_comparison_of_tiles_is_kept_by_the_division_and_the_tiles() -> None:

@@ -382,7 +382,7 @@ def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
         measuring_extent(problem, sample, 64 * MiB)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_cache_of_each_version_is_still_read(version: int) -> None:
     """Replay the caches that earlier versions wrote. The files stay as they are when the format changes."""
     old = Path(__file__).parent.parent / "data" / f"cache-{version}.sqlite"
