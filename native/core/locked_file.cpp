@@ -135,6 +135,9 @@ LockedFile::LockedFile(const std::string& path, std::chrono::milliseconds patien
   } while (!is_at_path() && Clock::now() - start < patience);
 }
 
+// A child of fork() inherits the open file, and would keep it locked after this process has closed it.
+LockedFile::~LockedFile() { ::flock(file_.get(), LOCK_UN); }
+
 void LockedFile::lock(Clock::time_point start, std::chrono::milliseconds patience) {
   bool is_told = false;
   while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {

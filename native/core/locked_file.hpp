@@ -37,6 +37,9 @@ class LockedFile {
   // Waits for the lock as long as `patience`, and says so after a second. Throws LockTimeout after that. Like
   // all functions of this class, throws std::runtime_error naming the file.
   LockedFile(const std::string& path, std::chrono::milliseconds patience);
+  ~LockedFile();
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
 
   std::string read() const;
   // Appends with one write, so that an interruption can only leave the end of the text out. If the text

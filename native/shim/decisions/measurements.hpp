@@ -26,8 +26,8 @@ std::vector<Listed> runnable_algorithms(const Enumeration& enumeration);
 // The call that measurements are for.
 struct Caller {
   const Listed* own = nullptr;  // its own algorithm, which is measured undivided; null if it has none
-  std::vector<Permission>
-      permissions;  // what a race looks for; if empty, what `own` needs and the limit allow
+  // A race looks for the best choice within each. If there are none, `own` and the limit give them.
+  std::vector<Permission> permissions;
 };
 
 class Measurements {
