@@ -9,10 +9,9 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EISDIR, ELOOP, ENXIO
-from io import BufferedRandom, BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -22,7 +21,6 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, SUCCESS, Machine, Me
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError
-from mucudnn.forks import close_in_child, no_fork
 from mucudnn.input import MOST_BYTES
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -51,32 +49,26 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
     """
     path = journal_of(cache.path)
     try:
-        with _opened(path, "r" if forget is None else "r+") as file:
+        with open(path, "rb" if forget is None else "r+b", opener=_open) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise JournalError(f"the journal {path} cannot be read: it is no regular file")
-            _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
-            if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
-                return
-            content = _read(file, path)
-            cache.merge(rows_of(_decode(content)))
-            if forget is not None:
-                _rewrite(file, content, forget)
-            cache.query("DELETE FROM taken_journal")
-            cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
+            with _locked(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path):
+                if forget is None and cache.query(
+                    "SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)
+                ):
+                    return
+                content = _read(file, path)
+                cache.merge(rows_of(_decode(content)))
+                if forget is not None:
+                    _rewrite(file, content, forget)
+                cache.query("DELETE FROM taken_journal")
+                cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
         reason = "it is no regular file" if error.errno in (EISDIR, ENXIO) else reason
         raise JournalError(f"the journal {path} cannot be read: {reason}") from None
-
-
-def _opened(path: Path, mode: str) -> BinaryIO:
-    """Open the journal. A child of fork() closes it: its lock belongs to the open file, which both have."""
-    with no_fork:
-        file = FileIO(path, mode, opener=_open)
-        close_in_child(file)
-    return BufferedRandom(file) if file.writable() else BufferedReader(file)
 
 
 def _open(path: str, flags: int) -> int:
@@ -97,8 +89,18 @@ def _state(file: BinaryIO) -> str:
     return f"{now.st_ino} {now.st_size} {now.st_mtime_ns}"
 
 
+@contextmanager
+def _locked(file: BinaryIO, kind: int, path: Path) -> Iterator[None]:
+    """Lock a journal in the `with` block. Raise JournalError if another process keeps it locked."""
+    _lock(file, kind, path)
+    try:
+        yield
+    finally:
+        # A child of fork() inherits the open file, and would keep it locked after this process has closed it.
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
 def _lock(file: BinaryIO, kind: int, path: Path) -> None:
-    """Lock a journal. Raise JournalError if another process keeps it locked."""
     end = time.monotonic() + WAITING_SECONDS
     while True:
         try:
