@@ -44,7 +44,9 @@ class Ended:
             "exit_code": "the time was over" if self.exit_code is None else self.exit_code,
             "last_setting": self.begun,
             "summary": summaries[-1] if summaries else None,
-            "measured": sum(int(found[1]) for line in said if (found := re.search(r"measuring (\d+)", line))),
+            "measured": sum(
+                int(found[1]) for line in said if (found := re.search(r"measuring (?:up to )?(\d+)", line))
+            ),
             "warnings": [
                 line for line in said if re.search("not used|passed on|nothing fits|undivided", line)
             ],

@@ -45,7 +45,9 @@ class Run:
     @property
     def measured(self) -> int:
         """The number of measurements."""
-        return sum(map(int, re.findall(r"^mucudnn: measuring (\d+) times", self.stderr, re.MULTILINE)))
+        return sum(
+            map(int, re.findall(r"^mucudnn: measuring (?:up to )?(\d+) times", self.stderr, re.MULTILINE))
+        )
 
     def outcome(self, case: str) -> dict[str, Any]:
         """Return the outcome of a case. Fail if the case did not run or failed."""
