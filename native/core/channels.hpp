@@ -54,7 +54,7 @@ struct ChannelRange {
   std::int64_t out_count;
 };
 
-// Return the part of a tensor that belongs to a group: of w, and of `samples` samples of x and y.
+// Returns the part of a tensor that belongs to a group: of w, and of `samples` samples of x and y.
 Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range);
 Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
