@@ -25,7 +25,7 @@ FEWEST, MOST = 3, 15  # rounds, each with one step of either way
 
 
 def main() -> None:
-    """Run training or inference steps of a network, converted and stock, and print their times as JSON."""
+    """Run steps of a network, converted and as stock PyTorch runs it, and print their times as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.network_step", description=__doc__)
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("--batch", type=int, default=16)

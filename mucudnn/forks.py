@@ -42,7 +42,8 @@ def _before() -> None:
 
 
 def _release() -> None:
-    # A thread may import this module while another one forks: that fork began without the lock.
+    # If a thread imports this module during another thread's fork(), only the end of that fork calls us. It
+    # never took the lock.
     with suppress(RuntimeError):
         no_fork.release()
 

@@ -108,7 +108,7 @@ class Judge:
             torch.cuda.synchronize(x.device)
         took = self._clock() - self._since
         modules = tuple(module for module, _ in self._called)
-        if self._is_known(trial, modules):
+        if self._decide_from_cache(trial, modules):
             return
         if not self._is_clean:
             trial.steps, self._trial = 0, None
@@ -132,8 +132,8 @@ class Judge:
         if self._times is not None and is_clear:
             self._times.keep([call for _, call in self._called], found)
 
-    def _is_known(self, trial: _Trial, modules: tuple[int, ...]) -> bool:
-        """Return whether an earlier process measured steps like this one, and rule by its times then."""
+    def _decide_from_cache(self, trial: _Trial, modules: tuple[int, ...]) -> bool:
+        """Decide between the two ways by times in the cache. Return False if it has none for this step."""
         if self._times is None or modules in trial.asked or len(trial.asked) >= _MOST_ASKED:
             return False
         trial.asked.add(modules)

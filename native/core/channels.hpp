@@ -1,12 +1,16 @@
 // The geometry of channel groups: parts of a kernel along its channels, for algorithms whose workspace does
 // not fit even for one sample, because the transform of the filter alone is too large.
 //
-// A group is an ordinary kernel with some of the channels, and is measured as one: of the output channels (y
-// and w) in forward and backward_filter, of the input channels (x and w) in backward_data. A convolution that
-// has groups itself is divided into groups of whole groups, in x, w and y. A backward_filter without groups
-// can also be divided along the input channels (x and w): `of_inputs`. A group divides the mini-batch as any
-// kernel does. Its slices of tensors are used in place where they are packed there, and copied through
-// scratch memory where they are not.
+// A group is an ordinary kernel with some of the channels, and is measured as one. Its pass says which
+// channels these are:
+//
+//   forward           output channels (a slice of y and w)
+//   backward_data     input channels (a slice of x and w)
+//   backward_filter   output channels, or with `of_inputs` input channels
+//
+// A grouped convolution (groups > 1) keeps its own groups whole, and x, w and y are all sliced. A group
+// divides the mini-batch as any kernel does. A slice of a tensor that is packed is used in place. Any other
+// slice is copied through scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +21,11 @@
 
 namespace mucudnn {
 
-// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups: mixed
-// convolutions, and fused ones that add a tensor like y, unless its factor is 0. A failed group is run again
-// with all channels, but such a tensor may be y itself.
+// Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups.
+//
+// Convolutions with mixed types or layouts cannot. Neither can fused ones that add a tensor of y's shape with
+// a factor other than 0: the program may pass y itself as this tensor. If a group fails, the whole
+// convolution runs again, and would add what the first groups wrote.
 std::int64_t divided_channels(const Kernel& kernel, bool of_inputs = false);
 
 // Returns the number that the channels of each group are a multiple of: the channels of one of the

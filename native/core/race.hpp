@@ -23,8 +23,8 @@
 
 namespace mucudnn {
 
-// The names of the caller's framework in place of an algorithm: one undivided call, or the call for one
-// slice.
+// These names stand for PyTorch's own convolution in the place of an algorithm: kStock for one undivided
+// call, kStockSlice for the call for one slice.
 constexpr const char* kStock = "STOCK";
 constexpr const char* kStockSlice = "STOCK_SLICE";
 

@@ -60,7 +60,8 @@ struct Lowering {
   bool filter_in_order() const { return !transposed && taps() == volume<&Axis::filter>(); }
   // Returns whether there is one tap at each position of the source. Then the source is its own columns.
   bool pointwise() const;
-  // Returns whether the positions are the whole result. One residue of backward_data is only a part of it.
+  // Returns whether this lowering computes the whole result. With a stride, backward_data takes one lowering
+  // for each residue of the positions modulo the stride, and each computes a part.
   bool dense() const;
 };
 

@@ -99,7 +99,8 @@ double product_cost(const Lowering& l, const std::array<Parts, 3>& axes) {
   return cost(l, sums);
 }
 
-// Returns a bound of the cost that dividing may reach: one product without the multiplications by padding.
+// Returns the least cost that any division into products can have: that of a single product without the
+// multiplications by padding.
 double least_cost(const Lowering& l) {
   Sums sums{1, 1, 1, 1};
   for (const Axis& axis : l.axes) {

@@ -402,7 +402,7 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
 
 
 def collectives() -> list[str]:
-    """Return the collectives that a training step takes between `divide` and the mean."""
+    """Return the collective operations of torch.distributed that a training step calls after `divide`."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     model, x = make(whole=False)
     given, found = spatial.divide(x, mesh, {2: "depth"}), []
