@@ -106,8 +106,9 @@ def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: 
     with patch.object(reference, "MOST", comparison_memory(kernel, ROOM) // 8):
         piece = compare(bench, kernel, undivided, divided)
     assert piece.error is not None
-    assert piece.error == pytest.approx(whole.error, rel=0.2)
-    assert piece.undivided_error == pytest.approx(whole.undivided_error, rel=0.2)
+    # A matrix product may sum some output channels in another order than others, with a smaller error.
+    assert piece.error == pytest.approx(whole.error, rel=0.4)
+    assert piece.undivided_error == pytest.approx(whole.undivided_error, rel=0.4)
 
 
 def test_what_is_not_finite_has_no_error(engine: Engine) -> None:
