@@ -65,6 +65,12 @@ class Judge:
         self._is_clean, self._has_choice, self._since = False, False, 0.0
         self._thread = 0
 
+    @property
+    def verdict(self) -> str | None:
+        """The way in which the last step ran if steps like it are decided; None if they are compared."""
+        way = STOCK_WAY if self._is_stock else CHOICES
+        return way if self._leader is not None and self._trial is None else None
+
     def wants_stock(self, module: int, call: Hashable, x: Tensor) -> bool:
         """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
         if self._leader is None:

@@ -55,6 +55,17 @@ def steps(
     return kinds
 
 
+@pytest.mark.parametrize(("ours", "stock", "verdict"), [(1.0, 2.0, "choices"), (2.0, 1.0, "stock")])
+def test_a_judge_tells_its_verdict_once_it_has_one(ours: float, stock: float, verdict: str) -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    assert judge.verdict is None, "no step has run"
+    steps(judge, clock, 6, ours, stock)
+    assert judge.verdict is None
+    steps(judge, clock, 10, ours, stock)
+    assert judge.verdict == verdict
+
+
 @pytest.mark.parametrize(("ours", "stock"), [(1.0, 2.0), (2.0, 1.0), (1.0, 1.02), (1.02, 1.0)])
 def test_the_faster_way_stays(ours: float, stock: float, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mucudnn")

@@ -9,10 +9,8 @@ import pytest
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, read_own, update, write
-from bench.tables import CPU, PEAKS, README, Row, cpu_tables, gpu_tables, memory_table, refresh, whole_table
-from bench.whole_networks import DRAWN, bars, draw
-from bench.whole_rows import FIRST, NETWORKS, SPEEDUP
-from bench.whole_rows import rows as all_rows
+from bench.tables import CPU, PEAKS, README, Row, cpu_tables, gpu_tables, memory_table, refresh, whole_tables
+from bench.whole_rows import SPEEDUP
 
 MACHINE = {
     "kind": "machine", "date": "2026-01-01T00:00:00+00:00", "processor": "a CPU", "vectors": "avx2",
@@ -144,49 +142,12 @@ def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
         assert f"| above the paper's 1.63 | {ratio}, {ratio}, of 1 |" in text
 
 
-def test_rows_of_whole_networks_show_the_mean_of_the_runs_and_the_noise(tmp_path: Path) -> None:
-    case, other = (
-        "resnet18, training, N=16, 2 threads, 64MiB",
-        "vgg11, inference, N=1, 1 thread, 8MiB, background",
-    )
-    records = [
-        Record("whole", case, SPEEDUP, 1.2, "ratio", {"run": 1}),
-        Record("whole", case, SPEEDUP, 1.4, "ratio", {"run": 2}),
-        Record("whole", case, FIRST, 4.0, "stock steps", {"run": 1}),
-        Record("whole", other, SPEEDUP, None, "ratio", {"run": 1, "reason": "killed"}),
-    ]
-    append(tmp_path / "whole_networks.jsonl", MACHINE, *records)
-    text = whole_table(tmp_path)
-    ours = (
-        "| resnet18 | residual | training | N=16, 2 threads | 64MiB | 1.3 (1.2 to 1.4) | 4 | not measured |"
-    )
-    assert ours in text
-    assert "| vgg11 | plain | inference | N=1, 1 thread | 8MiB, background | not measured |" in text
-    assert "| geometric mean of speedup over stock, training | 1.3, 1.3 to 1.3, of 1 |" in text
-
-
-def test_the_picture_has_all_runs_of_measured_networks_within_the_first_limit(tmp_path: Path) -> None:
-    training, inference = DRAWN
-    records = [
-        Record("whole", f"resnet18, {training}, 64MiB", SPEEDUP, 1.2, "ratio", {"run": 1}),
-        Record("whole", f"resnet18, {training}, 64MiB", SPEEDUP, 1.4, "ratio", {"run": 2}),
-        Record("whole", f"resnet18, {training}, 8MiB", SPEEDUP, 9.0, "ratio", {"run": 1}),
-        Record("whole", f"resnet18, {training}, 64MiB, background", SPEEDUP, 9.0, "ratio", {"run": 1}),
-        Record("whole", f"resnet18, {inference}, 64MiB", FIRST, 9.0, "stock steps", {"run": 1}),
-        Record("whole", f"vgg11, {inference}, 64MiB", SPEEDUP, None, "ratio", {"reason": "killed"}),
-        Record("whole", f"unet3d, {inference}, 64MiB", SPEEDUP, 0.9, "ratio", {"run": 1}),
-    ]
-    append(tmp_path / "whole_networks.jsonl", MACHINE, *records)
-    found = bars(tmp_path / "whole_networks.jsonl")
-    assert found == {training: {"resnet18": [1.2, 1.4]}, inference: {"unet3d": [0.9]}}
-    draw(tmp_path / "picture.svg", tmp_path / "whole_networks.jsonl")
-    drawn = (tmp_path / "picture.svg").read_text()
-    assert all(text in drawn for text in ("resnet18", "1.30", "unet3d", "0.90", training, inference))
-    assert "vgg11" not in drawn
-
-
-def test_the_most_important_rows_come_first_and_no_row_comes_twice() -> None:
-    names = [str(row) for row in all_rows()]
-    assert len(names) == len(set(names))
-    assert all(name.endswith("training, N=16, 2 threads, 64MiB") for name in names[: len(NETWORKS)])
-    assert len({kind for kind, _ in NETWORKS.values()}) >= 6
+def test_whole_networks_have_tables_for_each_machine(tmp_path: Path) -> None:
+    row = "resnet18, training, N=16, 2 threads, 64MiB"
+    for vectors, speedup in (("avx512", 1.25), ("avx2", 1.5)):
+        record = Record("whole", row, SPEEDUP, speedup, "ratio", {"run": 1})
+        append(tmp_path / "whole_networks.jsonl", {**MACHINE, "vectors": vectors}, record)
+    _, first, second = re.split("`python -m bench.whole_networks`, ", whole_tables(tmp_path))
+    for text, vectors, speedup in ((first, "avx512", "1.25"), (second, "avx2", "1.50")):
+        assert text.startswith(f"2026-01-01, a CPU, {vectors}, 2 cores, one\n")
+        assert f"| resnet18 | residual |  | {speedup} |  |  |  |" in text
