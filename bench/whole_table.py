@@ -20,13 +20,16 @@ def text(records: Iterable[Record]) -> str:
     """Return the tables of one machine: the figures of all rows together, then a table for each setting."""
     values: dict[str, Runs] = {SPEEDUP: {}, FIRST: {}, PEAK: {}}
     failed: set[str] = set()
+    unsure: set[str] = set()  # rows of which a run has an interval that reaches WORST
     for record in records:
         if record.value is None:
             failed.add(record.case)
         else:
             values[record.metric].setdefault(record.case, []).append(record.value)
+        if record.details.get("interval", (0.0, 0.0))[1] >= WORST:
+            unsure.add(record.case)
     failed -= values[SPEEDUP].keys()
-    lines = [*table(("", "figure"), _summary(values, failed)), ""]
+    lines = [*table(("", "figure"), _summary(values, failed, unsure)), ""]
     for setting in dict.fromkeys(case.setting for case in cases()):
         rows = _rows(setting, values, failed)
         if rows:
@@ -36,7 +39,7 @@ def text(records: Iterable[Record]) -> str:
     return "\n".join(lines)
 
 
-def _summary(values: dict[str, Runs], failed: set[str]) -> list[tuple[str, str]]:
+def _summary(values: dict[str, Runs], failed: set[str], unsure: set[str]) -> list[tuple[str, str]]:
     speedups = values[SPEEDUP]
     total = sum(len(ways_of(case)) for case in cases())
     means = {row: statistics.mean(runs) for row, runs in speedups.items()}
@@ -45,6 +48,7 @@ def _summary(values: dict[str, Runs], failed: set[str]) -> list[tuple[str, str]]
         ("rows measured", f"{len(means)} of {total}" + (f", {len(failed)} failed" if failed else "")),
         *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
         (f"rows below {WORST}", f"{len(below)}" + (f"; the lowest is {below[0][1]}" if below else "")),
+        ("of these with all of their intervals below", f"{sum(row not in unsure for _, row in below)}"),
         ("difference between two runs of a row", _noise(speedups)),
         (FIRST, _mean([statistics.mean(runs) for runs in values[FIRST].values()])),
         (PEAK, _mean([statistics.mean(runs) for runs in values[PEAK].values()])),

@@ -138,7 +138,7 @@ def test_the_table_has_a_line_for_a_case_and_a_column_for_a_limit() -> None:
     records = [
         Record("whole", f"{case}, 64MiB", SPEEDUP, 1.2, "ratio", {"run": 1}),
         Record("whole", f"{case}, 64MiB", SPEEDUP, 1.4, "ratio", {"run": 2}),
-        Record("whole", f"{case}, 8MiB", SPEEDUP, 0.96, "ratio", {"run": 1}),
+        Record("whole", f"{case}, 8MiB", SPEEDUP, 0.96, "ratio", {"run": 1, "interval": [0.95, 0.98]}),
         Record("whole", f"{case}, 8MiB", SPEEDUP, 0.96, "ratio", {"run": 2}),
         Record("whole", f"{case}, 64MiB", FIRST, 4.0, "stock steps", {"run": 1}),
         Record("whole", f"{case}, 8MiB", FIRST, 5.0, "stock steps", {"run": 1}),
@@ -156,6 +156,7 @@ def test_the_table_has_a_line_for_a_case_and_a_column_for_a_limit() -> None:
     assert f"| geometric mean of {SPEEDUP}, training | 1.12, 0.96 to 1.30, of 2 |" in text
     assert f"| geometric mean of {SPEEDUP}, inference | not measured |" in text
     assert f"| rows below 0.97 | 1; the lowest is {case}, 8MiB |" in text
+    assert "| of these with all of their intervals below | 0 |" in text
     assert f"| median 7.7 %, largest 15.4 % ({case}, 64MiB), of 2 |" in text
 
 
