@@ -71,6 +71,13 @@ class Judge:
         way = STOCK_WAY if self._is_stock else CHOICES
         return way if self._leader is not None and self._trial is None else None
 
+    def has_given_step(self, module: int) -> bool:
+        """Return whether a verdict lets PyTorch's own convolutions run the present step.
+
+        Always return False for the first module of a step, because its call begins the next one.
+        """
+        return self._is_stock and self._trial is None and module != self._leader
+
     def wants_stock(self, module: int, call: Hashable, x: Tensor) -> bool:
         """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
         if self._leader is None:

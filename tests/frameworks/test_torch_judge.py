@@ -261,3 +261,25 @@ def test_a_copy_of_a_model_finds_its_own_verdict(way) -> None:  # type: ignore[n
 def test_plans_and_never_have_no_judge() -> None:
     assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), tune="never")[0]._mucudnn.judge is None
     assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.judge is not None
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
+    slow_stock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1))
+    model, x = mt.convert(copy.deepcopy(own)), torch.randn(2, 4, 9, 9)
+    judge = model[0]._mucudnn.judge
+    judge._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
+    for _ in range(40):
+        one_step(model, x)
+    assert judge.verdict == "stock"
+    described, call_of = [], layers.call_of
+    monkeypatch.setattr(layers, "call_of", lambda *given: described.append(given[4]) or call_of(*given))
+    assert torch.equal(model(x), own(x))
+    assert len(described) == 1
+    model(torch.randn(2, 4, 8, 8))
+    assert len(described) == 1 + 3, "another shape is not decided"
+    model(x)
+    traced = torch.jit.trace(model, x)
+    assert str(traced.inlined_graph).count("mucudnn::") == 3
