@@ -1,7 +1,8 @@
-"""`python -m bench.network_step NETWORK`: measure steps of a network in a process of its own.
+"""`python -m bench.network_step NETWORK --ways WAY...`: measure steps of a network in a process of its own.
 
-With `--way both` stock PyTorch and the converted model run in turns, with an empty cache at first. The other
-ways run one of the two, and measure its peak memory. The program prints one line of JSON.
+Each WAY is a workspace limit, such as `64MiB`, and makes one converted copy of the model. Stock PyTorch and
+all copies run in turns. Each copy begins with an empty cache. With `--peak` the program measures the memory
+of the one WAY instead, or of stock PyTorch without a WAY. It prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -9,73 +10,185 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 import mucudnn.torch
 from bench.training_step import status
-from bench.whole_rows import NETWORKS
+from bench.whole_rows import NETWORKS, Way
 from bench.zoo import build, loss_of, sample_of
 
-FEWEST, MOST = 3, 15  # rounds, each with one step of either way
+NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
+SLOW_S = 40.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
+FEWEST, FEWEST_IF_SLOW = 3, 2
+_FEWEST_OF_INTERVAL = 6  # the range of fewer values is no interval of 95 % of their median
+_MOST_EARLY = 60  # steps that a model may take for its verdict
 
 
 def main() -> None:
     """Run steps of a network, converted and as stock PyTorch runs it, and print their times as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.network_step", description=__doc__)
     parser.add_argument("network", choices=NETWORKS)
+    parser.add_argument("--ways", nargs="+", type=Way.parse, default=[], metavar="WAY")
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--limit", default="64MiB")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--inference", action="store_true")
-    parser.add_argument("--tune", default="eager")
-    parser.add_argument("--way", choices=("both", "stock", "ours"), default="both")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for the rounds")
+    parser.add_argument("--caches", type=Path, required=True, help="folder for the cache of each way")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time for the rounds")
+    parser.add_argument("--peak", action="store_true", help="measure the memory, not the time")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model, x = build(arguments.network), sample_of(arguments.network, arguments.batch)
     model.train(not arguments.inference)
-    small = torch.nn.Conv2d(1, 1, 1)  # its call loads the libraries, whose memory does not count
+    load_libraries(arguments.caches)
+    if arguments.peak:
+        way = arguments.ways[0] if arguments.ways else None
+        print(json.dumps({"peak": peak(model, x, way, arguments.inference, arguments.caches)}))
+    else:
+        inference, folder = arguments.inference, arguments.caches
+        print(json.dumps(in_turns(model, x, arguments.ways, inference, folder, arguments.seconds)))
+
+
+def load_libraries(caches: Path) -> None:
+    """Run a small converted layer: neither its time nor its memory counts, and no way has its cache."""
+    _use_cache(caches / "small.sqlite")
+    small = torch.nn.Conv2d(1, 1, 1)
     mucudnn.torch.convert(small)
     small(torch.ones(1, 1, 8, 8)).sum().backward()
-    if arguments.way == "both":
-        print(json.dumps(_in_turns(model, x, arguments)))
-        return
-    if arguments.way == "ours":
-        mucudnn.torch.convert(model, workspace=arguments.limit, tune=arguments.tune)
+
+
+def peak(model: torch.nn.Module, x: torch.Tensor, way: Way | None, inference: bool, caches: Path) -> int:
+    """Return the bytes by which two steps raise the memory of this process; stock PyTorch's without a way."""
+    if way is not None:
+        _use_cache(_cache_of(caches, way))
+        mucudnn.torch.convert(model, workspace=way.limit, tune=way.tune)
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
-    before, step = status("VmRSS"), _stepper(model, x, arguments.inference)
+    before, step = status("VmRSS"), _stepper(model, x, inference)
     step()
     step()
-    print(json.dumps({"peak": status("VmHWM") - before}))
+    return status("VmHWM") - before
 
 
-def _in_turns(model: torch.nn.Module, x: torch.Tensor, arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the ms of our first step, the mean of the early ones, and the medians of the rounds."""
-    ours = mucudnn.torch.convert(copy.deepcopy(model), workspace=arguments.limit, tune=arguments.tune)
-    stock_step = _stepper(model, x, arguments.inference)
-    our_step = _stepper(ours, x, arguments.inference)
-    stock_step()
-    stock = [_timed(stock_step) for _ in range(2)]
-    first = _timed(our_step)
-    early = [first]
-    # The model compares whole steps after that.
-    while len(early) < 10 or (len(early) < 30 and sum(early[1:]) < 1e3 * arguments.seconds / 4):
-        early.append(_timed(our_step))
-    times: tuple[list[float], list[float]] = ([], [])
-    while len(times[0]) < FEWEST or (len(times[0]) < MOST and sum(map(sum, times)) < 1e3 * arguments.seconds):
-        times[0].append(_timed(our_step))
-        times[1].append(_timed(stock_step))
-    ours_ms, stock_ms = (statistics.median(found) for found in times)
-    return {
-        "speedup": stock_ms / ours_ms, "ms": ours_ms, "stock_ms": stock_ms, "rounds": len(times[0]),
-        "speedup_of_minima": min(times[1]) / min(times[0]), "first_ms": first, "first": first / min(stock),
-        "tenth": sum(early[:10]) / min(stock) / 10,
-    }  # fmt: skip
+def in_turns(
+    model: torch.nn.Module,
+    x: torch.Tensor,
+    ways: Sequence[Way],
+    inference: bool,
+    caches: Path,
+    seconds: float,
+) -> dict[str, Any]:
+    """Return the figures of each way by its name, under "ways", and those of stock PyTorch.
+
+    Each way makes its first step, and further ones until its model has a verdict. Then one step of each way
+    and one of stock PyTorch make a round.
+    """
+    stock = _stepper(model, x, inference)
+    stock()
+    stock_s = [_timed(stock)]
+    is_slow = stock_s[0] > SLOW_S
+    if not is_slow:
+        stock_s.append(_timed(stock))
+    stepped: dict[str, Callable[[], None]] = {"stock": stock}
+    found: dict[str, dict[str, Any]] = {}
+    for way in ways:
+        ours, cache = _converted(model, way), _cache_of(caches, way)
+        stepped[str(way)] = _with_cache(cache, _stepper(ours, x, inference))
+        early = [_timed(stepped[str(way)])]
+        while _verdict(ours) is None and len(early) < _MOST_EARLY:
+            early.append(_timed(stepped[str(way)]))
+        found[str(way)] = {
+            "first_ms": early[0] * 1e3, "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s),
+            "early_steps": len(early), "verdict": _verdict(ours),
+        }  # fmt: skip
+    times = _rounds(stepped, FEWEST_IF_SLOW if is_slow else FEWEST, seconds)
+    stock_times = times.pop("stock")
+    stock_ms = statistics.median(stock_times) * 1e3
+    for name, taken in times.items():
+        ms = statistics.median(taken) * 1e3
+        found[name] |= {
+            "speedup": stock_ms / ms, "interval": interval(stock_times, taken), "ms": ms,
+            "speedup_of_minima": min(stock_times) / min(taken),
+        }  # fmt: skip
+    return {"stock_ms": stock_ms, "rounds": len(stock_times), "ways": found}
+
+
+def _rounds(steps: Mapping[str, Callable[[], None]], fewest: int, seconds: float) -> dict[str, list[float]]:
+    """Return the seconds of steps in turns, until all ratios to stock's are narrow or the time is spent.
+
+    Each round begins with another step, so that none always follows the same one.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    names, start = list(steps), time.perf_counter()
+    while True:
+        done = len(times["stock"])
+        is_late = time.perf_counter() - start > seconds
+        if done >= fewest and (is_late or _are_narrow(times)):
+            return times
+        at = done % len(names)
+        for name in (*names[at:], *names[:at]):
+            times[name].append(_timed(steps[name]))
+
+
+def _are_narrow(times: Mapping[str, Sequence[float]]) -> bool:
+    stock = times["stock"]
+    if len(stock) < _FEWEST_OF_INTERVAL:
+        return False
+    for name, taken in times.items():
+        ratio = statistics.median(stock) / statistics.median(taken)
+        least, most = interval(stock, taken)
+        if name != "stock" and not (1 - NARROW) * ratio < least <= most < (1 + NARROW) * ratio:
+            return False
+    return True
+
+
+def interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of 95 % of the ratio of two medians, from resampled rounds (bootstrap).
+
+    The values at the same place are of one round, which another program may have slowed down as a whole.
+    """
+    chosen = np.random.default_rng(1).integers(len(above), size=(1000, len(above)))
+    ratios = np.median(np.array(above)[chosen], axis=1) / np.median(np.array(below)[chosen], axis=1)
+    least, most = np.quantile(ratios, (0.025, 0.975))
+    return round(float(least), 4), round(float(most), 4)
+
+
+def _converted(model: torch.nn.Module, way: Way) -> torch.nn.Module:
+    """Return a converted copy of a model that shares its parameters and buffers."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    ours: torch.nn.Module = copy.deepcopy(model, shared)
+    return mucudnn.torch.convert(ours, workspace=way.limit, tune=way.tune)
+
+
+def _verdict(model: torch.nn.Module) -> str | None:
+    """Return the way in which a converted model decided to run its steps; None before it has."""
+    judges = {
+        id(found.judge): found.judge for m in model.modules() if (found := getattr(m, "_mucudnn", None))
+    }
+    [judge] = judges.values()
+    return None if judge is None else judge.verdict
+
+
+def _cache_of(folder: Path, way: Way) -> Path:
+    return folder / f"{way}.sqlite"
+
+
+def _use_cache(path: Path) -> None:
+    os.environ["MUCUDNN_CACHE"] = str(path)  # mucudnn reads it where it opens the cache
+
+
+def _with_cache(path: Path, step: Callable[[], None]) -> Callable[[], None]:
+    def with_cache() -> None:
+        _use_cache(path)
+        step()
+
+    return with_cache
 
 
 def _stepper(model: torch.nn.Module, x: torch.Tensor, inference: bool) -> Callable[[], None]:
@@ -99,7 +212,7 @@ def _infer(model: torch.nn.Module, x: torch.Tensor) -> None:
 def _timed(step: Callable[[], None]) -> float:
     start = time.perf_counter()
     step()
-    return (time.perf_counter() - start) * 1e3
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import whole_table
 from bench.gpu.questions import NOT_MEASURED, latest, questions
 from bench.gpu.setting import HOST
 from bench.gpu.summary import table
-from bench.record import RESULTS, Record, read
+from bench.record import RESULTS, Machine, Record, by_machine, machine_name, read
 from bench.roofline import WORST, explanations
-from bench.whole_rows import FIRST, NETWORKS, PEAK, SPEEDUP
 
 README = Path(__file__).with_name("README.md")
 Records = list[Record]
@@ -25,7 +25,7 @@ def refresh(text: str, results: Path) -> str:
 
     Marks that a text lacks are left out.
     """
-    makers = ("cpu", cpu_tables), ("memory", memory_table), ("whole", whole_table), ("gpu", gpu_tables)
+    makers = ("cpu", cpu_tables), ("memory", memory_table), ("whole", whole_tables), ("gpu", gpu_tables)
     for name, make in makers:
         if f"<!-- {name}: " not in text:
             continue
@@ -35,34 +35,44 @@ def refresh(text: str, results: Path) -> str:
 
 
 def cpu_tables(results: Path) -> str:
-    """Return the text of the CPU tables, one for each command."""
+    """Return the text of the CPU tables, one for each command and machine."""
     lines = []
     for command, file, rows in CPU:
-        found = read(results / file)
-        figures = [
-            (question, aim, answer([record for _, record in found]) or NOT_MEASURED)
-            for question, aim, answer in rows
-        ]
-        lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
+        for found in by_machine(read(results / file)) or [[]]:
+            figures = [
+                (question, aim, answer([record for _, record in found]) or NOT_MEASURED)
+                for question, aim, answer in rows
+            ]
+            lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
     return "\n".join(lines)
 
 
-def _where(found: list[tuple[dict[str, object], Record]]) -> str:
+def _where(found: list[tuple[Machine, Record]]) -> str:
     if not found:
         return ""
     machine = found[0][0]
-    where = machine.get("device", machine.get("processor")), machine.get("library", "modelled costs")
-    return f", {str(machine['date'])[:10]}, {', '.join(map(str, where))}"
+    # The host engine's device begins with the processor and its vectors, which the name already tells.
+    device = machine.get("device", "").removeprefix(f"{machine.get('processor')}, {machine.get('vectors')}, ")
+    where = machine_name(machine), device, machine.get("library", "modelled costs")
+    return f", {str(machine['date'])[:10]}, {', '.join(filter(None, where))}"
 
 
 def memory_table(results: Path) -> str:
-    """Return the table of real training steps under memory plans: a row for each network and variant."""
-    found = read(results / "memory_steps.jsonl")
+    """Return a table for each machine of real training steps under memory plans.
+
+    A row is a network and a variant.
+    """
+    return "\n".join(
+        _steps_table(found) for found in by_machine(read(results / "memory_steps.jsonl")) or [[]]
+    )
+
+
+def _steps_table(found: list[tuple[Machine, Record]]) -> str:
     values: dict[str, dict[str, float | None]] = {}
     for _, record in found:
         values.setdefault(record.case, {})[record.metric] = record.value
     rows = [
-        (*case.rsplit(", ", 1), *(_of_runs([metrics.get(one)]) for one in PEAKS))
+        (*case.rsplit(", ", 1), *(_shown(metrics.get(one)) for one in PEAKS))
         for case, metrics in sorted(values.items())
     ]
     head = ("network", "variant", *PEAKS)
@@ -73,47 +83,17 @@ def memory_table(results: Path) -> str:
     return "\n".join([f"`{command}`{_where(found)}", "", *table(head, rows or empty), ""])
 
 
-def whole_table(results: Path) -> str:
-    """Return the table of whole networks: a row for each network and setting that was measured."""
-    found = read(results / "whole_networks.jsonl")
-    values: dict[str, dict[str, list[float | None]]] = {}
-    for _, record in found:
-        values.setdefault(record.case, {}).setdefault(record.metric, []).append(record.value)
-    rows = []
-    for case, metrics in values.items():
-        network, mode, batch, threads, *limit = case.split(", ")
-        cells = [_of_runs(metrics.get(metric, [])) for metric in (SPEEDUP, FIRST, PEAK)]
-        setting = mode, f"{batch}, {threads}", ", ".join(limit)
-        rows.append((network, NETWORKS[network][0], *setting, *cells))
-    head = ("network", "kind", "", "", "limit", SPEEDUP, FIRST, PEAK)
-    summary = [
-        (f"geometric mean of {SPEEDUP}, {mode}", _mean(values, mode)) for mode in ("training", "inference")
-    ]
-    lines = [f"`python -m bench.whole_networks`{_where(found)}", "", *table(("", "figure"), summary), ""]
-    return "\n".join([*lines, *table(head, rows or [(NOT_MEASURED,) * len(head)]), ""])
+def _shown(value: float | None) -> str:
+    return NOT_MEASURED if value is None else _short(value)
 
 
-def _of_runs(values: list[float | None]) -> str:
-    """Return the mean of all runs, and their range as the noise if there are several."""
-    measured = [value for value in values if value is not None]
-    if not measured:
-        return NOT_MEASURED
-    mean = _short(statistics.mean(measured))
-    if len(measured) == 1:
-        return mean
-    return f"{mean} ({_short(min(measured))} to {_short(max(measured))})"
-
-
-def _mean(values: dict[str, dict[str, list[float | None]]], mode: str) -> str:
-    measured = [
-        statistics.mean(one for one in metrics.get(SPEEDUP, []) if one is not None)
-        for case, metrics in values.items()
-        if f", {mode}, " in case and any(one is not None for one in metrics.get(SPEEDUP, []))
-    ]
-    if not measured:
-        return NOT_MEASURED
-    least, most = _short(min(measured)), _short(max(measured))
-    return f"{_short(statistics.geometric_mean(measured))}, {least} to {most}, of {len(measured)}"
+def whole_tables(results: Path) -> str:
+    """Return the tables of whole networks, for each machine."""
+    lines = []
+    for found in by_machine(read(results / "whole_networks.jsonl")) or [[]]:
+        text = whole_table.text(record for _, record in found)
+        lines += [f"`python -m bench.whole_networks`{_where(found)}", "", text]
+    return "\n".join(lines)
 
 
 def gpu_tables(results: Path) -> str:

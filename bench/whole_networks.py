@@ -1,8 +1,10 @@
 """`python -m bench.whole_networks`: steps of whole networks, converted, against stock PyTorch.
 
-Each row is a process with an empty cache, and two more for the peaks. A row that the file has is left out,
-so the program can be stopped at any time. `--minutes` ends it. `--run 2` measures everything again: the
-difference is the noise. `--draw` only draws the picture.
+One process measures a case: a network, a mini-batch, a number of threads, training or inference. It measures
+stock PyTorch once, and each workspace limit with an empty cache. More processes measure the peaks.
+
+The program goes on where it was stopped. It leaves out the rows that this machine has measured in this run.
+`--run 2` measures everything again: the difference is the noise. `--draw` only draws the picture.
 """
 
 from __future__ import annotations
@@ -14,61 +16,138 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from bench.openblas import OpenBlas, without_openblas_environment
-from bench.record import RESULTS, Record, append, describe_machine, read, show
-from bench.whole_rows import FIRST, LIMITS, NETWORKS, PEAK, SPEEDUP, Row, rows
+from bench.record import Machine, Record, append, describe_machine, read_own, show
+from bench.whole_cost import Estimates
+from bench.whole_picture import FILE, draw
+from bench.whole_rows import FIRST, PEAK, SPEEDUP, Case, Way, cases, name, ways_of
 
-FILE = RESULTS / "whole_networks.jsonl"
-PICTURE = Path(__file__).parent.parent / "docs" / "images" / "whole-networks.svg"
-_MOST_SECONDS = 1800.0  # for one process
-DRAWN = ("training, N=16, 2 threads", "inference, N=16, 2 threads")  # the settings of the picture
+_UNITS = {SPEEDUP: "ratio", FIRST: "stock steps", PEAK: "ratio"}
+_LONGEST = 4.0  # a case that takes so many times its estimate, and half an hour, is given up
+_HALF_HOUR_S = 1800.0
+Measure = Callable[[Case, Sequence[Way], float, float], list[Record]]
 
 
-def measure(row: Row, run: int, seconds: float) -> list[Record]:
-    """Return the figures of a row; figures of None, with the reason, where a process failed."""
+def measure(case: Case, ways: Sequence[Way], rounds_s: float, most_s: float) -> list[Record]:
+    """Return the figures of a case, three records for each way.
+
+    Raises subprocess.TimeoutExpired after `most_s`, and CalledProcessError.
+    """
+    start = time.monotonic()
+    given = [case.network, "--batch", str(case.batch), "--threads", str(case.threads)]
+    given += ["--inference"] if case.inference else []
+    # Freed tensors shall go back to the system at once: see bench.frameworks.
+    peak_environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "MUCUDNN_CACHE": str(Path(folder) / "cache.sqlite")}
-        try:
-            both = _process(row, "both", environment, seconds)
-            peaks = [_process(row, way, environment, seconds)["peak"] for way in ("ours", "stock")]
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
-            reason = {"run": run, "reason": said[-1] if said else str(error)[-200:]}
-            return [
-                Record("whole", str(row), metric, None, "ratio", reason) for metric in (SPEEDUP, FIRST, PEAK)
-            ]
-    details: dict[str, Any] = {"run": run, **{key: value for key, value in both.items() if key != "speedup"}}
-    return [
-        Record("whole", str(row), SPEEDUP, both["speedup"], "ratio", details),
-        Record("whole", str(row), FIRST, both["first"], "stock steps", {"run": run}),
-        Record(
-            "whole", str(row), PEAK, peaks[0] / max(peaks[1], 1), "ratio",
-            {"run": run, "peak_mib": peaks[0] / 2**20, "stock_peak_mib": peaks[1] / 2**20},
-        ),
-    ]  # fmt: skip
+        given += ["--caches", folder]
+
+        def figures(environment: dict[str, str], *more: str) -> dict[str, Any]:
+            return run_step([*given, *more], environment, most_s - (time.monotonic() - start))
+
+        timed = figures({**os.environ}, "--seconds", str(rounds_s), "--ways", *map(str, ways))
+        stock_peak = figures(peak_environment, "--peak")["peak"]
+        peaks = {way: figures(peak_environment, "--peak", "--ways", str(way))["peak"] for way in ways}
+    shared = {key: timed[key] for key in ("stock_ms", "rounds")}
+    shared |= {"together": len(ways), "seconds": time.monotonic() - start}
+    records = []
+    for way in ways:
+        found = timed["ways"][str(way)]
+        row, memory = name(case, way), {"peak_mib": peaks[way] / 2**20, "stock_peak_mib": stock_peak / 2**20}
+        records += [
+            Record("whole", row, SPEEDUP, found.pop("speedup"), _UNITS[SPEEDUP], {**found, **shared}),
+            Record("whole", row, FIRST, found["first"], _UNITS[FIRST]),
+            Record("whole", row, PEAK, peaks[way] / max(stock_peak, 1), _UNITS[PEAK], memory),
+        ]
+    return records
 
 
-def _process(row: Row, way: str, environment: dict[str, str], seconds: float) -> dict[str, Any]:
-    command = [
-        sys.executable, "-m", "bench.network_step", row.network, "--batch", str(row.batch),
-        "--limit", row.limit, "--threads", str(row.threads), "--tune", row.tune,
-        "--way", way, "--seconds", str(seconds),
-        *(["--inference"] if row.inference else []),
-    ]  # fmt: skip
-    if way != "both":  # see bench.frameworks
-        environment = {**environment, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
-    done = subprocess.run(command, capture_output=True, check=True, env=environment, timeout=_MOST_SECONDS)
+def run_step(arguments: Sequence[str], environment: dict[str, str], most_s: float) -> dict[str, Any]:
+    """Return what a process of bench.network_step prints. Raises subprocess.SubprocessError."""
+    command = [sys.executable, "-m", "bench.network_step", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, check=True, env=environment, timeout=max(most_s, 0.001)
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def _describe() -> dict[str, Any]:
-    """Return the machine as the records name it. Listing and drawing do without PyTorch."""
+class Session:
+    """One run of the program: it measures the rows that a file lacks of this machine and this run."""
+
+    def __init__(
+        self, output: Path, machine: Machine, run: int, rounds_s: float, measure: Measure = measure,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._output, self._machine, self._run, self._rounds_s = output, machine, run, rounds_s
+        self._measure, self._clock = measure, clock
+        self._has_machine = False
+
+    def missing(self, wanted: Iterable[Case]) -> list[tuple[Case, list[Way], float]]:
+        """Return the cases that lack rows, with their ways and their estimated seconds, in order."""
+        own = read_own(self._output, self._machine)
+        done = {record.case for record in own if record.details.get("run") == self._run}
+        estimates, found = Estimates(own), []
+        for case in wanted:
+            ways = [way for way in ways_of(case) if name(case, way) not in done]
+            if ways:
+                found.append((case, ways, estimates.seconds(case, len(ways), self._rounds_s)))
+        return found
+
+    def measure(self, wanted: Sequence[Case], minutes: float, console: Console) -> None:
+        """Measure what is missing within these minutes, and write each case when it is done.
+
+        A case whose estimate does not fit into the rest is left out. One that takes until the end is stopped,
+        and a later session begins it again.
+        """
+        end = self._clock() + 60 * minutes
+        left = list(wanted)
+        while left:
+            # Each case that was measured makes the estimates of the others better.
+            missing = self.missing(left)
+            fitting = [found for found in missing if found[2] <= end - self._clock()]
+            if not fitting:
+                if missing:
+                    console.print(f"{len(missing)} cases are left: none of them fits into the time")
+                return
+            case, ways, estimate = fitting[0]
+            left = left[left.index(case) + 1 :]
+            most_s = max(_LONGEST * estimate, _HALF_HOUR_S)
+            try:
+                records = self._measure(case, ways, self._rounds_s, min(most_s, end - self._clock()))
+            except subprocess.SubprocessError as error:
+                if self._clock() >= end:
+                    console.print(f"{case} was stopped: it took longer than the estimated {estimate:.0f} s")
+                    return
+                records = _failures(case, ways, error)
+            self._write(records)
+            show(console, sorted(records, key=lambda record: list(_UNITS).index(record.metric)))
+
+    def _write(self, records: Iterable[Record]) -> None:
+        for record in records:
+            record.details["run"] = self._run
+        append(self._output, *([] if self._has_machine else [self._machine]), *records)
+        self._has_machine = True
+
+
+def _failures(case: Case, ways: Iterable[Way], error: subprocess.SubprocessError) -> list[Record]:
+    """Return figures of None, which say why there are none."""
+    said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+    reason = said[-1] if said else str(error)[-200:]
+    return [
+        Record("whole", name(case, way), metric, None, unit, {"reason": reason})
+        for way in ways
+        for metric, unit in _UNITS.items()
+    ]
+
+
+def _describe() -> Machine:
+    """Return the machine as the records name it."""
     import torch
 
     from mucudnn.arrays.devices import device_named
@@ -82,95 +161,33 @@ def _describe() -> dict[str, Any]:
     )
 
 
-def bars(file: Path = FILE) -> dict[str, dict[str, list[float]]]:
-    """Return the speedups within the first limit by setting and network, one of each run."""
-    found: dict[str, dict[str, list[float]]] = {setting: {} for setting in DRAWN}
-    for _, record in read(file):
-        network, _, setting = record.case.removesuffix(f", {LIMITS[0]}").partition(", ")
-        if record.metric == SPEEDUP and record.value is not None and setting in found:
-            found[setting].setdefault(network, []).append(record.value)
-    return found
-
-
-def draw(path: Path = PICTURE, file: Path = FILE) -> None:
-    """Draw the measured speedups: bars from 1 up or down. Thin lines reach from the worst run to the best."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from bench.picture import BLUE, GREY, ORANGE, STYLE
-
-    found = {setting: speedups for setting, speedups in bars(file).items() if speedups}
-    names = [name for name in NETWORKS if any(name in speedups for speedups in found.values())]
-    width = 0.8 / max(len(found), 1)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(max(4.5, 0.75 * len(names) + 1.5), 4), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0)
-        for number, ((setting, speedups), colour) in enumerate(
-            zip(found.items(), (BLUE, ORANGE), strict=False)
-        ):
-            for place, name in enumerate(names):
-                if name not in speedups:
-                    continue
-                runs, at = speedups[name], place + width * (number - (len(found) - 1) / 2)
-                mean = sum(runs) / len(runs)
-                label = None if axes.get_legend_handles_labels()[1][number:] else setting
-                axes.bar(at, mean - 1, 0.92 * width, bottom=1, color=colour, label=label)
-                axes.plot([at, at], [min(runs), max(runs)], color=GREY, linewidth=1)
-                end, above = (max(*runs, mean), 1) if mean >= 1 else (min(*runs, mean), -1)
-                axes.annotate(
-                    f"{mean:.2f}", (at, end), (0, 3 * above), textcoords="offset points", ha="center",
-                    va="bottom" if mean >= 1 else "top", fontsize=8,
-                )  # fmt: skip
-        axes.axhline(1.0, color=GREY, linewidth=1)
-        axes.margins(y=0.15)
-        axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
-        axes.tick_params(axis="x", length=0)
-        axes.spines["bottom"].set_visible(False)
-        axes.set_ylabel("speed over stock PyTorch")
-        if found:
-            figure.legend(frameon=False, loc="outside upper left", ncols=2)
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type")) if path.suffix == ".svg" else None
-        figure.savefig(path, format=path.suffix[1:], transparent=True, metadata=nothing)
-
-
 def main() -> None:
     """Measure the rows that the file lacks, as long as there is time."""
     without_openblas_environment()
     parser = argparse.ArgumentParser(prog="python -m bench.whole_networks", description=__doc__)
     parser.add_argument("--output", type=Path, default=FILE, help="file for the records")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains this text")
-    parser.add_argument(
-        "--minutes", type=float, default=float("inf"), help="begin no row after these minutes"
-    )
-    parser.add_argument("--seconds", type=float, default=30.0, help="time for the rounds of a row")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this text")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after these minutes")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time for the rounds of a case")
     parser.add_argument("--run", type=int, default=1, help="the number of the run; 2 measures all rows again")
     parser.add_argument(
-        "--list", action="store_true", help="show the rows in their order, and measure nothing"
+        "--list", action="store_true", help="show the cases that are missing, in their order, with minutes"
     )
     parser.add_argument("--draw", action="store_true", help="draw the picture, and measure nothing")
     arguments = parser.parse_args()
     if arguments.draw:
         draw(file=arguments.output)
         return
-    wanted = [row for row in rows() if arguments.only in str(row)]
-    if arguments.list:
-        print(*wanted, sep="\n")
+    wanted = [case for case in cases() if arguments.only in str(case)]
+    machine = describe_machine() if arguments.list else _describe()
+    session = Session(arguments.output, machine, arguments.run, arguments.seconds)
+    if not arguments.list:
+        session.measure(wanted, arguments.minutes, Console(width=110))
         return
-    done = {(record.case, record.details.get("run")) for _, record in read(arguments.output)}
-    console, end = Console(width=110), time.monotonic() + 60 * arguments.minutes
-    machine = _describe()
-    has_machine = False
-    for row in wanted:
-        if (str(row), arguments.run) in done:
-            continue
-        if time.monotonic() > end:
-            break
-        records = measure(row, arguments.run, arguments.seconds)
-        show(console, records)
-        append(arguments.output, *([] if has_machine else [machine]), *records)
-        has_machine = True
+    total = 0.0
+    for case, ways, seconds in session.missing(wanted):
+        total += seconds
+        print(f"{seconds / 60:6.1f} min, {total / 3600:5.1f} h in all: {case} ({'; '.join(map(str, ways))})")
 
 
 if __name__ == "__main__":

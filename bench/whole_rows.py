@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import NamedTuple
 
-# Each network's kind and the shape of one sample. The first nine are measured before the others, in order.
+# Each network's kind and the shape of one sample. Within a setting they are measured in this order.
 NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "resnet18": ("residual", (3, 224, 224)),
     "squeezenet1_1": ("inception-like", (3, 224, 224)),
@@ -28,35 +27,66 @@ LIMITS = ("64MiB", "8MiB", "512MiB")
 SPEEDUP, FIRST, PEAK = "speedup over stock", "first step in stock steps", "peak memory over stock"
 
 
-class Row(NamedTuple):
-    """A row of the table."""
+class Case(NamedTuple):
+    """A network with a mini-batch, a number of threads, and a mode: training or inference."""
 
     network: str
     batch: int
     threads: int
     inference: bool
+
+    @property
+    def setting(self) -> str:
+        """All but the network."""
+        mode = "inference" if self.inference else "training"
+        return f"{mode}, N={self.batch}, {self.threads} thread{'' if self.threads == 1 else 's'}"
+
+    def __str__(self) -> str:
+        return f"{self.network}, {self.setting}"
+
+
+class Way(NamedTuple):
+    """The arguments of `convert` for one of the models that a case compares with stock PyTorch."""
+
     limit: str
     tune: str = "eager"
 
     def __str__(self) -> str:
-        mode = "inference" if self.inference else "training"
-        plural = "" if self.threads == 1 else "s"
-        tune = "" if self.tune == "eager" else f", {self.tune}"
-        return f"{self.network}, {mode}, N={self.batch}, {self.threads} thread{plural}, {self.limit}{tune}"
+        return self.limit if self.tune == "eager" else f"{self.limit}, {self.tune}"
+
+    @classmethod
+    def parse(cls, text: str) -> Way:
+        """Return the way that a text such as `64MiB` or `64MiB, background` stands for."""
+        return cls(*text.split(", "))
 
 
-def rows() -> Iterator[Row]:
-    """Yield all rows, the most important first."""
+def name(case: Case, way: Way) -> str:
+    """Return the name of a row: its records have it as their case."""
+    return f"{case}, {way}"
+
+
+def ways_of(case: Case) -> tuple[Way, ...]:
+    """Return the ways in which a case is measured, each of them a row."""
+    ways = tuple(Way(limit) for limit in LIMITS)
+    is_first = case.setting == next(cases()).setting
+    return (*ways, Way(LIMITS[0], "background")) if is_first and case.network in _BACKGROUND else ways
+
+
+_BACKGROUND = tuple(NETWORKS)[:3]  # the networks that also show tune="background", in the first setting
+
+
+def cases() -> Iterator[Case]:
+    """Yield all cases, the most important setting first."""
     settings = [  # mini-batch, threads, whether it is inference
         (16, 2, False), (16, 1, False), (16, 2, True), (1, 2, True), (64, 2, False), (16, 1, True),
         (64, 2, True), (1, 2, False), (64, 1, False), (1, 1, True), (64, 1, True), (1, 1, False),
     ]  # fmt: skip
-    first, *others = LIMITS
     for batch, threads, inference in settings:
         for network in NETWORKS:
-            yield Row(network, batch, threads, inference, first)
-        if (batch, threads, inference) == settings[0]:
-            for network in list(NETWORKS)[:3]:
-                yield Row(network, batch, threads, inference, first, "background")
-    for (batch, threads, inference), limit, network in product(settings, others, NETWORKS):
-        yield Row(network, batch, threads, inference, limit)
+            yield Case(network, batch, threads, inference)
+
+
+def parts_of(name: str) -> tuple[str, str, str]:
+    """Return the network, the setting and the way in the name of a row."""
+    network, mode, batch, threads, way = name.split(", ", 4)
+    return network, f"{mode}, {batch}, {threads}", way

@@ -65,6 +65,19 @@ class Judge:
         self._is_clean, self._has_choice, self._since = False, False, 0.0
         self._thread = 0
 
+    @property
+    def verdict(self) -> str | None:
+        """The way in which the last step ran if steps like it are decided; None if they are compared."""
+        way = STOCK_WAY if self._is_stock else CHOICES
+        return way if self._leader is not None and self._trial is None else None
+
+    def has_given_step(self, module: int) -> bool:
+        """Return whether a verdict lets PyTorch's own convolutions run the present step.
+
+        Always return False for the first module of a step, because its call begins the next one.
+        """
+        return self._is_stock and self._trial is None and module != self._leader
+
     def wants_stock(self, module: int, call: Hashable, x: Tensor) -> bool:
         """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
         if self._leader is None:

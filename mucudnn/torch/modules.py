@@ -66,6 +66,14 @@ class _Divided:
         if chosen is not None and functional.is_divided(input):
             return _run_divided(self, input, weight, bias, chosen)
         if chosen is not None:
+            # Small networks have steps in which describing each call takes 3 % of the time.
+            is_given = (
+                not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+                and chosen.judge is not None
+                and chosen.judge.has_given_step(id(self))
+            )
+            if is_given:
+                return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
             call = layers.call_of(
                 input, weight, bias, chosen.workspace, chosen,
                 self.stride, self.padding, self.dilation, self.groups, self.padding_mode,

@@ -55,6 +55,17 @@ def steps(
     return kinds
 
 
+@pytest.mark.parametrize(("ours", "stock", "verdict"), [(1.0, 2.0, "choices"), (2.0, 1.0, "stock")])
+def test_a_judge_tells_its_verdict_once_it_has_one(ours: float, stock: float, verdict: str) -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    assert judge.verdict is None, "no step has run"
+    steps(judge, clock, 6, ours, stock)
+    assert judge.verdict is None
+    steps(judge, clock, 10, ours, stock)
+    assert judge.verdict == verdict
+
+
 @pytest.mark.parametrize(("ours", "stock"), [(1.0, 2.0), (2.0, 1.0), (1.0, 1.02), (1.02, 1.0)])
 def test_the_faster_way_stays(ours: float, stock: float, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mucudnn")
@@ -250,3 +261,25 @@ def test_a_copy_of_a_model_finds_its_own_verdict(way) -> None:  # type: ignore[n
 def test_plans_and_never_have_no_judge() -> None:
     assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), tune="never")[0]._mucudnn.judge is None
     assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.judge is not None
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
+    slow_stock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1))
+    model, x = mt.convert(copy.deepcopy(own)), torch.randn(2, 4, 9, 9)
+    judge = model[0]._mucudnn.judge
+    judge._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
+    for _ in range(40):
+        one_step(model, x)
+    assert judge.verdict == "stock"
+    described, call_of = [], layers.call_of
+    monkeypatch.setattr(layers, "call_of", lambda *given: described.append(given[4]) or call_of(*given))
+    assert torch.equal(model(x), own(x))
+    assert len(described) == 1
+    model(torch.randn(2, 4, 8, 8))
+    assert len(described) == 1 + 3, "another shape is not decided"
+    model(x)
+    traced = torch.jit.trace(model, x)
+    assert str(traced.inlined_graph).count("mucudnn::") == 3

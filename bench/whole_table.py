@@ -1,0 +1,105 @@
+"""The whole-network tables of `bench/README.md`: a line for each case, a column for each limit."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from bench.gpu.questions import NOT_MEASURED
+from bench.gpu.summary import table
+from bench.record import Record
+from bench.whole_rows import FIRST, LIMITS, NETWORKS, PEAK, SPEEDUP, cases, parts_of, ways_of
+
+WORST = 0.97  # speedups below are marked
+_MODES = ("training", "inference")
+_COLUMNS = (LIMITS[1], LIMITS[0], LIMITS[2])  # from the smallest to the largest
+Runs = dict[str, list[float]]  # the values of all runs, by the name of the row
+
+
+def text(records: Iterable[Record]) -> str:
+    """Return the tables of one machine: the figures of all rows together, then a table for each setting."""
+    values: dict[str, Runs] = {SPEEDUP: {}, FIRST: {}, PEAK: {}}
+    failed: set[str] = set()
+    unsure: set[str] = set()  # rows of which a run has an interval that reaches WORST
+    for record in records:
+        if record.value is None:
+            failed.add(record.case)
+        else:
+            values[record.metric].setdefault(record.case, []).append(record.value)
+        if record.details.get("interval", (0.0, 0.0))[1] >= WORST:
+            unsure.add(record.case)
+    failed -= values[SPEEDUP].keys()
+    lines = [*table(("", "figure"), _summary(values, failed, unsure)), ""]
+    for setting in dict.fromkeys(case.setting for case in cases()):
+        rows = _rows(setting, values, failed)
+        if rows:
+            title = setting[0].upper() + setting[1:]
+            head = ("network", "kind", *_COLUMNS, "first step", "peak memory")
+            lines += [f"**{title}**: {SPEEDUP} within each limit", "", *table(head, rows), ""]
+    return "\n".join(lines)
+
+
+def _summary(values: dict[str, Runs], failed: set[str], unsure: set[str]) -> list[tuple[str, str]]:
+    speedups = values[SPEEDUP]
+    total = sum(len(ways_of(case)) for case in cases())
+    means = {row: statistics.mean(runs) for row, runs in speedups.items()}
+    below = sorted((mean, row) for row, mean in means.items() if mean < WORST)
+    return [
+        ("rows measured", f"{len(means)} of {total}" + (f", {len(failed)} failed" if failed else "")),
+        *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
+        (f"rows below {WORST}", f"{len(below)}" + (f"; the lowest is {below[0][1]}" if below else "")),
+        ("of these with all of their intervals below", f"{sum(row not in unsure for _, row in below)}"),
+        ("difference between two runs of a row", _noise(speedups)),
+        (FIRST, _mean([statistics.mean(runs) for runs in values[FIRST].values()])),
+        (PEAK, _mean([statistics.mean(runs) for runs in values[PEAK].values()])),
+    ]  # fmt: skip
+
+
+def _of_mode(means: dict[str, float], mode: str) -> list[float]:
+    return [mean for row, mean in means.items() if parts_of(row)[1].startswith(mode)]
+
+
+def _mean(means: Sequence[float]) -> str:
+    if not means:
+        return NOT_MEASURED
+    return f"{statistics.geometric_mean(means):.2f}, {min(means):.2f} to {max(means):.2f}, of {len(means)}"
+
+
+def _noise(speedups: Runs) -> str:
+    """Return the largest and the median difference between runs, in percent of the row's mean."""
+    shares = {
+        row: 100 * (max(runs) - min(runs)) / statistics.mean(runs)
+        for row, runs in speedups.items()
+        if len(runs) > 1
+    }
+    if not shares:
+        return NOT_MEASURED
+    worst = max(shares, key=lambda row: shares[row])
+    median = statistics.median(shares.values())
+    return f"median {median:.1f} %, largest {shares[worst]:.1f} % ({worst}), of {len(shares)}"
+
+
+def _rows(setting: str, values: dict[str, Runs], failed: set[str]) -> list[tuple[str, ...]]:
+    """Return a row for each network that has figures in a setting, or failed there."""
+    rows = []
+    for network, (kind, _) in NETWORKS.items():
+        names = [f"{network}, {setting}, {limit}" for limit in _COLUMNS]
+        if not any(one in values[SPEEDUP] or one in failed for one in names):
+            continue
+        cells = [_cell(values[SPEEDUP].get(one), one in failed) for one in names]
+        most = (_most([values[metric].get(one, []) for one in names]) for metric in (FIRST, PEAK))
+        rows.append((network, kind, *cells, *most))
+    return rows
+
+
+def _cell(runs: Sequence[float] | None, is_failed: bool) -> str:
+    if not runs:
+        return "failed" if is_failed else ""
+    mean = statistics.mean(runs)
+    return f"**{mean:.3f}**" if mean < WORST else f"{mean:.2f}"
+
+
+def _most(limits: Iterable[Sequence[float]]) -> str:
+    """Return the largest of the limits' means, the worst one."""
+    means = [statistics.mean(runs) for runs in limits if runs]
+    return f"{max(means):.2f}" if means else ""

@@ -1,0 +1,120 @@
+"""The processes of bench.whole_networks, on a network of two small layers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs_torch import torch
+from rich.console import Console
+
+from bench import network_step, whole_networks
+from bench.network_step import interval
+from bench.record import read
+from bench.whole_networks import Session
+from bench.whole_rows import FIRST, LIMITS, PEAK, SPEEDUP, Case, Way, name
+
+nn = torch.nn
+MACHINE = {"kind": "machine", "processor": "a CPU", "vectors": "avx2", "cores": 2}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Let each network be a small one, and each process a call in this one."""
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "before.sqlite"))
+    monkeypatch.setattr(
+        network_step, "build", lambda _: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+    )
+    monkeypatch.setattr(network_step, "sample_of", lambda _, batch: torch.ones(batch, 3, 12, 12))
+    monkeypatch.setattr(whole_networks, "run_step", _run_here)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _run_here(arguments: Sequence[str], environment: dict[str, str], most_s: float) -> dict[str, Any]:
+    out, before = io.StringIO(), sys.argv
+    sys.argv = ["network_step", *arguments]
+    try:
+        with contextlib.redirect_stdout(out):
+            network_step.main()
+    finally:
+        sys.argv = before
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_case_has_three_figures_of_each_limit_and_the_next_session_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inference: bool
+) -> None:
+    case, path = Case("unet3d", 2, 1, inference), tmp_path / "rows.jsonl"
+    Session(path, dict(MACHINE), 1, 0.0).measure([case], 1e6, Console(file=io.StringIO()))
+    found = {(record.case, record.metric): record for _, record in read(path)}
+    assert found.keys() == {
+        (name(case, Way(limit)), metric) for limit in LIMITS for metric in (SPEEDUP, FIRST, PEAK)
+    }
+    assert all(record.value is not None for record in found.values())
+    for limit in LIMITS:
+        details = found[name(case, Way(limit)), SPEEDUP].details
+        assert details["verdict"] in ("choices", "stock"), "the rounds began after the verdict"
+        assert details["rounds"] == network_step.FEWEST
+        assert details["together"] == len(LIMITS)
+        least, most = details["interval"]
+        assert least <= most
+    monkeypatch.setattr(whole_networks, "run_step", None)
+    Session(path, dict(MACHINE), 1, 0.0).measure([case], 1e6, Console(file=io.StringIO()))
+
+
+def test_each_limit_begins_with_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+    timed = network_step._timed
+
+    def see(step: Any) -> float:
+        took = timed(step)
+        file = Path(os.environ["MUCUDNN_CACHE"])
+        seen.append((file.stem, file.exists()))
+        return took
+
+    monkeypatch.setattr(network_step, "_timed", see)
+    ways = [Way(limit) for limit in LIMITS]
+    model, x = network_step.build("any"), network_step.sample_of("any", 2)
+    for way in ways:
+        assert not (tmp_path / f"{way}.sqlite").exists()
+    network_step.in_turns(model, x, ways, True, tmp_path, 0.0)
+    used = dict.fromkeys(stem for stem, _ in seen)
+    assert [stem for stem in used if stem != "before"] == list(LIMITS), "one cache after the other"
+    assert all((tmp_path / f"{way}.sqlite").exists() for way in ways)
+
+
+def test_a_copy_computes_with_the_parameters_of_the_model() -> None:
+    model = network_step.build("any")
+    ours = network_step._converted(model, Way("8MiB"))
+    assert all(a is b for a, b in zip(model.parameters(), ours.parameters(), strict=True))
+    assert type(ours[0]) is not type(model[0])
+
+
+def test_rounds_end_when_all_ratios_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"stock": 2.0, "64MiB": 1.0}
+    monkeypatch.setattr(network_step, "_timed", lambda step: step())
+    steps: Any = {name: lambda name=name: seconds[name] for name in seconds}
+    times = network_step._rounds(steps, 3, 1e6)
+    assert {len(found) for found in times.values()} == {6}
+    assert {len(found) for found in network_step._rounds(steps, 3, 0.0).values()} == {3}
+
+
+def test_the_interval_of_a_ratio_holds_the_ratio_and_grows_with_the_noise() -> None:
+    steady = interval([2.0, 2.01, 1.99, 2.0, 2.0, 2.01], [1.0, 1.0, 1.01, 0.99, 1.0, 1.0])
+    noisy = interval([2.0, 3.0, 1.5, 2.0, 2.5, 2.0], [1.0, 0.8, 1.0, 1.3, 1.0, 1.0])
+    for least, most in (steady, noisy):
+        assert least <= 2.0 <= most
+    assert noisy[1] - noisy[0] > steady[1] - steady[0]
+    together = interval([2.0, 4.0, 2.0, 8.0, 2.0, 6.0], [1.0, 2.0, 1.0, 4.0, 1.0, 3.0])
+    assert together == (2.0, 2.0), "what slows a whole round down does not change the ratio"
