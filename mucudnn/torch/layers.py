@@ -34,7 +34,8 @@ _LEAST_GAIN = 0.03
 CLEAR_GAIN = 0.25
 # An operator of Python costs so much more than PyTorch's own: see the theme `overhead` of bench.frameworks.
 _OPERATOR_MS = 0.03
-_BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 50.0, 1, 9
+# A converted model compares whole steps afterwards, so few rounds are enough.
+_BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 25.0, 1, 3
 _MOST = 4096
 
 _logger = logging.getLogger("mucudnn")
