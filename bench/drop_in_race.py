@@ -85,7 +85,7 @@ def play(costs: Costs, own: str | None) -> dict[Key, float]:
         taken = [first]
         if first <= 1.5 * rival_ms(found, rows):
             whole = min((row.median_ms or 0 for row in rows if row.micro_batch == n), default=0.0)
-            taken = runs_within(later or [first], max(LEAST_MS, SHARE * whole), LEAST_RUNS)
+            taken = runs_within([*later, first], max(LEAST_MS, SHARE * whole), LEAST_RUNS)
         measured[key] = statistics.median(taken)
         rows.append(Measurement(*key, SUCCESS, found.workspace, median_ms=measured[key]))
     return measured

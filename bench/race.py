@@ -107,7 +107,7 @@ def race(table: Table, limit: int, **options: Any) -> tuple[dict[Key, float], fl
         paid += first
         is_stock = found.algorithm in (STOCK, STOCK_SLICE)
         if is_stock or first <= 1.5 * rival_ms(found, rows):
-            taken = runs_within(later or [first], RACE_SHARE * unit)
+            taken = runs_within([*later, first], RACE_SHARE * unit)
             paid += sum(taken)
         measured[key] = statistics.median(taken)
         rows.append(Measurement(*key, SUCCESS, table.workspaces[key], median_ms=measured[key]))

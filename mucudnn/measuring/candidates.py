@@ -42,7 +42,8 @@ def _ask(
     source: Engine | Planner, machine: Machine, cache: Cache, kernel: Kernel, sizes: Sequence[int],
     keeps_failures: bool,
 ) -> dict[int, list[Listed]]:  # fmt: skip
-    measured = {(m.micro_batch, m.algorithm) for m in cache.measurements(machine, kernel)}
+    rows = cache.measurements(machine, kernel) if keeps_failures else ()
+    measured = {(row.micro_batch, row.algorithm) for row in rows}
     found, complete, failures = dict[int, list[Listed]](), dict[int, list[Listed]](), list[Measurement]()
     try:
         for size in sizes:

@@ -161,16 +161,16 @@ def _next_of(
 ) -> Task | None:
     """Return the task that is next in the race; None if the race is over."""
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
-    candidates = {}
+    in_place, candidates = most_slices_in_place(kernel), {}
     for task in tasks:
         own = CANNOT_ACCUMULATE if task.is_stock or accumulator is None else accumulator
-        if (more := _bytes_to_sum(kernel, task.micro_batch, own)) is not None:
+        if (more := _bytes_to_sum(kernel, in_place, task.micro_batch, own)) is not None:
             candidates[Candidate(task.micro_batch, task.algorithm, task.workspace + more)] = task
     usable = [
-        replace(row, workspace=row.workspace + more)
+        replace(row, workspace=row.workspace + more) if more else row
         for row in rows
         if row.median_ms is not None  # most algorithms of an engine cannot run
-        and (more := _bytes_to_sum(kernel, row.micro_batch, row.accumulator)) is not None
+        and (more := _bytes_to_sum(kernel, in_place, row.micro_batch, row.accumulator)) is not None
     ]
     is_on_gpu = bench.engine.kind == "cudnn"
     if is_on_gpu:  # the heuristics rank the engines of the graph API alone
@@ -183,9 +183,12 @@ def _next_of(
     return None if found is None else candidates[found]
 
 
-def _bytes_to_sum(kernel: Kernel, micro_batch: int, accumulator: int) -> int | None:
-    """Return the bytes that a division into slices of a size needs for their sum; None if there is none."""
-    if micro_batch * most_slices_in_place(kernel) >= kernel.mini_batch:
+def _bytes_to_sum(kernel: Kernel, in_place: int, micro_batch: int, accumulator: int) -> int | None:
+    """Return the bytes that a division into slices of a size needs for their sum; None if there is none.
+
+    `in_place` is the most slices that need none.
+    """
+    if micro_batch * in_place >= kernel.mini_batch:
         return 0
     return None if accumulator == CANNOT_ACCUMULATE else accumulator
 

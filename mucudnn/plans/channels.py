@@ -103,17 +103,22 @@ def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) ->
 
     One that was measured must save a twentieth of the time. One that was not measured may save anything.
     """
-    rows = [row for row in bench.costs([kernel]).measurements[kernel] if row.status == SUCCESS]
     sizes = usable_sizes(policy, kernel)
     few = max((size for size in sizes if size <= _FEW_SAMPLES), default=kernel.mini_batch)
+    too_large = [
+        listed.algorithm
+        for listed in bench.candidates(kernel, [few])[few]
+        if listed.workspace > limit and (bench.thorough or not transforms_in_vain(kernel, listed.algorithm))
+    ]
+    if not too_large:
+        return False
+    rows = [row for row in bench.costs([kernel]).measurements[kernel] if row.status == SUCCESS]
     fastest = min((_sample_ms(row) for row in rows if row.workspace <= limit), default=float("inf"))
-    for listed in bench.candidates(kernel, [few])[few]:
-        if not bench.thorough and transforms_in_vain(kernel, listed.algorithm):
-            continue
-        times = [_sample_ms(row) for row in rows if row.algorithm == listed.algorithm]
-        if listed.workspace > limit and min(times, default=0.0) < fastest * (1 - _LEAST_GAIN):
-            return True
-    return False
+    hoped_ms = {
+        algorithm: min((_sample_ms(row) for row in rows if row.algorithm == algorithm), default=0.0)
+        for algorithm in too_large
+    }
+    return min(hoped_ms.values()) < fastest * (1 - _LEAST_GAIN)
 
 
 def _sample_ms(row: Measurement) -> float:

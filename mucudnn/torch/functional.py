@@ -194,15 +194,21 @@ def run(given: Operands) -> Tensor:
     return y if given.batched else y.squeeze(0)
 
 
-def runs_stock(given: Operands, tune: str = "eager", module: Hashable = None) -> bool | None:
+def runs_stock(given: Operands) -> bool | None:
     """Return whether PyTorch's own operator and autograd run the convolution with all its passes.
 
-    None means that this is not known: see `layers.stock_is_best`.
+    None means that this is not known: see `layers.gain_of`.
     """
+    gain = gain_of(given)
+    return None if gain is None else gain == 0
+
+
+def gain_of(given: Operands, tune: str = "eager", module: Hashable = None) -> float | None:
+    """Return the gain of mucudnn's operators over PyTorch's own: see `layers.gain_of`."""
     tensors = given.x, given.w, given.bias
     if ops.is_followed(*tensors):
         return None
-    return layers.stock_is_best(*tensors, given.options, tune, module)
+    return layers.gain_of(*tensors, given.options, tune, module)
 
 
 def operands(

@@ -1,8 +1,14 @@
 """The judge of whole steps: it compares a model's choices with PyTorch's own convolutions.
 
 The sum of kernels does not tell: a neighbour may have to convert a layout, and caches hold other data. So
-when all calls of a converted model are decided, some steps run with the choices and some with PyTorch's own
-convolutions. The faster way stays. These steps are real ones of the program, so nothing is measured twice.
+when all calls of a converted model are decided, its next steps run in different ways:
+
+- the choices,
+- PyTorch's own convolutions,
+- a mixture: the choices in calls where they save much by their measurements, PyTorch's own in the others.
+
+The fastest way stays. These steps are real ones of the program, so nothing is measured twice. A way that is
+far behind gets few of them.
 
 The times are kept, so that a later process with the same model does not compare again.
 
@@ -22,12 +28,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_FEWEST, _MOST = 3, 7  # steps of each kind
-_CLOSE = 0.1  # two ways that differ by less than this share are compared in _MOST steps
-_PATIENCE = 40  # steps after which the choices stay without a verdict
+from mucudnn.torch.layers import CLEAR_GAIN
+
+_FEWEST, _MOST = 3, 7  # steps of each way
+_MOST_SHORT = 16  # steps of each way if _MOST of them take less than _LONG seconds: their times vary more
+_LONG = 1.0
+_CLOSE = 0.1  # ways that differ by less than this share are compared in _MOST steps
+_FAR = 0.5  # a way that is slower by this share gets no third step
+_PATIENCE = 60  # steps after which the choices stay without a verdict
 _MOST_CALLS = 4096
 _MOST_ASKED = 4  # different steps that begin with the same call, and are looked up
-CHOICES, STOCK_WAY = "choices", "stock"  # the ways in which a step runs
+CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which a step runs
+_WAYS = (CHOICES, STOCK_WAY, MIXTURE)  # in their turns
+_PREFERRED = (STOCK_WAY, MIXTURE, CHOICES)  # among ways that take the same time
 _logger = logging.getLogger("mucudnn")
 
 
@@ -45,10 +58,36 @@ class Times(Protocol):
 class _Trial:
     """The times of the steps whose first call is the same, by the convolutions that they ran."""
 
-    times: dict[tuple[int, ...], tuple[list[float], list[float]]] = field(default_factory=dict)
+    times: dict[tuple[int, ...], dict[str, list[float]]] = field(default_factory=dict)
+    left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
+    way: str = CHOICES  # the next step runs so
+    turn: int = 0  # the steps of this turn so far
     steps: int = 0
     asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up
-    stock_wins: bool | None = None
+    verdict: str | None = None
+    given: dict[int, bool] = field(default_factory=dict)  # True for modules that the verdict gives to PyTorch
+
+    def restart(self) -> None:
+        """Let the next step run with the choices, as the first one did."""
+        self.way, self.turn, self.steps = CHOICES, 0, 0
+
+    def add(self, modules: tuple[int, ...], took: float) -> dict[str, list[float]]:
+        """Add the time of a step in the present way. Return the times of its like, by way."""
+        times = self.times.setdefault(modules, {})
+        times.setdefault(self.way, []).append(took)
+        if all(way in times for way in self.left):
+            behind = _far_behind({way: times[way] for way in self.left})
+            self.left = tuple(way for way in self.left if way not in behind)
+        # Two steps of each way follow one another: programs that call the first convolution twice in a step
+        # see both of its calls in all ways.
+        self.turn += 1
+        if self.turn == 2 or self.way not in self.left:
+            self.turn = 0
+            while True:
+                self.way = _WAYS[(_WAYS.index(self.way) + 1) % len(_WAYS)]
+                if self.way in self.left:
+                    break
+        return times
 
 
 class Judge:
@@ -59,24 +98,25 @@ class Judge:
         self._leader: int | None = None
         self._trials: dict[Hashable, _Trial] = {}
         self._trial: _Trial | None = None  # None if nothing is to be found out in this step
-        self._is_stock = False  # True if PyTorch's own convolutions run in this step
+        self._way = CHOICES  # this step runs so
         self._called: list[tuple[int, Hashable]] = []  # modules with their calls
         self._seen: set[tuple[int, Hashable]] = set()
-        self._is_clean, self._has_choice, self._since = False, False, 0.0
+        self._unclear: set[Hashable] = set()  # calls that PyTorch's own run in a mixture
+        self._is_clean, self._since = False, 0.0
+        self._gains: set[bool] = set()  # True for a clear gain of a call, False for a little one
         self._thread = 0
 
     @property
     def verdict(self) -> str | None:
         """The way in which the last step ran if steps like it are decided; None if they are compared."""
-        way = STOCK_WAY if self._is_stock else CHOICES
-        return way if self._leader is not None and self._trial is None else None
+        return self._way if self._leader is not None and self._trial is None else None
 
     def has_given_step(self, module: int) -> bool:
         """Return whether a verdict lets PyTorch's own convolutions run the present step.
 
         Always return False for the first module of a step, because its call begins the next one.
         """
-        return self._is_stock and self._trial is None and module != self._leader
+        return self._way == STOCK_WAY and self._trial is None and module != self._leader
 
     def wants_stock(self, module: int, call: Hashable, x: Tensor) -> bool:
         """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
@@ -90,27 +130,46 @@ class Judge:
             if (module, call) not in self._seen or threading.get_ident() != self._thread:
                 self._seen.add((module, call))
                 self._is_clean = False  # the call measures, or another thread runs at the same time
-        return self._is_stock
+        return self._runs_stock(call)
 
-    def note(self, is_stock: bool | None) -> None:
-        """Hear how a call runs that follows its own choice; None if it is not decided yet."""
-        self._is_clean &= is_stock is not None
-        self._has_choice |= is_stock is False
+    def has_given_to_stock(self, call: Hashable) -> bool:
+        """Return whether a verdict lets PyTorch's own convolution run this call of the present step."""
+        return self._trial is None and self._runs_stock(call)
+
+    def tell(self, module: int) -> str:
+        """Return words about the steps in which verdicts give a module to PyTorch; none if there are none."""
+        given = {trial.given[module] for trial in self._trials.values() if module in trial.given}
+        if True not in given:
+            return ""
+        return f"PyTorch's own in {'some' if False in given else 'all'} steps"
+
+    def note(self, call: Hashable, gain: float | None) -> None:
+        """Hear the share of a call's time that its own choice saves, and that it follows this choice.
+
+        The gain is 0 if the choice is PyTorch's own, and None if the call is not decided yet.
+        """
+        if gain is None:
+            self._is_clean = False
+        elif gain:
+            is_clear = gain >= CLEAR_GAIN
+            self._gains.add(is_clear)
+            if not is_clear:
+                self._unclear.add(call)
+
+    def _runs_stock(self, call: Hashable) -> bool:
+        return self._way == STOCK_WAY or (self._way == MIXTURE and call in self._unclear)
 
     def _begin(self, call: Hashable, x: Tensor) -> None:
         if len(self._seen) > _MOST_CALLS or len(self._trials) > _MOST_CALLS:  # ever new shapes
             self._seen.clear()
             self._trials.clear()
+            self._unclear.clear()
         trial = self._trials.setdefault(call, _Trial())
-        self._is_stock, self._trial = bool(trial.stock_wins), None
-        if trial.stock_wins is not None or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
+        self._way, self._trial = trial.verdict or CHOICES, None
+        if trial.verdict or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
             return
-        self._trial, self._called = trial, []
-        self._is_clean, self._thread = True, threading.get_ident()
-        # Two steps of each kind follow one another: programs that call the first convolution twice in a step
-        # see both of its calls with both kinds.
-        self._is_stock = trial.steps % 4 >= 2
-        self._has_choice = self._is_stock
+        self._trial, self._called, self._way = trial, [], trial.way
+        self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
         self._since = self._clock()
 
     def _end(self, x: Tensor) -> None:
@@ -124,46 +183,68 @@ class Judge:
         if self._decide_from_cache(trial, modules):
             return
         if not self._is_clean:
-            trial.steps, self._trial = 0, None
+            trial.restart()
+            self._trial = None
             return
         trial.steps += 1
-        if not self._has_choice or trial.steps > _PATIENCE:
-            trial.stock_wins = False
+        if self._way == CHOICES and not self._gains:  # each choice is PyTorch's own
+            trial.verdict = STOCK_WAY
             return
-        times = trial.times.setdefault(modules, ([], []))
-        times[self._is_stock].append(took)
-        ours, stock = times
-        if min(len(ours), len(stock)) < _FEWEST:
+        if trial.steps > _PATIENCE:
+            trial.verdict = CHOICES
             return
-        ratio = min(ours) / min(stock)
-        if abs(ratio - 1) < _CLOSE and min(len(ours), len(stock)) < _MOST:
+        if self._way == CHOICES and len(self._gains) == 1:  # a mixture would be one of the other ways
+            trial.left = tuple(way for way in trial.left if way != MIXTURE)
+        times = trial.add(modules, took)
+        if len(trial.left) > 1:
             return
-        found = {CHOICES: min(ours) * 1e3, STOCK_WAY: min(stock) * 1e3}
-        _rule(trial, found)
+        found = {way: min(own) * 1e3 for way, own in times.items()}
+        self._rule(trial, found)
+        medians = {way: statistics.median(own) for way, own in times.items()}
         # If the medians tell otherwise, other programs disturbed the steps: a later process compares again.
-        is_clear = (statistics.median(ours) >= statistics.median(stock)) == trial.stock_wins
+        is_clear = (_fastest(medians) == STOCK_WAY) == (trial.verdict == STOCK_WAY)
         if self._times is not None and is_clear:
             self._times.keep([call for _, call in self._called], found)
 
     def _decide_from_cache(self, trial: _Trial, modules: tuple[int, ...]) -> bool:
-        """Decide between the two ways by times in the cache. Return False if it has none for this step."""
+        """Decide between the ways by times in the cache. Return False if it has none for this step."""
         if self._times is None or modules in trial.asked or len(trial.asked) >= _MOST_ASKED:
             return False
         trial.asked.add(modules)
         found = self._times.find([call for _, call in self._called])
         if not {CHOICES, STOCK_WAY} <= found.keys():
             return False
-        _rule(trial, found)
+        self._rule(trial, {way: found[way] for way in _WAYS if way in found})
         return True
 
+    def _rule(self, trial: _Trial, times: Mapping[str, float]) -> None:
+        """Let the fastest way run from now on."""
+        trial.verdict = _fastest(times)
+        self._way = trial.verdict
+        trial.given = {module: self._runs_stock(call) for module, call in self._called}
+        little = sum(call in self._unclear for _, call in self._called)
+        texts = {
+            CHOICES: "with the choices",
+            STOCK_WAY: "with PyTorch's own convolutions",
+            MIXTURE: f"with PyTorch's own in {little} calls where the choices save little",
+        }
+        names = {CHOICES: "the choices", STOCK_WAY: "PyTorch's own", MIXTURE: "the mixture"}
+        told = ", ".join(f"{times[way]:.4g} ms {texts[way]}" for way in _WAYS if way in times)
+        _logger.info("A step takes %s: %s run", told, names[trial.verdict])
 
-def _rule(trial: _Trial, times: Mapping[str, float]) -> None:
-    """Let the faster way run from now on."""
-    trial.stock_wins = times[STOCK_WAY] <= times[CHOICES]
-    _logger.info(
-        "A step takes %.4g ms with the choices, %.4g ms with PyTorch's own convolutions: %s run",
-        times[CHOICES], times[STOCK_WAY], "PyTorch's own" if trial.stock_wins else "the choices",
-    )  # fmt: skip
+
+def _fastest(times: Mapping[str, float]) -> str:
+    return min((way for way in _PREFERRED if way in times), key=times.__getitem__)
+
+
+def _far_behind(times: Mapping[str, Sequence[float]]) -> set[str]:
+    """Return the ways that so many steps show to be slower than the fastest one."""
+    fewest, best = min(map(len, times.values())), {way: min(own) for way, own in times.items()}
+    is_long = min(map(sum, times.values())) >= _LONG
+    if fewest >= (_MOST if is_long else _MOST_SHORT):
+        return times.keys() - {_fastest(best)}
+    share = _FAR if fewest == _FEWEST - 1 else _CLOSE if fewest >= _FEWEST else float("inf")
+    return {way for way in times if best[way] > min(best.values()) * (1 + share)}
 
 
 def _is_captured(x: Tensor) -> bool:

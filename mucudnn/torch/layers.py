@@ -29,24 +29,29 @@ from mucudnn.torch.tuning import Work, tuner
 
 # Our operators must save this share of the predicted time, or else PyTorch's own run without a comparison.
 _LEAST_GAIN = 0.03
-# Predictions have erred by less than this share; beyond it our operators run without a comparison.
-_CLEAR_GAIN = 0.25
+# Predictions have erred by less than this share. Beyond it our operators run without a comparison, and also
+# in a mixture (see `judge`).
+CLEAR_GAIN = 0.25
 # An operator of Python costs so much more than PyTorch's own: see the theme `overhead` of bench.frameworks.
 _OPERATOR_MS = 0.03
-_BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 50.0, 1, 9
+# A converted model compares whole steps afterwards, so few rounds are enough.
+_BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 25.0, 1, 3
 _MOST = 4096
 
 _logger = logging.getLogger("mucudnn")
 _LIMIT = settings.WORKSPACE_LIMIT.variable
 
-_known: dict[Hashable, bool] = {}
+_known: dict[Hashable, float] = {}
 _stock_calls: set[Hashable] = set()  # calls that PyTorch's own convolution runs
 
 
-def stock_is_best(
+def gain_of(
     x: Tensor, w: Tensor, bias: Tensor | None, options: Options, tune: str = "eager", module: Hashable = None
-) -> bool | None:
-    """Return whether PyTorch's own operator runs this call, with all passes that its gradients need.
+) -> float | None:
+    """Return the share of the time of PyTorch's own operators that ours save, as measured kernels predict.
+
+    The times are those of the call with all passes that its gradients need. 0 means that PyTorch's own
+    operator is the choice. 1 means that it was no rival, such as one that exceeds the limit.
 
     With `tune` "eager", the first call with a shape decides, and measures what it needs. With "background"
     the tuner does so, in turns between two calls of `module`. With "never" the cache must have all.
@@ -69,11 +74,11 @@ def stock_is_best(
         return None
     answer = _decide(x, w, bias, options, may_measure=tune != "never")
     if answer is not None or tune == "never":
-        _keep(key, answer is not False)
+        _keep(key, answer or 0.0)
     return answer
 
 
-def _keep(key: Hashable, answer: bool) -> None:
+def _keep(key: Hashable, answer: float) -> None:
     if len(_known) >= _MOST:
         _known.clear()
     _known[key] = answer
@@ -99,7 +104,7 @@ def _decide_in_parts(key: Hashable, x: Tensor, w: Tensor, bias: Tensor | None, o
                     made = like_bias.make() if like_bias else None
                     answer = _decide(like_x.make(), like_w.make(), made, options)
         finally:
-            _keep(key, answer is not False)
+            _keep(key, answer or 0.0)
 
     return work()
 
@@ -176,8 +181,8 @@ def _name(x: Tensor) -> str:
 
 def _decide(
     x: Tensor, w: Tensor, bias: Tensor | None, options: Options, *, may_measure: bool = True
-) -> bool | None:
-    """Return whether PyTorch's own operators are the best; None if a pass cannot be prepared."""
+) -> float | None:
+    """Return the gain of a call as `gain_of` does; None if a pass cannot be prepared."""
     needed = _needed(x, w, bias) or (False, False, False)
     try:
         with ops.on_device_of(x), one_cache():
@@ -187,17 +192,16 @@ def _decide(
                 for pass_, call in _calls(x, w, needed, options).items()
             }
             if all(one.is_stock for one in ready.values()):
-                return True
+                return 0.0
             rivals = [one.undivided_stock for one in ready.values()]
             if options.plan is not None or any(rival is None for rival in rivals):
-                return False
+                return 1.0
             stock_ms = sum(rival.time_ms for rival in rivals if rival)
             ours_ms = sum(one.predicted_ms for one in ready.values()) + _OPERATOR_MS * len(ready)
-            if ours_ms > stock_ms * (1 - _LEAST_GAIN):
-                return True
-            if ours_ms <= stock_ms * (1 - _CLEAR_GAIN):
-                return False
-            return _stock_wins(x, w, bias, needed, options, ready, may_measure)
+            gain = 1 - ours_ms / stock_ms
+            if _LEAST_GAIN <= gain < CLEAR_GAIN:
+                gain = _compared_gain(x, w, bias, needed, options, ready, gain, may_measure)
+            return gain if gain >= _LEAST_GAIN else 0.0
     except ops.FAILURES:
         return None
     finally:
@@ -216,11 +220,11 @@ def _calls(x: Tensor, w: Tensor, needed: tuple[bool, bool, bool], options: Optio
     return calls
 
 
-def _stock_wins(
+def _compared_gain(
     x: Tensor, w: Tensor, bias: Tensor | None, needed: tuple[bool, bool, bool], options: Options,
-    ready: dict[str, Prepared], may_measure: bool,
-) -> bool:  # fmt: skip
-    """Run both ways in turns, unless the cache has the times, and return whether PyTorch's is faster."""
+    ready: dict[str, Prepared], predicted: float, may_measure: bool,
+) -> float:  # fmt: skip
+    """Run both ways in turns, unless the cache has the times, and return the gain of ours."""
     problem, source = ready["forward"].problem, stock.source_of(_name(x))
     assert source is not None
     kernel = Kernel(problem, "forward")
@@ -228,15 +232,15 @@ def _stock_wins(
     with user_cache(LogListener()) as cache:
         compared = cache.comparison(source.machine, kernel, *ways)
         if compared is None and not may_measure:
-            return True
+            return 0.0
         if compared is None:
             try:
                 compared = _race(x.detach(), w.detach(), bias, needed, options)
             except RuntimeError:  # such as a lack of memory: the predictions decide
-                return False
+                return predicted
             cache.add_comparison(source.machine, kernel, *ways, compared)
     assert compared.undivided_ms is not None
-    return compared.divided_ms + _OPERATOR_MS * len(ready) > compared.undivided_ms * (1 - _LEAST_GAIN)
+    return 1 - (compared.divided_ms + _OPERATOR_MS * len(ready)) / compared.undivided_ms
 
 
 def _race(

@@ -278,15 +278,20 @@ def random_tensors(device: str, problem: Problem, samples: int) -> Tensors:
 
 def _random(device: str, shape: tuple[int, ...], dtype: torch.dtype, last: bool, seed: int) -> Tensor:
     tensor = torch.empty_strided(shape, strides(shape, last), dtype=dtype, device=device)
-    generator = torch.Generator(device).manual_seed(seed)
     flat = tensor.as_strided((tensor.numel(),), (1,))
     done = min(_BLOCK, flat.numel())
-    flat[:done] = torch.rand(done, generator=generator, device=device) - 0.5
+    flat[:done] = _random_block(device, seed)[:done]
     while done < flat.numel():  # with ever longer copies
         width = min(done, flat.numel() - done)
         flat[done : done + width] = flat[:width]
         done += width
     return tensor
+
+
+@cache  # a first step makes tensors for hundreds of kernels
+def _random_block(device: str, seed: int) -> Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.rand(_BLOCK, generator=generator, device=device) - 0.5
 
 
 @contextmanager

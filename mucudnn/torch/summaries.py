@@ -17,7 +17,7 @@ from mucudnn.sizes import format_size
 from mucudnn.solver import Tiling
 from mucudnn.torch import ops
 from mucudnn.torch.functional import Operands, runs_stock
-from mucudnn.torch.modules import can_divide, converted, operands_of
+from mucudnn.torch.modules import can_divide, converted, is_given_to_stock, operands_of
 from mucudnn.torch.options import Options, plan_of
 from mucudnn.torch.planning import run_once
 
@@ -82,7 +82,8 @@ def summary(model: Any, example_input: Any) -> Summary:
     The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. Its buffers and
     the random number generators keep their state. The table has the forward pass of each call of a
     convolution, and the backward passes whose gradients are enabled and needed. A kernel that has not run yet
-    is decided now, as its first call does it. That may take seconds, because it measures.
+    is decided now, as its first call does it. That may take seconds, because it measures. Where a comparison
+    of whole steps has ended, the table shows what runs since then.
 
     Times are predicted, in milliseconds: sums of the micro-batches' times. The workspace is in bytes in the
     choices, and has a unit in the table.
@@ -99,7 +100,8 @@ def summary(model: Any, example_input: Any) -> Summary:
             found.append(LayerChoice(name, "forward", f"an input of {tuple(x.shape)}"))
             return
         operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
-        found.extend(_choices(name, operands, output if operands.batched else output.unsqueeze(0)))
+        y = output if operands.batched else output.unsqueeze(0)
+        found.extend(_choices(name, operands, y, is_given_to_stock(module, x)))
 
     hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
     try:
@@ -110,9 +112,9 @@ def summary(model: Any, example_input: Any) -> Summary:
     return Summary(tuple(found))
 
 
-def _choices(name: str, given: Operands, y: Tensor) -> Iterator[LayerChoice]:
+def _choices(name: str, given: Operands, y: Tensor, is_given_to_stock: bool) -> Iterator[LayerChoice]:
     """Yield the choice for each pass of a call. Backward passes run once, which decides them."""
-    enabled, is_stock = torch.is_grad_enabled(), runs_stock(given)
+    enabled, is_stock = torch.is_grad_enabled(), is_given_to_stock or runs_stock(given)
     needed = {
         "forward": True,
         "backward_data": enabled and given.x.requires_grad,

@@ -9,6 +9,8 @@ import pickle
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from needs_torch import mt, torch
 
 from mucudnn.costs.cache import Cache, default_path
@@ -21,6 +23,7 @@ from mucudnn.torch.stock import TorchTimer
 nn = torch.nn
 X = torch.zeros(1)
 CALL, OTHER = "a call", "another call"
+CLEAR, LITTLE = 0.5, 0.1  # shares of a call's time that a choice saves
 
 
 class Clock:
@@ -39,50 +42,103 @@ def steps(
     count: int,
     ours: float,
     stock: float,
+    mixture: float | None = None,
     call: str = CALL,
-    choice: bool | None = False,
-) -> list[bool]:
-    """Run steps of two modules. Return for each whether PyTorch's own convolutions ran."""
-    kinds = []
+    gain: float | None = CLEAR,
+) -> list[str]:
+    """Run steps of two modules, each with the time of its way. Return the ways.
+
+    With a time for `mixture` the choice for the second module is a little faster than PyTorch's own.
+    """
+    times = {"choices": ours, "stock": stock, "mixture": mixture}
+    calls = {1: (call, gain), 2: (call, gain) if mixture is None else (f"little gain after {call}", LITTLE)}
+    ways = []
     for _ in range(count):
-        wanted = [judge.wants_stock(module, call, X) for module in (1, 2)]
-        assert wanted[0] == wanted[1], "one way for the whole step"
-        if not wanted[0]:
-            judge.note(choice)
-            judge.note(choice)
-        kinds.append(wanted[0])
-        clock.now += stock if wanted[0] else ours
-    return kinds
+        wanted = tuple(run_call(judge, module, *calls[module]) for module in (1, 2))
+        ways.append({(False, False): "choices", (True, True): "stock", (False, True): "mixture"}[wanted])
+        time = times[ways[-1]]
+        assert time is not None, "no mixture differs from the other ways"
+        clock.now += time
+    return ways
 
 
-@pytest.mark.parametrize(("ours", "stock", "verdict"), [(1.0, 2.0, "choices"), (2.0, 1.0, "stock")])
-def test_a_judge_tells_its_verdict_once_it_has_one(ours: float, stock: float, verdict: str) -> None:
+def run_call(judge: Judge, module: int, call: str, gain: float | None = CLEAR) -> bool:
+    """Call a module. Return whether PyTorch's own convolution runs for the sake of the step."""
+    is_stock = judge.wants_stock(module, call, X)
+    if not is_stock:
+        judge.note(call, gain)
+    return is_stock
+
+
+@pytest.mark.parametrize(
+    ("ours", "stock", "mixture", "verdict"),
+    [(1.0, 2.0, None, "choices"), (2.0, 1.0, None, "stock"), (2.0, 2.0, 1.0, "mixture")],
+)
+def test_a_judge_tells_its_verdict_once_it_has_one(
+    ours: float, stock: float, mixture: float | None, verdict: str
+) -> None:
     clock = Clock()
     judge = Judge(clock=clock)
     assert judge.verdict is None, "no step has run"
-    steps(judge, clock, 6, ours, stock)
+    steps(judge, clock, 4, ours, stock, mixture)
     assert judge.verdict is None
-    steps(judge, clock, 10, ours, stock)
+    steps(judge, clock, 20, ours, stock, mixture)
     assert judge.verdict == verdict
 
 
-@pytest.mark.parametrize(("ours", "stock"), [(1.0, 2.0), (2.0, 1.0), (1.0, 1.02), (1.02, 1.0)])
-def test_the_faster_way_stays(ours: float, stock: float, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("ours", "stock", "faster"),
+    [(1.0, 2.0, "choices"), (2.0, 1.0, "stock"), (1.0, 1.02, "choices"), (1.02, 1.0, "stock")],
+)
+def test_the_faster_way_stays(
+    ours: float, stock: float, faster: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "mucudnn")
     clock = Clock()
     judge = Judge(clock=clock)
     first = steps(judge, clock, 30, ours, stock)
-    assert True in first
-    assert set(steps(judge, clock, 5, ours, stock)) == {stock < ours}
+    assert "stock" in first
+    assert set(steps(judge, clock, 5, ours, stock)) == {faster}
     [line] = caplog.messages
     assert f"{ours * 1e3:.4g} ms with the choices, {stock * 1e3:.4g} ms with PyTorch's own" in line
+    assert "save little" not in line
+
+
+@given(st.permutations([1.0, 1.03, 1.3]))
+def test_the_fastest_of_three_ways_stays(times: list[float]) -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    steps(judge, clock, 30, *times)
+    fastest = ("choices", "stock", "mixture")[times.index(1.0)]
+    assert set(steps(judge, clock, 5, *times)) == {fastest}
+
+
+def test_the_log_says_how_many_calls_of_a_mixture_are_pytorchs_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mucudnn")
+    clock = Clock()
+    steps(Judge(clock=clock), clock, 30, 1.5, 1.25, 1.0)
+    [line] = caplog.messages
+    assert "1000 ms with PyTorch's own in 1 calls where the choices save little: the mixture run" in line
+
+
+def test_a_mixture_that_is_another_way_gets_no_steps() -> None:
+    for gain in (CLEAR, LITTLE):
+        clock = Clock()
+        assert "mixture" not in steps(Judge(clock=clock), clock, 30, 1.0, 1.05, gain=gain)
 
 
 def test_close_ways_are_compared_in_more_steps() -> None:
-    for stock, count in ((2.0, 3), (1.05, 7)):
+    for stock, count in ((2.0, 2), (1.2, 3), (1.05, 7)):
         clock = Clock()
-        kinds = steps(Judge(clock=clock), clock, 30, 1.0, stock)
-        assert kinds.count(True) in (count, count + 1)
+        ways = steps(Judge(clock=clock), clock, 30, 1.0, stock)
+        assert ways.count("stock") in (count, count + 1)
+
+
+def test_a_way_that_is_far_behind_gets_two_steps() -> None:
+    clock = Clock()
+    ways = steps(Judge(clock=clock), clock, 40, 2.0, 1.05, 1.0)
+    assert ways.count("choices") == 1 + 2, "the first step decides about the calls"
+    assert ways.count("stock") in (7, 8)
 
 
 def test_one_slow_step_does_not_decide() -> None:
@@ -91,19 +147,22 @@ def test_one_slow_step_does_not_decide() -> None:
     steps(judge, clock, 2, 1.0, 2.0)
     clock.now += 100.0
     steps(judge, clock, 30, 1.0, 2.0)
-    assert steps(judge, clock, 1, 1.0, 2.0) == [False]
+    assert steps(judge, clock, 1, 1.0, 2.0) == ["choices"]
 
 
 def test_nothing_is_compared_while_a_call_is_undecided() -> None:
     clock = Clock()
     judge = Judge(clock=clock)
-    assert True not in steps(judge, clock, 30, 1.0, 0.5, choice=None)
-    assert True in steps(judge, clock, 30, 1.0, 0.5)
+    assert set(steps(judge, clock, 30, 1.0, 0.5, gain=None)) == {"choices"}
+    assert "stock" in steps(judge, clock, 30, 1.0, 0.5)
 
 
 def test_a_model_that_runs_pytorchs_own_anyway_compares_nothing() -> None:
     clock = Clock()
-    assert True not in steps(Judge(clock=clock), clock, 30, 1.0, 0.5, choice=True)
+    judge = Judge(clock=clock)
+    first, second, *others = steps(judge, clock, 30, 1.0, 0.5, gain=0.0)
+    assert (first, second) == ("choices", "choices"), "the first step measures"
+    assert set(others) == {"stock"}, "the same way, without the work of looking choices up"
 
 
 class Memory:
@@ -119,40 +178,66 @@ class Memory:
         self.kept[tuple(calls)] = times
 
 
-@pytest.mark.parametrize(("ours", "stock"), [(1.0, 2.0), (2.0, 1.0)])
-def test_a_later_process_follows_the_times_of_an_earlier_one(ours: float, stock: float) -> None:
+@pytest.mark.parametrize(("ours", "stock", "faster"), [(1.0, 2.0, "choices"), (2.0, 1.0, "stock")])
+def test_a_later_process_follows_the_times_of_an_earlier_one(ours: float, stock: float, faster: str) -> None:
     memory, clock = Memory(), Clock()
     steps(Judge(memory, clock), clock, 30, ours, stock)
     assert memory.kept == {(CALL, CALL): {"choices": ours * 1e3, "stock": stock * 1e3}}
     later = steps(Judge(memory, clock), clock, 30, ours, stock)
-    assert later == [False, *[stock < ours] * 29], "the first step tells which steps these are"
+    assert later == ["choices", *[faster] * 29], "the first step tells which steps these are"
     steps(Judge(memory, clock), clock, 30, stock, ours, call=OTHER)
     assert memory.kept.keys() == {(CALL, CALL), (OTHER, OTHER)}, "steps with other calls are compared"
+
+
+def test_a_later_process_runs_the_mixture_of_an_earlier_one() -> None:
+    memory, clock = Memory(), Clock()
+    steps(Judge(memory, clock), clock, 30, 1.25, 1.5, 1.0)
+    [kept] = memory.kept.values()
+    assert kept == {"choices": 1250.0, "stock": 1500.0, "mixture": 1000.0}
+    assert steps(Judge(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices", "mixture", "mixture"]
+    kept["another version's way"] = 0.1
+    del kept["mixture"]
+    assert steps(Judge(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices"] * 3
 
 
 def test_a_verdict_that_hangs_on_one_lucky_step_is_not_kept() -> None:
     memory, clock = Memory(), Clock()
     judge = Judge(memory, clock)
-    steps(judge, clock, 2, 1.0, 2.0)
-    steps(judge, clock, 1, 0.1, 2.0)
-    steps(judge, clock, 30, 5.0, 2.0)
-    assert steps(judge, clock, 1, 1.0, 1.0) == [False]
+    for ours, count in ((5.0, 1), (0.1, 1), (5.0, 30)):
+        steps(judge, clock, count, ours, 2.0)
+    assert steps(judge, clock, 1, 1.0, 1.0) == ["choices"]
     assert memory.kept == {}
 
 
 def test_half_of_the_times_are_none() -> None:
     memory, clock = Memory(), Clock()
     memory.kept[CALL, CALL] = {"choices": 1.0}
-    assert True in steps(Judge(memory, clock), clock, 30, 1.0, 2.0)
+    assert "stock" in steps(Judge(memory, clock), clock, 30, 1.0, 2.0)
 
 
 def test_each_shape_has_its_verdict() -> None:
     clock = Clock()
     judge = Judge(clock=clock)
+    training, evaluation = "training", "evaluation"
     steps(judge, clock, 30, 1.0, 0.5)
     steps(judge, clock, 30, 0.5, 1.0, call=OTHER)
-    assert steps(judge, clock, 1, 1.0, 0.5) == [True]
-    assert steps(judge, clock, 1, 0.5, 1.0, call=OTHER) == [False]
+    for _ in range(30):  # a program that alternates
+        steps(judge, clock, 2, 1.5, 1.25, 1.0, call=training)
+        steps(judge, clock, 1, 1.5, 1.0, 1.25, call=evaluation)
+    assert steps(judge, clock, 1, 1.0, 0.5) == ["stock"]
+    assert steps(judge, clock, 1, 0.5, 1.0, call=OTHER) == ["choices"]
+    assert steps(judge, clock, 1, 1.5, 1.25, 1.0, call=training) == ["mixture"]
+    assert steps(judge, clock, 1, 1.5, 1.0, 1.25, call=evaluation) == ["stock"]
+
+
+def test_each_model_has_its_verdict() -> None:
+    clock = Clock()
+    first, second = Judge(clock=clock), Judge(clock=clock)
+    for _ in range(40):
+        steps(first, clock, 1, 1.5, 1.25, 1.0)
+        steps(second, clock, 1, 1.5, 1.25)
+    assert steps(first, clock, 2, 1.5, 1.25, 1.0) == ["mixture"] * 2
+    assert steps(second, clock, 2, 1.5, 1.25) == ["stock"] * 2
 
 
 def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() -> None:
@@ -160,30 +245,27 @@ def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() ->
     judge = Judge(clock=clock)
     for _ in range(30):
         for modules, ours, stock in (((1, 2), 1.0, 2.0), ((1,), 0.1, 0.2)):
-            wanted = [judge.wants_stock(module, CALL, X) for module in modules]
-            if not wanted[0]:
-                judge.note(False)
+            wanted = [run_call(judge, module, CALL) for module in modules]
             clock.now += stock if wanted[0] else ours
-    assert steps(judge, clock, 4, 1.0, 2.0) == [False] * 4
+    assert steps(judge, clock, 4, 1.0, 2.0) == ["choices"] * 4
 
 
 def test_steps_that_never_repeat_end_without_a_verdict() -> None:
     clock = Clock()
     judge = Judge(clock=clock)
-    every = tuple(range(1, 62))
-    for number in range(61):
+    every = tuple(range(1, 92))
+    for number in range(91):
         for module in every if number == 0 else every[:number]:
-            if not judge.wants_stock(module, CALL, X):
-                judge.note(False)
+            run_call(judge, module, CALL)
         clock.now += 1.0
-    assert steps(judge, clock, 4, 1.0, 2.0) == [False] * 4
+    assert steps(judge, clock, 4, 1.0, 2.0) == ["choices"] * 4
 
 
 def test_programs_that_want_the_same_bits_every_time_have_no_comparison() -> None:
     clock = Clock()
     torch.use_deterministic_algorithms(True)
     try:
-        assert True not in steps(Judge(clock=clock), clock, 30, 1.0, 0.5)
+        assert set(steps(Judge(clock=clock), clock, 30, 1.0, 0.5)) == {"choices"}
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -221,13 +303,13 @@ def test_a_converted_model_keeps_the_times_of_its_steps_in_the_cache(layer, shap
         one_step(later, x)
     [trial] = later[0]._mucudnn.judge._trials.values()
     assert [row["time_ms"] for row in rows] == [1e3, 1e3]
-    assert trial.stock_wins
+    assert trial.verdict == "stock"
     assert not trial.times
     wider = mt.convert(copy.deepcopy(model), workspace="1MiB")
     for _ in range(2):
         one_step(wider, x)
     [trial] = wider[0]._mucudnn.judge._trials.values()
-    assert trial.stock_wins is None, "another limit makes other choices"
+    assert trial.verdict is None, "another limit makes other choices"
 
 
 def test_nothing_that_only_this_process_has_tells_steps_apart(slow_stock: None) -> None:
@@ -249,13 +331,43 @@ def test_a_cache_that_cannot_be_read_keeps_no_times_and_raises_nothing(
     for _ in range(40):
         one_step(model, x)
     [trial] = model[0]._mucudnn.judge._trials.values()
-    assert trial.stock_wins is not None
+    assert trial.verdict is not None
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_of_a_model_finds_its_own_verdict(way) -> None:  # type: ignore[no-untyped-def]
     model = mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))
     assert way(model)[0]._mucudnn.judge is not model[0]._mucudnn.judge
+
+
+class MixtureInCache:
+    """A memory in which a mixture is the fastest way of all steps."""
+
+    def find(self, calls):  # type: ignore[no-untyped-def]
+        return {"choices": 3.0, "stock": 2.0, "mixture": 1.0}
+
+    def keep(self, calls, times) -> None:  # type: ignore[no-untyped-def]
+        raise AssertionError("nothing is compared")
+
+
+def test_the_reports_tell_which_layers_run_pytorchs_own(
+    cache_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3))), torch.randn(2, 4, 9, 9)
+    monkeypatch.setattr(layers, "gain_of", lambda x, *_: CLEAR if x.shape[2] == 9 else LITTLE)
+    model[0]._mucudnn.judge._times = MixtureInCache()
+    assert [one.micro_batches is None for one in mt.summary(model, x).choices] == [False] * 5
+    model(x)
+    assert {(one.layer, one.micro_batches is None) for one in mt.summary(model, x).choices} == {
+        ("0", False),
+        ("1", True),
+    }
+    assert "PyTorch's own" not in repr(model[0])
+    assert repr(model[1]).endswith("PyTorch's own in all steps)")
+    other = torch.randn(2, 4, 8, 8)  # a verdict of its own: both layers gain little
+    for _ in range(2):
+        model(other)
+    assert "PyTorch's own in some steps" in repr(model[0])
 
 
 def test_plans_and_never_have_no_judge() -> None:
@@ -283,3 +395,14 @@ def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
     model(x)
     traced = torch.jit.trace(model, x)
     assert str(traced.inlined_graph).count("mucudnn::") == 3
+
+
+def test_short_steps_are_compared_more_often() -> None:
+    clock = Clock()
+    long, short = Judge(clock=clock), Judge(clock=clock)
+    assert len(set(steps(long, clock, 14, 1.0, 0.95)[-4:])) == 2, "both ways still run"
+    assert set(steps(long, clock, 6, 1.0, 0.95)[-2:]) == {"stock"}
+    steps(short, clock, 28, 1e-3, 0.95e-3)
+    assert short.verdict is None
+    steps(short, clock, 10, 1e-3, 0.95e-3)
+    assert short.verdict == "stock"
