@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.channel_rows import HEAD as CHANNELS_HEAD
+from bench.channel_rows import summarize
 from bench.gpu.questions import NOT_MEASURED, latest, questions
 from bench.gpu.setting import HOST
 from bench.gpu.summary import table
@@ -25,8 +27,14 @@ def refresh(text: str, results: Path) -> str:
 
     Marks that a text lacks are left out.
     """
-    makers = ("cpu", cpu_tables), ("memory", memory_table), ("whole", whole_table), ("gpu", gpu_tables)
-    for name, make in makers:
+    makers = {
+        "cpu": cpu_tables,
+        "memory": memory_table,
+        "channels": channels_table,
+        "whole": whole_table,
+        "gpu": gpu_tables,
+    }
+    for name, make in makers.items():
         if f"<!-- {name}: " not in text:
             continue
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
@@ -71,6 +79,13 @@ def memory_table(results: Path) -> str:
     )
     empty = [(NOT_MEASURED,) * len(head)]
     return "\n".join([f"`{command}`{_where(found)}", "", *table(head, rows or empty), ""])
+
+
+def channels_table(results: Path) -> str:
+    """Return the table of channels beside the mini-batch: a row for each limit and pass."""
+    found = read(results / "rows" / "channels.jsonl")
+    rows = summarize([record for _, record in found]) or [(NOT_MEASURED,) * len(CHANNELS_HEAD)]
+    return "\n".join([f"`python -m bench.channels`{_where(found)}", "", *table(CHANNELS_HEAD, rows), ""])
 
 
 def whole_table(results: Path) -> str:

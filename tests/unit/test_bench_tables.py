@@ -5,10 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from bench.channels import refuse_another_machine
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, update, write
-from bench.tables import CPU, PEAKS, README, Row, gpu_tables, memory_table, refresh, whole_table
+from bench.tables import (
+    CPU,
+    PEAKS,
+    README,
+    Row,
+    channels_table,
+    gpu_tables,
+    memory_table,
+    refresh,
+    whole_table,
+)
 from bench.whole_networks import DRAWN, bars, draw
 from bench.whole_rows import FIRST, NETWORKS, SPEEDUP
 from bench.whole_rows import rows as all_rows
@@ -50,6 +61,26 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text
     assert "old" not in text
     assert text.endswith("<!-- end gpu -->\nafter")
+
+
+def test_channels_have_a_row_for_each_limit_and_pass_with_the_divided_kernels_apart(tmp_path: Path) -> None:
+    for limit, speedups in (("1MiB", (1.0, 4.0)), ("8MiB", (1.0, 1.0))):
+        for value in speedups:
+            divided = {"groups_ms": 1.0} if value != 1 else {}
+            details = {"limit": limit, "pass": "backward_data", **divided}
+            record = Record("channels", "", "speedup", value, "ratio", details)
+            append(tmp_path / "rows" / "channels.jsonl", MACHINE, record)
+    text = channels_table(tmp_path)
+    assert text.startswith("`python -m bench.channels`, 2026-01-01, a CPU, one\n")
+    assert "| 1MiB | backward data | 2 | 1 | 2.00 | 4.00 | 1.00 | 4.00 |" in text
+    assert "| 8MiB | backward data | 2 | 0 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
+
+
+def test_figures_of_another_machine_are_not_mixed_with_those_of_this_one() -> None:
+    here = {"processor": "A", "device": "A, avx2", "library": "one"}
+    refuse_another_machine(Path("rows"), here, [here, {**here, "date": "2026-01-01"}])
+    with pytest.raises(SystemExit, match=r"rows holds figures of the device A, avx512.*--output"):
+        refuse_another_machine(Path("rows"), here, [{**here, "device": "A, avx512"}])
 
 
 def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_path: Path) -> None:
