@@ -1,20 +1,21 @@
 """Channels beside the mini-batch, at small limits: `python -m bench.channels`.
 
 Each kernel is decided twice within each limit: by its mini-batch alone, and with groups of channels beside
-it. Both decisions are run whole, in turns. Kernels that are not divided along channels count as 1. Every
-figure is printed as soon as it is there, and kept in the file of `--output` at once: a run that was stopped
-goes on where it was. Measurements stay in the file of `--cache`.
+it. Both decisions are run whole, in turns. Kernels that are not divided along channels count as 1. A race
+measures each kernel for all limits at once, as `mucudnn optimize` does. Every figure is printed as soon as it
+is there, and kept in the file of `--output` at once: a run that was stopped goes on where it was, on the same
+machine. Measurements stay in the file of `--cache`.
 """
 
 import argparse
-import json
-import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bench.channel_rows import BENCH, HEAD, SPEEDUP, summarize
+from bench.record import RESULTS, Record, append, describe_machine, read_own
 from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
@@ -41,23 +42,24 @@ def main() -> None:
     """Run what the output lacks, then print the geometric mean for each limit and pass."""
     arguments = _parse()
     engine = open_engine(arguments.engine, arguments.threads)
-    done = {_key(row): row for row in _read(arguments.output)}
-    with Cache.open(arguments.cache) as cache, arguments.output.open("a") as file:
-        bench = Bench(engine, cache, Listener())
-        for place, kernel in _work(arguments):
-            if place in done:
+    machine = describe_machine(device=engine.device, library=engine.library)
+    done = {record.case for record in read_own(arguments.output, machine)}
+    append(arguments.output, machine)
+    limits = sorted(map(parse_size, arguments.limits))
+    work = list(_work(arguments))
+    with Cache.open(arguments.cache) as cache_file:
+        bench = Bench(engine, cache_file, Listener(), thorough=False)
+        for number, (kernel, cases) in enumerate(work, 1):
+            missing = {text: case for text, case in cases.items() if case not in done}
+            if not missing:
                 continue
-            done[place] = row = {**dict(zip(_KEY, place, strict=True)), **_run(bench, kernel, place[-1])}
-            print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
-            print(f"{place[-1]:>6} {kernel.label:24} {kernel.pass_:16} {row['speedup']:5.2f}  {row['ways']}")
-    _summarize([done[place] for place, _ in _work(arguments)])
-
-
-_KEY = ("batch", "threads", "network", "kernel", "pass", "limit")
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _KEY)
+            benchmark(bench, [kernel], POLICY, comparing=False, limits=limits)
+            for text, record in _run(bench, kernel, missing):
+                append(arguments.output, record)
+                head = f"{number:3} of {len(work)}  {text:>6} {kernel.label:24} {kernel.pass_:16}"
+                print(f"{head} {record.value:5.2f}  {record.details['ways']}", flush=True)
+    for row in (HEAD, *summarize(read_own(arguments.output, machine))):
+        print("  ".join(f"{cell:>16}" for cell in row))
 
 
 def _parse() -> argparse.Namespace:
@@ -68,46 +70,49 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engine", default="host")
-    parser.add_argument("--output", type=Path, default=Path("channels.jsonl"))
+    parser.add_argument("--output", type=Path, default=RESULTS / "rows" / "channels.jsonl")
     parser.add_argument("--cache", type=Path, default=Path("channels.sqlite"))
     return parser.parse_args()
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _work(arguments: argparse.Namespace) -> Iterator[tuple[Kernel, dict[str, str]]]:
+    """Yield the kernels, each with the case of its figure within each limit."""
+    for network in arguments.networks:
+        for kernel in read_kernels(network, Flags(batch=arguments.batch), arguments.passes):
+            setting = f"N={arguments.batch}, {arguments.threads} threads"
+            cases = {text: f"{kernel.label}, {setting}, {text}, {kernel.pass_}" for text in arguments.limits}
+            yield kernel, cases
 
 
-def _work(arguments: argparse.Namespace) -> Iterator[tuple[tuple[Any, ...], Kernel]]:
-    """Yield the places of the rows, with their kernels."""
-    for limit in arguments.limits:
-        for network in arguments.networks:
-            for kernel in read_kernels(network, Flags(batch=arguments.batch), arguments.passes):
-                place = (arguments.batch, arguments.threads, network, kernel.label, kernel.pass_, limit)
-                yield place, kernel
+def _run(bench: Bench, kernel: Kernel, cases: dict[str, str]) -> Iterator[tuple[str, Record]]:
+    """Decide one kernel within each limit, in both ways, and run both whole.
 
-
-def _run(bench: Bench, kernel: Kernel, text: str) -> dict[str, Any]:
-    """Decide one kernel within one limit, in both ways, and run both whole."""
-    limit = parse_size(text)
-    benchmark(bench, [kernel], POLICY, comparing=False, limits=(limit,))
-    try:
-        [decision] = decide(bench.costs([kernel]), POLICY, Limits(workspace=limit))
-    except NothingFitsError:
-        return {"speedup": 1.0, "ways": "nothing fits", "count": kernel.count}
-    chosen = decision.chosen
-    groups = better_groups(bench, kernel, POLICY, limit, chosen)
-    if groups is None:
-        return {"speedup": 1.0, "ways": micro_batches(chosen, " + "), "count": kernel.count}
-    batch_ms, groups_ms = _times(bench.engine, kernel, chosen, groups)
-    return {
-        "speedup": batch_ms / groups_ms,
-        "ways": f"{micro_batches(chosen, ' + ')} | {micro_batches(groups, ' + ')}",
-        "count": kernel.count,
-        "batch_ms": batch_ms,
-        "groups_ms": groups_ms,
-        "predicted": chosen.time_ms / groups.time_ms,
-        "workspace": format_size(groups.workspace),
-    }
+    Limits with the same two decisions share one run.
+    """
+    compared = cache(lambda *ways: _times(bench.engine, kernel, *ways))
+    for text, case in cases.items():
+        limit = parse_size(text)
+        details: dict[str, Any] = {"limit": text, "pass": kernel.pass_, "count": kernel.count}
+        try:
+            [decision] = decide(bench.costs([kernel]), POLICY, Limits(workspace=limit))
+        except NothingFitsError:
+            yield text, Record(BENCH, case, SPEEDUP, 1.0, "ratio", {**details, "ways": "nothing fits"})
+            continue
+        chosen = decision.chosen
+        details["ways"] = micro_batches(chosen, " + ")
+        groups = better_groups(bench, kernel, POLICY, limit, chosen)
+        if groups is None:
+            yield text, Record(BENCH, case, SPEEDUP, 1.0, "ratio", details)
+            continue
+        batch_ms, groups_ms = compared(chosen, groups)
+        details |= {
+            "ways": f"{details['ways']} | {micro_batches(groups, ' + ')}",
+            "batch_ms": batch_ms,
+            "groups_ms": groups_ms,
+            "predicted": chosen.time_ms / groups.time_ms,
+            "workspace": format_size(groups.workspace),
+        }
+        yield text, Record(BENCH, case, SPEEDUP, batch_ms / groups_ms, "ratio", details)
 
 
 def _times(engine: Engine, kernel: Kernel, *ways: Configuration | ChannelGroups) -> list[float]:
@@ -116,25 +121,6 @@ def _times(engine: Engine, kernel: Kernel, *ways: Configuration | ChannelGroups)
     workspace = allocate_workspace(engine, max(one.workspace for one in prepared))
     times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
     return [statistics.median(one) for one in times]
-
-
-def _summarize(rows: list[dict[str, Any]]) -> None:
-    of: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        for pass_ in (row["pass"], "all passes"):
-            of[row["limit"], pass_].append(row["speedup"])
-    print("\n                            geometric mean of")
-    print("  limit  pass              kernels  divided   all  divided  least   most")
-    for (limit, pass_), found in of.items():
-        divided = [one for one in found if one != 1]
-        means = f"{_mean(found):5.2f} {_mean(divided or [1.0]):8.2f}"
-        ends = f"{min(found):6.2f} {max(found):6.2f}"
-        print(f"{limit:>7}  {pass_:16} {len(found):8} {len(divided):8} {means} {ends}")
-
-
-def _mean(ratios: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import whole_table
+from bench.channel_rows import HEAD as CHANNELS_HEAD
+from bench.channel_rows import summarize
 from bench.gpu.questions import NOT_MEASURED, latest, questions
 from bench.gpu.setting import HOST
 from bench.gpu.summary import table
@@ -25,8 +27,14 @@ def refresh(text: str, results: Path) -> str:
 
     Marks that a text lacks are left out.
     """
-    makers = ("cpu", cpu_tables), ("memory", memory_table), ("whole", whole_tables), ("gpu", gpu_tables)
-    for name, make in makers:
+    makers = {
+        "cpu": cpu_tables,
+        "memory": memory_table,
+        "channels": channels_tables,
+        "whole": whole_tables,
+        "gpu": gpu_tables,
+    }
+    for name, make in makers.items():
         if f"<!-- {name}: " not in text:
             continue
         start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
@@ -85,6 +93,15 @@ def _steps_table(found: list[tuple[Machine, Record]]) -> str:
 
 def _shown(value: float | None) -> str:
     return NOT_MEASURED if value is None else _short(value)
+
+
+def channels_tables(results: Path) -> str:
+    """Return the tables of channels for each machine: a row for each limit and pass."""
+    lines = []
+    for found in by_machine(read(results / "rows" / "channels.jsonl")) or [[]]:
+        rows = summarize([record for _, record in found]) or [(NOT_MEASURED,) * len(CHANNELS_HEAD)]
+        lines += [f"`python -m bench.channels`{_where(found)}", "", *table(CHANNELS_HEAD, rows), ""]
+    return "\n".join(lines)
 
 
 def whole_tables(results: Path) -> str:

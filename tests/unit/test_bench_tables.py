@@ -9,7 +9,18 @@ import pytest
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, read_own, update, write
-from bench.tables import CPU, PEAKS, README, Row, cpu_tables, gpu_tables, memory_table, refresh, whole_tables
+from bench.tables import (
+    CPU,
+    PEAKS,
+    README,
+    Row,
+    channels_tables,
+    cpu_tables,
+    gpu_tables,
+    memory_table,
+    refresh,
+    whole_tables,
+)
 from bench.whole_rows import SPEEDUP
 
 MACHINE = {
@@ -54,6 +65,19 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text
     assert "old" not in text
     assert text.endswith("<!-- end gpu -->\nafter")
+
+
+def test_channels_have_a_row_for_each_limit_and_pass_with_the_divided_kernels_apart(tmp_path: Path) -> None:
+    for limit, speedups in (("1MiB", (1.0, 4.0)), ("8MiB", (1.0, 1.0))):
+        for value in speedups:
+            divided = {"groups_ms": 1.0} if value != 1 else {}
+            details = {"limit": limit, "pass": "backward_data", **divided}
+            record = Record("channels", "", "speedup", value, "ratio", details)
+            append(tmp_path / "rows" / "channels.jsonl", MACHINE, record)
+    text = channels_tables(tmp_path)
+    assert text.startswith("`python -m bench.channels`, 2026-01-01, a CPU, avx2, 2 cores, one\n")
+    assert "| 1MiB | backward data | 2 | 1 | 2.00 | 4.00 | 1.00 | 4.00 |" in text
+    assert "| 8MiB | backward data | 2 | 0 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
 
 
 def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_distributed_data_parallel_wraps_a_planned_model(
         with patch.object(HostCopy, "fetch", autospec=True, side_effect=HostCopy.fetch) as fetch:
             differentiate(wrapped(x))
         assert fetch.call_count > 0
-        del wrapped  # A reducer that is the group's last owner joins Gloo's threads, which need Python's lock.
+        del wrapped  # The last owner of the group joins Gloo's threads, which may wait for Python's lock.
     finally:
         torch.distributed.destroy_process_group()
     assert all(
