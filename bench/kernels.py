@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from bench.openblas import OpenBlas, without_openblas_environment
-from bench.record import RESULTS, Record, append, describe_machine, read, show
+from bench.record import RESULTS, Record, append, describe_machine, read_own, remove, show
 from bench.roofline import Peaks, explanations, least_times
 from mucudnn._native import Engine, Memory, host_library
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
@@ -157,7 +157,7 @@ def summary(records: Sequence[Record]) -> list[str]:
 
 
 def main() -> None:
-    """Measure the rows that the file lacks, and print all of them, the worst last."""
+    """Measure the rows that the file lacks of this machine, and print all of them, the worst last."""
     without_openblas_environment()
     keep_freed_memory()
     parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
@@ -171,25 +171,21 @@ def main() -> None:
     console = Console(width=150)
     wanted = list(rows(arguments.words, arguments.threads))
     names = {case_name(*row) for row in wanted}
-    found = {record.case: (machine, record) for machine, record in read(arguments.output)}
-    if arguments.again:
-        found = {case: row for case, row in found.items() if case not in names}
     engine = Engine(host_library(), threads=1)
     machine = describe_machine(
         device=engine.device, library=engine.library, openblas_kernel=OpenBlas().kernel,
         torch=torch.__version__,
     )  # fmt: skip
+    if arguments.again:
+        remove(arguments.output, machine, lambda record: record.case in names)
+    found = {record.case: record for record in read_own(arguments.output, machine)}
     missing = [row for row in wanted if case_name(*row) not in found]
-    if missing:
-        arguments.output.unlink(missing_ok=True)
-        for former, record in found.values():
-            append(arguments.output, {"kind": "machine", **former}, record)
     for kernel, threads in missing:
         record = compare(kernel, threads, arguments.rounds)
         append(arguments.output, machine, record)
-        found[record.case] = (machine, record)
+        found[record.case] = record
         console.print(f"{record.value:.2f} {record.case}, {record.details['algorithm']}", highlight=False)
-    records = sorted((found[name][1] for name in names if name in found), key=lambda r: r.value or 0.0)
+    records = sorted((found[name] for name in names if name in found), key=lambda r: r.value or 0.0)
     show(console, records)
     for line in (*summary(records), *explanations(records)):
         console.print(line, highlight=False)

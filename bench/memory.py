@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.record import RESULTS, Record, append, describe_machine, show
+from bench.record import RESULTS, Record, append, describe_machine, show, write
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.baseline import baseline_bytes
@@ -189,8 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
     parser.parse_args()
     path = RESULTS / "memory.jsonl"
-    path.unlink(missing_ok=True)
-    append(path, describe_machine(device="rooflines", library="nothing runs on a device"))
+    write(path, describe_machine(device="rooflines", library="nothing runs on a device"), [])
     records = []
     for record in run():
         append(path, record)

@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from bench.openblas import without_openblas_environment
-from bench.record import RESULTS, Record, describe_machine, read, write
+from bench.record import RESULTS, Record, by_machine, describe_machine, read, write
 
 RECORDS = RESULTS / "picture.jsonl"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "workspace.svg"
@@ -66,8 +66,8 @@ def _optimize(limit: int) -> dict[str, Any]:
 
 
 def draw(path: Path) -> None:
-    """Write the picture of the committed records."""
-    found = [record for _, record in read(RECORDS)]
+    """Write the picture of the machine that was measured last."""
+    found = [record for _, record in by_machine(read(RECORDS))[-1]]
     times = {
         metric: [record.value or 0.0 for record in found if record.metric == metric]
         for metric in (UNDIVIDED, DIVIDED)

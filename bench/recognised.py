@@ -24,7 +24,7 @@ from typing import Any
 import scipy_openblas32
 from rich.console import Console
 
-from bench.record import RESULTS, Record, describe_machine, read, show, update
+from bench.record import RESULTS, Record, describe_machine, read_own, show, update
 from mucudnn._native import cudart_library, host_library
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
@@ -123,11 +123,12 @@ def main() -> None:
 def _write(records: list[Record]) -> None:
     """Write the records, with those of the same version's other networks and the share of them all."""
     path = RESULTS / "recognised.jsonl"
+    machine = describe_machine(device="none: the program runs on the CPU", library="mucudnn-host")
     cases = {record.case for record in records}
     version = records[0].case.partition(": ")[0]
     kept = [
         old
-        for _, old in read(path)
+        for old in read_own(path, machine)
         if old.bench == records[0].bench
         and old.case.startswith(f"{version}: ")
         and old.case not in cases
@@ -135,7 +136,6 @@ def _write(records: list[Record]) -> None:
     ]
     networks = sorted([*kept, *records], key=lambda record: record.case)
     total = sum((_calls(record) for record in networks), Counter[str]())
-    machine = describe_machine(device="none: the program runs on the CPU", library="mucudnn-host")
     update(path, machine, [*networks, _record(records[0].bench, f"{version}: all", total)])
 
 

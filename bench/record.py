@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -20,6 +20,7 @@ from rich.table import Table
 from mucudnn import __version__
 
 RESULTS = Path(__file__).parent / "results"
+Machine = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Record:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def describe_machine(**engine: Any) -> dict[str, Any]:
+def describe_machine(**engine: Any) -> Machine:
     """Return the description of this machine, which readers need to judge its figures; add `engine` to it."""
     return {
         "kind": "machine",
@@ -46,6 +47,7 @@ def describe_machine(**engine: Any) -> dict[str, Any]:
         "mucudnn": __version__,
         "commit": _commit(),
         "processor": _processor(),
+        "vectors": _vectors(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
@@ -55,19 +57,23 @@ def describe_machine(**engine: Any) -> dict[str, Any]:
     }
 
 
-def write(path: Path, machine: dict[str, Any], records: Iterable[Record]) -> None:
-    """Write the records of one run to a file, and replace its former content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+def machine_name(machine: Machine) -> str:
+    """Return what tells machines apart: figures of two machines with the same name may replace each other."""
+    return f"{machine.get('processor')}, {machine.get('vectors')}, {machine.get('cores')} cores"
+
+
+def write(path: Path, machine: Machine, records: Iterable[Record]) -> None:
+    """Write the records of one run to a file, and remove this machine's former records."""
+    remove(path, machine, lambda _: True)
     append(path, machine, *records)
 
 
-def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
+def read(path: Path) -> list[tuple[Machine, Record]]:
     """Return the records of a file in order, each with the machine described before it; [] without a file.
 
     A last line without a newline is left out: its writer was killed in the middle.
     """
-    machine: dict[str, Any] = {}
+    machine: Machine = {}
     found = []
     whole, _, _ = path.read_text("utf-8").rpartition("\n") if path.exists() else ("", "", "")
     for line in whole.splitlines():
@@ -79,17 +85,36 @@ def read(path: Path) -> list[tuple[dict[str, Any], Record]]:
     return found
 
 
-def update(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> None:
-    """Replace the records of the benches that one run measured; those of other benches keep their machine."""
+def read_own(path: Path, machine: Machine) -> list[Record]:
+    """Return the records of a file that a machine with this machine's name measured."""
+    return [record for found, record in read(path) if machine_name(found) == machine_name(machine)]
+
+
+def by_machine(found: Iterable[tuple[Machine, Record]]) -> list[list[tuple[Machine, Record]]]:
+    """Divide what `read` returned into one list for each machine, in the order of their first records."""
+    machines: dict[str, list[tuple[Machine, Record]]] = {}
+    for machine, record in found:
+        machines.setdefault(machine_name(machine), []).append((machine, record))
+    return list(machines.values())
+
+
+def update(path: Path, machine: Machine, records: Sequence[Record]) -> None:
+    """Replace this machine's records of the benches that one run measured, and keep all others."""
     benches = {record.bench for record in records}
-    kept = [found for found in read(path) if found[1].bench not in benches]
-    path.unlink(missing_ok=True)
-    for former, group in groupby(kept, key=itemgetter(0)):
-        append(path, {"kind": "machine", **former}, *(record for _, record in group))
+    remove(path, machine, lambda record: record.bench in benches)
     append(path, machine, *records)
 
 
-def append(path: Path, *lines: dict[str, Any] | Record) -> None:
+def remove(path: Path, machine: Machine, unwanted: Callable[[Record], bool]) -> None:
+    """Remove this machine's unwanted records; the others keep the machine described before them."""
+    name = machine_name(machine)
+    kept = [found for found in read(path) if machine_name(found[0]) != name or not unwanted(found[1])]
+    path.unlink(missing_ok=True)
+    for former, group in groupby(kept, key=itemgetter(0)):
+        append(path, {"kind": "machine", **former}, *(record for _, record in group))
+
+
+def append(path: Path, *lines: Machine | Record) -> None:
     """Append records and descriptions of machines to a file, and remove a last line without a newline."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
@@ -117,7 +142,7 @@ def show(console: Console, records: list[Record]) -> None:
         console.print(table)
 
 
-def _line(item: dict[str, Any] | Record) -> str:
+def _line(item: Machine | Record) -> str:
     values = item if isinstance(item, dict) else {"kind": "record", **asdict(item)}
     return json.dumps(values) + "\n"
 
@@ -127,10 +152,20 @@ def _short(value: object) -> str:
 
 
 def _processor() -> str:
+    return _cpuinfo("model name") or platform.processor()
+
+
+def _vectors() -> str:
+    """Return the widest vector instructions of the processor that the host engine has code for."""
+    flags = _cpuinfo("flags").split()
+    return "avx512" if "avx512f" in flags else "avx2" if "avx2" in flags else "none"
+
+
+def _cpuinfo(name: str) -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
+        if line.startswith(name):
             return line.partition(":")[2].strip()
-    return platform.processor()
+    return ""
 
 
 def _commit() -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.record import RESULTS, Record, describe_machine, read, show, write
+from bench.record import RESULTS, Record, describe_machine, read_own, show, write
 from bench.spatial_ranks import launch, memory, values, work
 from bench.spatial_systems import SYSTEMS, verdicts
 
@@ -190,8 +190,11 @@ def main() -> None:
     worlds = tuple(map(int, arguments.worlds.split(",")))
     parts = {"compare": lambda: compare(worlds), "bytes": measure_bytes, "work": measure_work}
     path = RESULTS / "spatial.jsonl"
+    machine = describe_machine(device="cpu", library="gloo")
     kept = [
-        record for _, record in read(path) if arguments.only and record.details.get("part") != arguments.only
+        record
+        for record in read_own(path, machine)
+        if arguments.only and record.details.get("part") != arguments.only
     ]
     records = [
         replace(record, details={"part": name, **record.details})
@@ -200,7 +203,7 @@ def main() -> None:
         for record in part()
     ]
     show(Console(width=110), records)
-    write(path, describe_machine(device="cpu", library="gloo"), [*kept, *records])
+    write(path, machine, [*kept, *records])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.gpu.questions import NOT_MEASURED, latest, questions
 from bench.gpu.setting import HOST
 from bench.gpu.summary import table
-from bench.record import RESULTS, Record, read
+from bench.record import RESULTS, Machine, Record, by_machine, machine_name, read
 from bench.roofline import WORST, explanations
 from bench.whole_rows import FIRST, NETWORKS, PEAK, SPEEDUP
 
@@ -35,29 +35,39 @@ def refresh(text: str, results: Path) -> str:
 
 
 def cpu_tables(results: Path) -> str:
-    """Return the text of the CPU tables, one for each command."""
+    """Return the text of the CPU tables, one for each command and machine."""
     lines = []
     for command, file, rows in CPU:
-        found = read(results / file)
-        figures = [
-            (question, aim, answer([record for _, record in found]) or NOT_MEASURED)
-            for question, aim, answer in rows
-        ]
-        lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
+        for found in by_machine(read(results / file)) or [[]]:
+            figures = [
+                (question, aim, answer([record for _, record in found]) or NOT_MEASURED)
+                for question, aim, answer in rows
+            ]
+            lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
     return "\n".join(lines)
 
 
-def _where(found: list[tuple[dict[str, object], Record]]) -> str:
+def _where(found: list[tuple[Machine, Record]]) -> str:
     if not found:
         return ""
     machine = found[0][0]
-    where = machine.get("device", machine.get("processor")), machine.get("library", "modelled costs")
-    return f", {str(machine['date'])[:10]}, {', '.join(map(str, where))}"
+    # The host engine's device begins with the processor and its vectors, which the name already tells.
+    device = machine.get("device", "").removeprefix(f"{machine.get('processor')}, {machine.get('vectors')}, ")
+    where = machine_name(machine), device, machine.get("library", "modelled costs")
+    return f", {str(machine['date'])[:10]}, {', '.join(filter(None, where))}"
 
 
 def memory_table(results: Path) -> str:
-    """Return the table of real training steps under memory plans: a row for each network and variant."""
-    found = read(results / "memory_steps.jsonl")
+    """Return a table for each machine of real training steps under memory plans.
+
+    A row is a network and a variant.
+    """
+    return "\n".join(
+        _steps_table(found) for found in by_machine(read(results / "memory_steps.jsonl")) or [[]]
+    )
+
+
+def _steps_table(found: list[tuple[Machine, Record]]) -> str:
     values: dict[str, dict[str, float | None]] = {}
     for _, record in found:
         values.setdefault(record.case, {})[record.metric] = record.value

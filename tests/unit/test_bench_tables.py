@@ -1,19 +1,23 @@
 """The tables of bench/README.md are those of the committed records."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
-from bench.record import RESULTS, Record, append, describe_machine, read, update, write
-from bench.tables import CPU, PEAKS, README, Row, gpu_tables, memory_table, refresh, whole_table
+from bench.record import RESULTS, Record, append, describe_machine, read, read_own, update, write
+from bench.tables import CPU, PEAKS, README, Row, cpu_tables, gpu_tables, memory_table, refresh, whole_table
 from bench.whole_networks import DRAWN, bars, draw
 from bench.whole_rows import FIRST, NETWORKS, SPEEDUP
 from bench.whole_rows import rows as all_rows
 
-MACHINE = {"kind": "machine", "date": "2026-01-01T00:00:00+00:00", "device": "a CPU", "library": "one"}
+MACHINE = {
+    "kind": "machine", "date": "2026-01-01T00:00:00+00:00", "processor": "a CPU", "vectors": "avx2",
+    "cores": 2, "library": "one",
+}  # fmt: skip
 MARKS = """before
 <!-- cpu: x -->
 old
@@ -45,7 +49,9 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     values = [Record("division", f"{ratio} forward", metric, ratio, "ratio") for ratio in (2, 8)]
     write(tmp_path / "cpu.jsonl", MACHINE, values)
     text = refresh(MARKS, tmp_path)
-    assert text.startswith("before\n<!-- cpu: x -->\n`python -m bench.cpu`, 2026-01-01, a CPU, one\n")
+    assert text.startswith(
+        "before\n<!-- cpu: x -->\n`python -m bench.cpu`, 2026-01-01, a CPU, avx2, 2 cores, one\n"
+    )
     assert "| above the paper's 1.63 | 4, 2 to 8, of 2 |" in text
     assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text
     assert "old" not in text
@@ -58,7 +64,7 @@ def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_
         append(tmp_path / "memory_steps.jsonl", MACHINE, *records)
     text = memory_table(tmp_path)
     assert text.startswith("`MEMORY_SUITE=all ")
-    assert "`, 2026-01-01, a CPU, one\n" in text
+    assert "`, 2026-01-01, a CPU, avx2, 2 cores, one\n" in text
     assert "| vgg16, with norms | plain | 0.5 | 0.5 | 0.5 |" in text
     assert "9" not in text.partition("one\n")[2]
 
@@ -105,11 +111,37 @@ def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> 
 def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path: Path) -> None:
     path = tmp_path / "cpu.jsonl"
     old, new = (Record(bench, "case", "time", 1.0, "ms") for bench in ("old", "new"))
-    other = {**MACHINE, "device": "another CPU"}
+    later = {**MACHINE, "date": "2026-02-02T00:00:00+00:00"}
     write(path, MACHINE, [old, new])
-    update(path, other, [Record("new", "case", "time", 2.0, "ms")])
-    found = [(machine["device"], record.bench, record.value) for machine, record in read(path)]
-    assert found == [("a CPU", "old", 1.0), ("another CPU", "new", 2.0)]
+    update(path, later, [Record("new", "case", "time", 2.0, "ms")])
+    found = [(machine["date"][:10], record.bench, record.value) for machine, record in read(path)]
+    assert found == [("2026-01-01", "old", 1.0), ("2026-02-02", "new", 2.0)]
+
+
+@pytest.mark.parametrize("other", [{"processor": "another CPU"}, {"vectors": "avx512"}, {"cores": 64}])
+@pytest.mark.parametrize("replace", [write, update])
+def test_a_run_keeps_the_records_of_other_machines(
+    tmp_path: Path, other: dict[str, object], replace: Callable[..., None]
+) -> None:
+    path = tmp_path / "cpu.jsonl"
+    elsewhere = {**MACHINE, **other}
+    write(path, elsewhere, [Record("division", "case", "time", 1.0, "ms")])
+    for value in (2.0, 3.0):
+        replace(path, MACHINE, [Record("division", "case", "time", value, "ms")])
+    assert [record.value for _, record in read(path)] == [1.0, 3.0]
+    assert [record.value for record in read_own(path, MACHINE)] == [3.0]
+    assert [record.value for record in read_own(path, elsewhere)] == [1.0]
+
+
+def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
+    metric = "speedup at 64 MiB, re-measured"
+    for vectors, ratio in (("avx512", 2.0), ("avx2", 8.0)):
+        machine = {**MACHINE, "vectors": vectors, "device": f"a CPU, {vectors}, a BLAS"}
+        write(tmp_path / "cpu.jsonl", machine, [Record("division", "x forward", metric, ratio, "ratio")])
+    _, first, second = re.split("`python -m bench.cpu`, 2026-01-01, a CPU, ", cpu_tables(tmp_path))
+    for text, vectors, ratio in ((first, "avx512", 2), (second, "avx2", 8)):
+        assert text.startswith(f"{vectors}, 2 cores, a BLAS, one\n")
+        assert f"| above the paper's 1.63 | {ratio}, {ratio}, of 1 |" in text
 
 
 def test_rows_of_whole_networks_show_the_mean_of_the_runs_and_the_noise(tmp_path: Path) -> None:

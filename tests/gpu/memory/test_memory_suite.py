@@ -57,15 +57,15 @@ def _note(case: str, measured: int, plan: MemoryPlan, stock: int) -> None:
     """Append the measured peak, relative to three others, to the file that MEMORY_FIGURES names."""
     if not os.environ.get("MEMORY_FIGURES"):
         return
-    path = Path(os.environ["MEMORY_FIGURES"])
-    if not path.exists():
-        append(
-            path,
-            describe_machine(device=torch.cuda.get_device_name(), library=f"PyTorch {torch.__version__}"),
-        )
     details = {"measured_bytes": measured}
-    for metric, size in zip(PEAKS, (plan.peak, plan.memory, stock), strict=True):
-        append(path, Record("memory steps", case, metric, measured / size, "x", details | {"bytes": size}))
+    append(
+        Path(os.environ["MEMORY_FIGURES"]),
+        describe_machine(device=torch.cuda.get_device_name(), library=f"PyTorch {torch.__version__}"),
+        *(
+            Record("memory steps", case, metric, measured / size, "x", details | {"bytes": size})
+            for metric, size in zip(PEAKS, (plan.peak, plan.memory, stock), strict=True)
+        ),
+    )
 
 
 @pytest.mark.usefixtures("only_with_late_streams")
