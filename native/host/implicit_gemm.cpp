@@ -6,6 +6,7 @@
 #include "host/depthwise.hpp"
 #include "host/im2col.hpp"
 #include "host/parallel.hpp"
+#include "host/scattering.hpp"
 #include "host/thread_memory.hpp"
 #include "host/transforms/products.hpp"
 #include "host/transforms/transforms.hpp"
@@ -369,6 +370,7 @@ std::optional<std::size_t> workspace_size(const Kernel&) { return 0; }
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*) {
   if (depthwise::takes(kernel)) return depthwise::convolve(kernel, tensors, alpha, beta);
+  if (scattering::takes(kernel)) return scattering::convolve(kernel, tensors, alpha, beta);
   switch (kernel.problem.data_type) {
     case DataType::f32:
       return run<float, float, float>(kernel, tensors, alpha, beta);
