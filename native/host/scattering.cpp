@@ -1,19 +1,16 @@
 #include "host/scattering.hpp"
 
 #include <algorithm>
-#include <string_view>
 
 #include "host/lowering.hpp"
 #include "host/parallel.hpp"
 #include "host/thread_memory.hpp"
-#include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::scattering {
 namespace {
 
-// A product of one tile: the rows (channel, tap) of dx at some lines of y. It stays in the second-level
-// cache.
-constexpr std::size_t kProductBytes = 384 * 1024;
+// A product of one tile: the rows (channel, tap) of dx at some lines of y. It stays in the caches.
+constexpr std::size_t kProductBytes = 768 * 1024;
 constexpr std::int64_t kFewestColumns = 64;  // OpenBLAS copies the filter in every product
 constexpr std::int64_t kGap = 16;            // successive rows of a product lie in different cache sets
 
@@ -23,7 +20,7 @@ constexpr std::int64_t kFewestLines = 32;
 constexpr std::int64_t kTasksOfAThread = 4;
 
 struct Call {
-  Lowering l;  // of forward: its source is dx, its result y
+  Lowering l;  // the lowering of forward: its source is dx, its result y
   const float* y;
   const float* filter;
   float alpha, beta;
@@ -190,8 +187,7 @@ void run_band(const Call& call, const Band& band) {
 bool takes(const Kernel& kernel) {
   const Problem& p = kernel.problem;
   if (kernel.pass != Pass::backward_data || p.data_type != DataType::f32) return false;
-  // OpenBLAS's AVX-512 code multiplies a few rows without copying the other factor first.
-  if (std::string_view(transforms::instruction_set()) == "avx512") return false;
+  if (has_small_products()) return false;  // they multiply a few rows fast enough
   const Lowering l = lower_forward(p);
   const std::int64_t columns = lines_of_tile(l) * p.output[2] + kGap;
   return l.taps() > 1 && 2 * l.source_channels <= l.result_channels && fits_blas(l.positions()) &&
