@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <cblas.h>
 
@@ -10,10 +11,15 @@
 #include "host/forks.hpp"
 #include "host/thread_memory.hpp"
 #include "host/transforms/products.hpp"
+#include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host {
 
 enum class Transpose { no, yes };
+
+// Returns whether OpenBLAS multiplies small matrices without copying them first. It has such code for
+// AVX-512.
+inline bool has_small_products() { return std::string_view(transforms::instruction_set()) == "avx512"; }
 
 inline CBLAS_TRANSPOSE blas_of(Transpose transpose) {
   return transpose == Transpose::yes ? CblasTrans : CblasNoTrans;

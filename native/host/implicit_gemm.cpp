@@ -1,11 +1,11 @@
 #include <array>
-#include <string_view>
 
 #include "core/half.hpp"
 #include "host/algorithms.hpp"
 #include "host/depthwise.hpp"
 #include "host/im2col.hpp"
 #include "host/parallel.hpp"
+#include "host/scattering.hpp"
 #include "host/thread_memory.hpp"
 #include "host/transforms/products.hpp"
 #include "host/transforms/transforms.hpp"
@@ -65,14 +65,27 @@ constexpr std::int64_t kGap = 16;
 // Returns whether products of so many channels are computed in small blocks.
 template <typename F>
 bool in_small_blocks(std::int64_t channels, std::int64_t most = kFewChannels) {
-  return std::is_same_v<F, float> && channels <= most &&
-         std::string_view(transforms::instruction_set()) == "avx512";
+  return std::is_same_v<F, float> && channels <= most && has_small_products();
 }
 
-// Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms.
+// Without OpenBLAS's code for small products, our own computes those of at most so many rows, or columns
+// whose terms are contiguous.
+constexpr std::int64_t kMostOwnRows = 256;
+constexpr std::int64_t kMostOwnColumns = 64;
+
+// Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms. The lines
+// of b have kGap values behind their end.
 template <typename F, typename A>
 void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
                    Matrix<F> b, A beta, A* c, std::int64_t stride) {
+  if constexpr (std::is_same_v<F, float>) {
+    if (m <= kMostOwnRows && !has_small_products()) {
+      const bool by_terms = transpose == Transpose::yes;
+      transforms::kernels().multiply_small({m, n, k, alpha, a.data, by_terms ? 1 : a.stride,
+                                            by_terms ? a.stride : 1, b.data, b.stride, beta, c, stride});
+      return;
+    }
+  }
   const NoFork no_fork;
   const bool blocks = in_small_blocks<F>(m, k < kSmallDepth ? kFewChannels : kWideChannels);
   const std::int64_t height = blocks && m > kFewChannels ? even_part(m, kSmallHeight) : m;
@@ -125,6 +138,20 @@ void multiply_long(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matr
            rows.begin == 0 ? beta : A(1), c + columns.begin, n, no_fork);
     });
   });
+}
+
+// Computes c = alpha * a * bᵀ + beta * c.
+template <typename F, typename A>
+void multiply_flat(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a, Matrix<F> b, A beta,
+                   A* c) {
+  if constexpr (std::is_same_v<F, float>) {
+    if (n <= kMostOwnColumns && !has_small_products()) {
+      transforms::kernels().multiply_small_transposed(
+          {m, n, k, alpha, a.data, a.stride, 1, b.data, b.stride, beta, c, n});
+      return;
+    }
+  }
+  gemm(Transpose::no, Transpose::yes, m, n, k, alpha, a.data, a.stride, b.data, b.stride, beta, c, n);
 }
 
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
@@ -328,8 +355,8 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const S* x, const S
         const Matrix<F> d = columns_of(g, y, group, channels, column_parts[i], tile.factor);
         const A keep = i == 0 ? A(0) : A(1);
         if (nchw) {
-          gemm(Transpose::no, Transpose::yes, channels.size(), rows.size(), column_parts[i].size(), alpha,
-               d.data, d.stride, c.data, c.stride, keep, tile.result, rows.size());
+          multiply_flat<F, A>(channels.size(), rows.size(), column_parts[i].size(), alpha, d, c, keep,
+                              tile.result);
         } else {
           multiply_long<F, A>(channels.size(), rows.size(), column_parts[i].size(), alpha, d, c, keep,
                               tile.result);
@@ -369,6 +396,7 @@ std::optional<std::size_t> workspace_size(const Kernel&) { return 0; }
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*) {
   if (depthwise::takes(kernel)) return depthwise::convolve(kernel, tensors, alpha, beta);
+  if (scattering::takes(kernel)) return scattering::convolve(kernel, tensors, alpha, beta);
   switch (kernel.problem.data_type) {
     case DataType::f32:
       return run<float, float, float>(kernel, tensors, alpha, beta);

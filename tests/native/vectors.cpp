@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "core/half.hpp"
 #include "host/transforms/conversions.hpp"
+#include "host/transforms/small_products.hpp"
 #include "host/transforms/winograd_lines.hpp"
 
 using namespace mucudnn::host::transforms::MUCUDNN_ISA;
@@ -134,6 +136,67 @@ void check_lines() {
   }
 }
 
+// The values are small integers, so that every order of a sum gives the same result.
+float value_at(std::int64_t i, std::int64_t j) { return static_cast<float>((i * 7 + j * 5) % 11 - 5); }
+
+struct Form {
+  bool by_terms, b_transposed;  // True if a's lines run along m, and b's along k
+  float beta;
+};
+
+void check_product(std::int64_t m, std::int64_t n, std::int64_t k, const Form& form) {
+  constexpr std::int64_t gap = 15;
+  constexpr float unread = std::numeric_limits<float>::quiet_NaN();
+  const std::int64_t a_lines = form.by_terms ? k : m, a_pitch = form.by_terms ? m : k;
+  const std::int64_t b_lines = form.b_transposed ? n : k, b_length = form.b_transposed ? k : n;
+  const std::int64_t b_pitch = b_length + (form.b_transposed ? 0 : gap), c_pitch = n + 3;
+  std::vector<float> a(a_lines * a_pitch), b(b_lines * b_pitch, unread);
+  std::vector<float> c(m * c_pitch, form.beta == 0 ? unread : 2), found = c;
+  for (std::int64_t t = 0; t < k; ++t) {
+    for (std::int64_t i = 0; i < m; ++i)
+      a[form.by_terms ? t * a_pitch + i : i * a_pitch + t] = value_at(i, t);
+    for (std::int64_t j = 0; j < n; ++j)
+      b[form.b_transposed ? j * b_pitch + t : t * b_pitch + j] = value_at(t, j);
+  }
+  const mucudnn::host::transforms::SmallProduct product{m,
+                                                        n,
+                                                        k,
+                                                        0.5f,
+                                                        a.data(),
+                                                        form.by_terms ? 1 : a_pitch,
+                                                        form.by_terms ? a_pitch : 1,
+                                                        b.data(),
+                                                        b_pitch,
+                                                        form.beta,
+                                                        found.data(),
+                                                        c_pitch};
+  form.b_transposed ? multiply_small_transposed(product) : multiply_small(product);
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (std::int64_t t = 0; t < k; ++t) sum += value_at(i, t) * value_at(t, j);
+      c[i * c_pitch + j] = 0.5f * sum + (form.beta == 0 ? 0 : form.beta * c[i * c_pitch + j]);
+    }
+  }
+  for (std::size_t i = 0; i < c.size(); ++i) {
+    if (!same(c[i], found[i])) differ(form.b_transposed ? "transposed product" : "product", n, i);
+  }
+}
+
+void check_products() {
+  for (const std::int64_t k : {1, 7, 40, 1601}) {
+    for (const std::int64_t n : {1, 3, 15, 17, 50}) {
+      for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 13}) {
+        for (const float beta : {0.f, 0.5f}) {
+          check_product(m, n, k, {false, false, beta});
+          check_product(m, n, k, {true, false, beta});
+          check_product(m, n, k, {false, true, beta});
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -147,4 +210,5 @@ int main() {
   check_lines<3>();
   check_lines<5>();
   check_lines<7>();
+  check_products();
 }

@@ -4,6 +4,7 @@
 #include "host/transforms/conversions.hpp"
 #include "host/transforms/depthwise_lines.hpp"
 #include "host/transforms/fft_tiles.hpp"
+#include "host/transforms/small_products.hpp"
 #include "host/transforms/winograd_lines.hpp"
 #include "host/transforms/winograd_tiles.hpp"
 
@@ -25,6 +26,8 @@ const Kernels table = {
     copy_alternate,
     copy_alternate_halves,
     {to_floats<HalfBits>, from_floats<HalfBits>, alternate_to_floats<HalfBits>},
-    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>, alternate_to_floats<BFloat16Bits>}};
+    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>, alternate_to_floats<BFloat16Bits>},
+    multiply_small,
+    multiply_small_transposed};
 
 }  // namespace mucudnn::host::transforms::MUCUDNN_ISA

@@ -111,6 +111,20 @@ struct Conversion {
                               std::int64_t count, float* to, std::int64_t to_pitch);
 };
 
+// c (m × n) = alpha · a (m × k) · b (k × n) + beta · c, row-major but for a, whose value (i, t) is at
+// i * a_line + t * a_term. With beta 0 the product does not read c.
+struct SmallProduct {
+  std::int64_t m, n, k;
+  float alpha;
+  const float* a;
+  std::int64_t a_line, a_term;
+  const float* b;
+  std::int64_t b_stride;
+  float beta;
+  float* c;
+  std::int64_t c_stride;
+};
+
 struct Kernels {
   const char* instruction_set;
   TileKernels winograd;           // F(4x4, 3x3): 36 real planes
@@ -128,6 +142,11 @@ struct Kernels {
   void (*copy_alternate_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
                                 std::int64_t count, std::uint16_t* to, std::int64_t to_pitch);
   Conversion half, bfloat16;
+  // Compute a product without copying its factors: for few rows, so that `a` stays in the caches. The first
+  // may read up to 15 values behind the end of each line of b. The second takes bᵀ (n × k), and a with a_term
+  // 1.
+  void (*multiply_small)(const SmallProduct&);
+  void (*multiply_small_transposed)(const SmallProduct&);
 };
 
 const Kernels& kernels();  // those of the instruction set in use
