@@ -183,7 +183,8 @@ class _Joint:
                 coarse = max(gap, JOINED_GAP) if steps > LARGE else gap
                 best = self._play_answer(self._solve(joined, coarse, window=1), begins, best)
             if gap == 0 or steps <= LARGE:
-                answer = self._solve(work, gap, window=self._window)
+                known = math.inf if best is None else best.timeline.time_ms
+                answer = self._solve(work, gap, window=self._window, faster_than=known)
                 bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
                 best = self._play_answer(answer, range(steps), best)
         assert best is not None  # the choice that needs least memory always runs
@@ -191,7 +192,9 @@ class _Joint:
             best = self._improve(best)  # also at the program's bound: it knows no pieces, and fewer windows
         return replace(self._keep_more(best), bound_ms=bound, is_cut=self._is_cut)
 
-    def _solve(self, work: TrainingStep, gap: float, *, window: int) -> offload_ilp.Decision:
+    def _solve(
+        self, work: TrainingStep, gap: float, *, window: int, faster_than: float = math.inf
+    ) -> offload_ilp.Decision:
         answer = offload_ilp.solve(
             work,
             self._memory,
@@ -200,6 +203,7 @@ class _Joint:
             window=min(window, self._window),
             recompute=self._recompute,
             offload=self._offload,
+            faster_than=faster_than,
         )
         self._is_cut |= answer.is_cut
         return answer
