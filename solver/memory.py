@@ -325,9 +325,17 @@ class _Joint:
         self, best: MemoryDecision, choices: Sequence[Choice], configurations: Sequence[int]
     ) -> MemoryDecision:
         """Return the faster of a decision and of its change."""
+        if self._compute_ms(choices, configurations) > best.timeline.time_ms:
+            return best  # it is slower even if no copy is waited for: most changes need no simulation
         schedule = {i: best.schedule[i] for i in best.schedule if choices[i] == "offload"}
         found = self._play(choices, configurations, best.source, schedule)
         return _faster(found, best) or best
+
+    def _compute_ms(self, choices: Sequence[Choice], configurations: Sequence[int]) -> float:
+        """Return the milliseconds of all steps and replays, without waiting."""
+        chosen = zip(self._work.tensors, choices, strict=True)
+        replays = (t.replay.time_ms for t, choice in chosen if choice == "recompute" and t.replay)
+        return math.fsum((*(run.time_ms for run in self._work.runs(configurations)), *replays))
 
     def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
         """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""
