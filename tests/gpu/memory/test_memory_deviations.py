@@ -112,6 +112,26 @@ def test_torch_compile_is_warned_of_or_refused(model: nn.Module, x: Tensor) -> N
         torch.compile(model, backend="eager")(x).sum().backward()
 
 
+def test_the_step_after_an_exception_in_the_backward_pass_is_as_planned(
+    planned: nn.Module, x: Tensor, stock: Observed
+) -> None:
+    def fail(gradient: Tensor) -> Tensor:
+        raise KeyError("in the middle")
+
+    state = copy.deepcopy(planned.state_dict())
+    middle = []
+    handle = planned.second.register_forward_hook(lambda _, args, result: middle.append(result))
+    output = planned(x)
+    handle.remove()
+    middle.pop().register_hook(fail)
+    with pytest.raises(KeyError):
+        output.sum().backward()
+    del output
+    planned.zero_grad(set_to_none=True)
+    planned.load_state_dict(state)
+    assert warnings_of(planned, x, stock) == []
+
+
 # A lack of memory
 
 
