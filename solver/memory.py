@@ -177,13 +177,13 @@ class _Joint:
         best = self._decide_greedily()
         self._end = time.monotonic() + time_limit
         if best is None or best.timeline.time_ms > bound * (1 + gap):
-            steps = len(work.steps)
+            steps, known = len(work.steps), math.inf  # a small program is solved soon without a known time
             if gap > 0 and steps > JOINED:
                 joined, begins = coarsen(work)
                 coarse = max(gap, JOINED_GAP) if steps > LARGE else gap
                 best = self._play_answer(self._solve(joined, coarse, window=1), begins, best)
-            if gap == 0 or steps <= LARGE:
                 known = math.inf if best is None else best.timeline.time_ms
+            if gap == 0 or steps <= LARGE:
                 answer = self._solve(work, gap, window=self._window, faster_than=known)
                 bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
                 best = self._play_answer(answer, range(steps), best)
