@@ -27,6 +27,7 @@ from mucudnn.plans.training_step import count_work
 from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import PRESENT
+from mucudnn.solver.floor import find_floor
 from mucudnn.solver.vdnn import try_static
 
 GIB = 2**30
@@ -59,6 +60,7 @@ def run() -> Iterator[Record]:
         yield _average(name, batch)
     work = paper_network("vgg16", 256)
     yield _run_slowest(work)
+    yield from _find_least(work)
     for limit in LIMITS:
         found = {column: _plan(work, limit, column, **given) for column, given in COLUMNS.items()}
         yield from found.values()
@@ -149,6 +151,15 @@ def _run_slowest(network: Network) -> Record:
     }
     over = timeline.time_ms / plan.unlimited_ms
     return Record("memory", "vgg16(256), all(m)", "time over unlimited", over, "x", details)
+
+
+def _find_least(network: Network) -> Iterator[Record]:
+    """Yield the least memory of vDNN and of the joint policy. The mini-batch stays in memory under both."""
+    work = count_work(network, model_costs(network, find_device("titanx"))).numbers
+    details = {"mini_batch_gib": network.bytes_of("input") / GIB}
+    found = {"all(m)": try_static(work, "all", "memory").timeline.peak, "joint": find_floor(work)[0]}
+    for policy, size in found.items():
+        yield Record("memory", f"vgg16(256), {policy}", "least memory", size / GIB, "GiB", details)
 
 
 def _compare(limit: float, dynamic: float | None, joint: float | None) -> Record:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 from .configuration import Infeasible
 from .forks import no_fork
-from .offload_ilp import MEMORY_UNITS, Terms
+from .offload_ilp import MEMORY_UNITS, Terms, stop_after_nodes
 from .timeline import required_bytes
 from .training import Choice, TrainingStep, offload_those
 
+# HiGHS stops after so many nodes of its search tree, so that a floor does not depend on the machine's speed.
+NODES = 1000
+
 
 def find_floor(
-    work: TrainingStep, *, offload: bool = True, recompute: bool = True, time_limit: float = 30.0
+    work: TrainingStep, *, offload: bool = True, recompute: bool = True
 ) -> tuple[int, tuple[Choice, ...]]:
     """Return the least memory with which a choice can run, and that choice, with the least workspaces.
 
     The floor is exact to the byte if all tensors can be offloaded and host memory holds them, or if nothing
     may be offloaded or recomputed. Otherwise HiGHS finds it: the bytes returned are always enough, and within
-    about 1e-6 of the least unless the solver runs out of time.
+    about 1e-6 of the least unless the solver stops after NODES nodes.
     """
     choices = offload_those(offload and tensor.is_idle for tensor in work.tensors)
     if not (work.fits_host(choices) and (offload or not recompute)):
-        choices = _solve(work, offload, recompute, time_limit)
+        choices = _solve(work, offload, recompute)
     runs = work.runs(work.least_workspace)
     return max(required_bytes(runs, work.tensors, choices, work.link), default=0), choices
 
@@ -35,7 +40,7 @@ def check_floor(memory: int, floor: int) -> None:
         )
 
 
-def _solve(work: TrainingStep, offload: bool, recompute: bool, time_limit: float) -> tuple[Choice, ...]:
+def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, ...]:
     """Return the choice whose largest step is the smallest. Copies take no time here."""
     with no_fork:
         import pulp
@@ -83,8 +88,10 @@ def _solve(work: TrainingStep, offload: bool, recompute: bool, time_limit: float
     if work.host_memory is not None:
         host = pulp.LpAffineExpression((o, t.bytes * units) for o, t in zip(gone, tensors, strict=True))
         problem += host <= work.host_memory * units
-    problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0, gapAbs=0, timeLimit=time_limit))
-    if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+    problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0, gapAbs=0, **stop_after_nodes(NODES)))
+    found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    # PuLP calls an interrupted solver's answer feasible even if there is none.
+    if not found or not math.isfinite(problem.solverModel.getInfo().objective_function_value):
         return keep
     chosen: list[Choice] = []
     for o, r in zip(gone, replayed, strict=True):

@@ -177,13 +177,14 @@ class _Joint:
         best = self._decide_greedily()
         self._end = time.monotonic() + time_limit
         if best is None or best.timeline.time_ms > bound * (1 + gap):
-            steps = len(work.steps)
+            steps, known = len(work.steps), math.inf  # a small program is solved soon without a known time
             if gap > 0 and steps > JOINED:
                 joined, begins = coarsen(work)
                 coarse = max(gap, JOINED_GAP) if steps > LARGE else gap
                 best = self._play_answer(self._solve(joined, coarse, window=1), begins, best)
+                known = math.inf if best is None else best.timeline.time_ms
             if gap == 0 or steps <= LARGE:
-                answer = self._solve(work, gap, window=self._window)
+                answer = self._solve(work, gap, window=self._window, faster_than=known)
                 bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
                 best = self._play_answer(answer, range(steps), best)
         assert best is not None  # the choice that needs least memory always runs
@@ -191,7 +192,9 @@ class _Joint:
             best = self._improve(best)  # also at the program's bound: it knows no pieces, and fewer windows
         return replace(self._keep_more(best), bound_ms=bound, is_cut=self._is_cut)
 
-    def _solve(self, work: TrainingStep, gap: float, *, window: int) -> offload_ilp.Decision:
+    def _solve(
+        self, work: TrainingStep, gap: float, *, window: int, faster_than: float = math.inf
+    ) -> offload_ilp.Decision:
         answer = offload_ilp.solve(
             work,
             self._memory,
@@ -200,6 +203,7 @@ class _Joint:
             window=min(window, self._window),
             recompute=self._recompute,
             offload=self._offload,
+            faster_than=faster_than,
         )
         self._is_cut |= answer.is_cut
         return answer
@@ -321,9 +325,17 @@ class _Joint:
         self, best: MemoryDecision, choices: Sequence[Choice], configurations: Sequence[int]
     ) -> MemoryDecision:
         """Return the faster of a decision and of its change."""
+        if self._compute_ms(choices, configurations) > best.timeline.time_ms:
+            return best  # it is slower even if no copy is waited for: most changes need no simulation
         schedule = {i: best.schedule[i] for i in best.schedule if choices[i] == "offload"}
         found = self._play(choices, configurations, best.source, schedule)
         return _faster(found, best) or best
+
+    def _compute_ms(self, choices: Sequence[Choice], configurations: Sequence[int]) -> float:
+        """Return the milliseconds of all steps and replays, without waiting."""
+        chosen = zip(self._work.tensors, choices, strict=True)
+        replays = (t.replay.time_ms for t, choice in chosen if choice == "recompute" and t.replay)
+        return math.fsum((*(run.time_ms for run in self._work.runs(configurations)), *replays))
 
     def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
         """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""

@@ -13,6 +13,8 @@ Memory is freed and allocated by the tensor here, whatever the link says of piec
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -65,6 +67,7 @@ def solve(
     window: int = WINDOW,
     recompute: bool = True,
     offload: bool = True,
+    faster_than: float = math.inf,
 ) -> Decision:
     """Choose each tensor's fate and each kernel's configuration.
 
@@ -78,23 +81,23 @@ def solve(
         window: the steps in which a tensor may still be on the device, or be back early.
         recompute: False to recompute nothing.
         offload: False to offload nothing.
+        faster_than: milliseconds of an answer that the caller has. The solver need not find a slower one, and
+            so ends earlier.
     """
     program = _Program(work, memory, window, recompute, offload)
-    return program.solve(gap, time_limit)
+    return program.solve(gap, time_limit, faster_than)
 
 
-def _stop_after_nodes(gap: float) -> dict[str, Any]:
-    """Return the arguments with which HiGHS stops after NODES nodes; none for a gap of 0.
+def stop_after_nodes(nodes: int) -> dict[str, Any]:
+    """Return the arguments with which PuLP's HiGHS stops after so many nodes of its search tree.
 
     PuLP cannot read the status that HiGHS's own option for this leaves.
     """
-    if gap == 0:
-        return {}
     with no_fork:
         import highspy
 
     def stop(kind: Any, message: str, found: Any, answer: Any, given: Any) -> None:
-        if found.mip_node_count >= NODES:
+        if found.mip_node_count >= nodes:
             answer.user_interrupt = True
 
     kind = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
@@ -157,18 +160,25 @@ class _Program:
             host = [(o, t.bytes * self._bytes) for o, t in zip(self._offloaded, work.tensors, strict=True)]
             self._add(host, "<=", work.host_memory * self._bytes)
 
-    def solve(self, gap: float, time_limit: float) -> Decision:
+    def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
         pulp, problem = self._pulp, self._problem
         problem += pulp.LpAffineExpression((one, 1) for one in (*self._time, *self._pause))
+        nodes = {} if gap == 0 else stop_after_nodes(NODES)
         problem.solve(
-            # One thread, so that equal inputs get equal answers.
             pulp.HiGHS(
-                msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit, **_stop_after_nodes(gap)
+                msg=False,
+                threads=1,  # so that equal inputs get equal answers
+                gapRel=gap,
+                gapAbs=0,
+                timeLimit=time_limit,
+                objective_bound=faster_than / self._unit,
+                **nodes,
             )
         )
         status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()
         is_cut = status == type(status).kTimeLimit
-        bound = float(info.mip_dual_bound) * self._unit
+        # HiGHS knows no bound beyond the answers that it leaves out.
+        bound = min(float(info.mip_dual_bound) * self._unit, faster_than)
         found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
         # PuLP calls an interrupted solver's answer feasible even if there is none.
         if not found or not math.isfinite(info.objective_function_value):
@@ -263,13 +273,12 @@ class _Program:
         kernels = [(k, kernel) for k, kernel in enumerate(self._work.kernels) if kernel.step == step]
         free = memory - self._required[step]
         least = max((kernel.configurations[0].workspace for _, kernel in kernels), default=0)
-        all_sizes = {one.workspace for _, kernel in kernels for one in kernel.configurations}
+        workspaces = {k: [one.workspace for one in kernel.configurations] for k, kernel in kernels}
+        all_sizes = set(itertools.chain.from_iterable(workspaces.values()))
         sizes = sorted(size for size in all_sizes if size == least or least < size <= free)
         options = _Scratch([], [])
         for size in sizes:
-            within = {
-                k: sum(one.workspace <= size for one in kernel.configurations) - 1 for k, kernel in kernels
-            }
+            within = {k: bisect.bisect_right(workspaces[k], size) - 1 for k, _ in kernels}
             x = self._binary(f"x{step}_{size}")
             options.chosen.append(x)
             options.within.append(within)

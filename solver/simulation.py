@@ -103,6 +103,11 @@ class Simulation:
             if bounds.out_by is not None:
                 self._awaited_out[max(bounds.out_by, freed_from)].append(i)
             self._awaited_in[need if bounds.in_by is None else min(bounds.in_by, need)].append(i)
+        self._freed_at: list[list[_Transfer]] = [[] for _ in range(len(runs) + 1)]
+        self._needed_at: list[list[_Transfer]] = [[] for _ in runs]
+        for one in self._transfers.values():
+            self._freed_at[one.freed_from].append(one)
+            self._needed_at[one.need].append(one)
         copied = [one for one in self._transfers.values() if one.out_left]
         self._out_order = sorted(copied, key=lambda one: (one.leaves_at, one.freed_from, one.tensor))
         self._in_order = sorted(copied, key=lambda one: (one.need, one.tensor))
@@ -164,8 +169,8 @@ class Simulation:
         self._compute_end = math.inf
         self._is_running = False
         self.step += 1
-        for one in self._transfers.values():
-            if one.freed_from == self.step and one.out_left:
+        for one in self._freed_at[self.step]:
+            if one.out_left:
                 size = self._tensors[one.tensor].bytes
                 self._lingering += one.out_left if self._link.frees_pieces else size
         self._wait()
@@ -175,11 +180,7 @@ class Simulation:
         if self.step == len(self._time):
             return
         fixed = min(self._fixed[max(self.step - 1, 0)], self._fixed[self.step])
-        absent = sum(
-            self._tensors[one.tensor].bytes - one.allocated
-            for one in self._transfers.values()
-            if one.need == self.step
-        )
+        absent = sum(self._tensors[one.tensor].bytes - one.allocated for one in self._needed_at[self.step])
         tensors = int(self.profile[self.step]) - self._transient[self.step]
         self._held = fixed + tensors - self._starting[self.step] - absent
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from .configuration import Costed
 from .copies import Link
@@ -91,6 +91,13 @@ class SavedTensor:
     def is_idle(self) -> bool:
         """True if steps run between its last forward use and its first backward use."""
         return self.first_backward_use > self.last_forward_use + 1
+
+
+class Cost(NamedTuple):
+    """A configuration's time and workspace without its parts, whose sums a long search would take often."""
+
+    time_ms: float
+    workspace: int
 
 
 @dataclass(frozen=True, slots=True)

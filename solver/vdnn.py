@@ -10,6 +10,7 @@ the end. The search for that tensor ends at the next step with a kernel, so that
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -99,7 +100,7 @@ def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
 def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
     """Return each kernel's fastest configuration within the bytes free in its step, else the smallest."""
     return [
-        max(sum(one.workspace <= free[kernel.step] for one in kernel.configurations) - 1, 0)
+        max(bisect_right(kernel.configurations, free[kernel.step], key=lambda one: one.workspace) - 1, 0)
         for kernel in work.kernels
     ]
 

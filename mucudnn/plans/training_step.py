@@ -13,7 +13,7 @@ from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Step, Tensor
 from mucudnn.solver import Configuration
 from mucudnn.solver.copies import Link
-from mucudnn.solver.training import KernelChoice, Replay, SavedTensor, StepCost, TrainingStep
+from mucudnn.solver.training import Cost, KernelChoice, Replay, SavedTensor, StepCost, TrainingStep
 
 StepTime = Callable[[int, int, str], float]
 """The milliseconds of a step from its operations, the bytes that it reads and writes, and its data type."""
@@ -128,10 +128,14 @@ def count_work(
         for kernel in step.kernels
         for _ in range(kernel.count)
     ]
+    choices = {
+        kernel: tuple(Cost(one.time_ms, one.workspace) for one in configurations)
+        for kernel, configurations in costs.kernels.items()
+    }
     numbers = TrainingStep(
         tuple(StepCost(time_ms, size) for time_ms, size in zip(step_ms, fixed, strict=True)),
         ready,
-        tuple(KernelChoice(number, tuple(costs.kernels[place.kernel])) for number, place in places),
+        tuple(KernelChoice(number, choices[place.kernel]) for number, place in places),
         costs.link,
         host_memory,
     )

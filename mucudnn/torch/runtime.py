@@ -15,7 +15,7 @@ from mucudnn.plans.memory import MemoryPlan
 from mucudnn.sizes import format_size
 from mucudnn.torch.offload import Lanes
 from mucudnn.torch.saved import key_of
-from mucudnn.torch.slab import Slab
+from mucudnn.torch.slab import Slab, pin
 from mucudnn.torch.step import Schedule, Step
 from mucudnn.torch.trace import spell_inputs
 
@@ -24,8 +24,9 @@ class Runtime:
     """A model's plan, with the streams and the slab that its training steps share."""
 
     def __init__(self, model: nn.Module, plan: MemoryPlan, use: Callable[[MemoryPlan], None]) -> None:
-        """Allocate the slab. `use` gives the kernels of a plan to the model's convolutions.
+        """Allocate pinned memory, for the lower plan too.
 
+        `use` gives the kernels of a plan to the model's convolutions.
         Raises UsageError, MixedDevicesError, NothingFitsError.
         """
         self._model, self._use = model, use
@@ -37,13 +38,16 @@ class Runtime:
         if plan.lower is not None:
             self._state.take([])  # allocates the copies now, so that no step does
         self.lanes = Lanes(self._device, plan.piece)
+        # No step pins memory: a rescue would find less of it, and pinning takes seconds.
+        self.host_memory = pin(max(one.host_bytes for one in (plan, plan.lower) if one is not None))
+        self.slab = Slab(self.host_memory)
         self.set_plan(plan)
 
     def set_plan(self, plan: MemoryPlan) -> None:
-        """Run a plan from the next step on. Raises NothingFitsError."""
+        """Run a plan from the next step on."""
         self.plan = plan
         self._schedule = Schedule(plan)
-        self.slab = Slab(plan.host_bytes, plan.tensors)
+        self.slab = Slab(self.host_memory, plan.tensors, self.slab)
         self._use(plan)
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The slab: pinned host memory, allocated once, with a fixed place for each offloaded tensor."""
+"""The slab: a fixed place in pinned host memory for each offloaded tensor of a plan."""
 
 import weakref
 from collections.abc import Iterable
@@ -12,25 +12,34 @@ from mucudnn.sizes import format_size
 
 
 class Slab:
-    """Pinned host memory with a place for each offloaded tensor of a plan.
+    """The places of a plan's offloaded tensors in pinned host memory.
 
     A place belongs to one tensor of one training step at a time. A graph that the program keeps also keeps
-    its places.
+    its places. `before` are the places of the plan that used this memory before: no place is given while one
+    of those is taken, because they overlap.
     """
 
-    def __init__(self, size: int, tensors: Iterable[PlannedTensor]) -> None:
-        """Allocate `size` bytes. Raises NothingFitsError if there is no memory that can be pinned."""
-        self._memory = _pin(size)
+    def __init__(
+        self, memory: Tensor, tensors: Iterable[PlannedTensor] = (), before: "Slab | None" = None
+    ) -> None:
+        self._before = before
         self._places = {
-            t.order: self._memory[t.slab_offset : t.slab_offset + t.bytes]
+            t.order: memory[t.slab_offset : t.slab_offset + t.bytes]
             for t in tensors
             if t.slab_offset is not None
         }
         self._taken: set[int] = set()
 
+    @property
+    def is_taken(self) -> bool:
+        """True while a graph holds a place, also one of an earlier plan."""
+        return bool(self._taken) or (self._before is not None and self._before.is_taken)
+
     def take(self, order: int) -> Tensor | None:
         """Return the bytes at a tensor's place; None if it has none, or an earlier step still holds it."""
         if order in self._taken or order not in self._places:
+            return None
+        if self._before is not None and self._before.is_taken:
             return None
         self._taken.add(order)
         return self._places[order]
@@ -40,8 +49,11 @@ class Slab:
         self._taken.discard(order)
 
 
-def _pin(size: int) -> Tensor:
-    """Return pinned bytes. PyTorch's allocator would round their number up to a power of two."""
+def pin(size: int) -> Tensor:
+    """Return pinned bytes. PyTorch's allocator would round their number up to a power of two.
+
+    Raises NothingFitsError if there is no memory that can be pinned.
+    """
     try:
         memory = torch.empty(size, dtype=torch.uint8)
     except RuntimeError:

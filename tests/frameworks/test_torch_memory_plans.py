@@ -67,6 +67,20 @@ def test_offloaded_tensors_have_places_of_their_own_in_the_slab(unlimited: Memor
         assert tensor.release_at is None or tensor.release_at > tensor.packs[0]
 
 
+def test_the_indices_of_a_pooling_are_offloaded_and_parameters_are_not() -> None:
+    pooled = nn.Sequential(nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), nn.Conv2d(32, 8, 1))
+    found = mt.plan_memory(pooled, X, memory="1TiB", policy="all", device="h200")
+    offloaded = {one.data_type: one for one in found.tensors if one.choice == "offload"}
+    assert offloaded["i64"].bytes == 8 * 64 * 32 * 31 * 31
+    assert not {one.name for one in found.tensors} & {"input", *dict(pooled.named_parameters())}
+
+
+def test_a_tensor_that_is_saved_twice_is_planned_once() -> None:
+    twice = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))  # ReLU's result is an input
+    found = mt.plan_memory(twice, X, memory="1TiB", device="h200")
+    assert [(one.name, len(one.packs)) for one in found.tensors] == [("1", 2)]
+
+
 def test_a_recomputed_tensor_names_its_modules_and_source(unlimited: MemoryPlan) -> None:
     found = plan(int(0.6 * unlimited.peak))
     by_name = {tensor.name: tensor for tensor in found.tensors}
@@ -119,7 +133,15 @@ def test_a_workspace_bounds_every_kernel() -> None:
         ({"memory": -1}, UsageError, "memory is -1: it must be at least 0"),
         ({"memory": "12 gigs"}, UsageError, "'12 gigs' is not a size"),
         ({"memory": 1.5}, ArgumentTypeError, "memory is 1.5: give bytes"),
+        ({"memory": "-1GiB"}, UsageError, "'-1GiB' is not a size"),
+        ({"memory": "0"}, NothingFitsError, "does not fit 0 bytes"),
+        ({"memory": True}, ArgumentTypeError, "memory is True: give bytes"),
+        ({"memory": 2**63}, UsageError, "below 2\\^63 bytes"),
+        ({"memory": 1, "host_memory": -1}, UsageError, "host_memory is -1: it must be at least 0"),
+        ({"memory": 1, "workspace": -1}, UsageError, "-1"),
         ({"memory": 1, "host_memory": "x"}, UsageError, "'x' is not a size"),
+        ({"memory": 1, "bandwidth": float("nan")}, UsageError, "bandwidth is nan"),
+        ({"memory": 1, "bandwidth": "fast"}, ArgumentTypeError, "bandwidth is 'fast': give bytes per"),
         ({"memory": 1, "policy": "best"}, UsageError, "'best' is no policy: there are joint"),
         ({"memory": 1, "bandwidth": 0}, UsageError, "bandwidth is 0"),
         ({"memory": 1, "device": "h20"}, UsageError, "'h20' is no modelled device: did you mean h200"),

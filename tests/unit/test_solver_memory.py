@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mucudnn.solver import Infeasible, offload_ilp
+from mucudnn.solver import Infeasible, floor, offload_ilp
 from mucudnn.solver.copies import Link
 from mucudnn.solver.floor import find_floor
 from mucudnn.solver.memory import decide_memory
@@ -68,10 +69,10 @@ class TestJoint:
         self, given: tuple[TrainingStep, int], offload: bool, recompute: bool
     ) -> None:
         work, spare = given
-        floor, _ = find_floor(work, offload=offload, recompute=recompute)
-        memory = floor + spare // 4
+        least, _ = find_floor(work, offload=offload, recompute=recompute)
+        memory = least + spare // 4
         decision = decide_memory(work, memory, offload=offload, recompute=recompute)
-        assert decision.floor == floor
+        assert decision.floor == least
         assert decision.timeline.peak <= memory
         assert offload or "offload" not in decision.choices
         assert recompute or "recompute" not in decision.choices
@@ -159,6 +160,21 @@ class TestJoint:
         assert not decision.is_cut
         assert decision.timeline.peak <= memory
 
+    @pytest.mark.parametrize("part", [0.9, 1.0, 1.1])
+    def test_the_program_need_not_find_an_answer_that_is_slower_than_a_known_one(self, part: float) -> None:
+        work = vgg16(64)
+        memory = decide_memory(work, 2**60).timeline.peak // 2
+        given: dict[str, Any] = {"gap": 1e-3, "time_limit": 60.0}
+        free = offload_ilp.solve(work, memory, **given)
+        known = part * free.bound
+        answer = offload_ilp.solve(work, memory, **given, faster_than=known)
+        assert answer.bound <= known
+        if part > 1:
+            assert answer.choices is not None
+            assert answer.bound == pytest.approx(free.bound, rel=1e-3)
+        else:
+            assert answer.bound == pytest.approx(known)
+
     def test_there_is_no_other_policy(self) -> None:
         wrong: Any = "best"
         with pytest.raises(ValueError, match="there is no policy 'best'"):
@@ -185,13 +201,20 @@ class TestFloor:
             and (offload or "offload" not in choices)
             and (recompute or "recompute" not in choices)
         ]
-        floor, choices = find_floor(work, offload=offload, recompute=recompute)
-        assert floor == min(need_of(work, choices) for choices in allowed) == need_of(work, choices)
+        least, choices = find_floor(work, offload=offload, recompute=recompute)
+        assert least == min(need_of(work, choices) for choices in allowed) == need_of(work, choices)
+
+    @given(chains(4))
+    def test_a_solver_that_stops_early_gives_bytes_that_are_enough(self, work: TrainingStep) -> None:
+        with patch.object(floor, "NODES", 0):
+            found, choices = find_floor(work, offload=False)
+        assert found == need_of(work, choices) >= find_floor(work, offload=False)[0]
+        assert "offload" not in choices
 
     @given(chains(4))
     def test_memory_below_it_is_infeasible(self, work: TrainingStep) -> None:
-        floor, _ = find_floor(work)
-        with pytest.raises(Infeasible, match=f"is {floor} bytes") as caught:
-            decide_memory(work, floor - 1)
-        assert (caught.value.limit, caught.value.need) == (floor - 1, floor)
-        assert decide_memory(work, floor).timeline.peak <= floor
+        least, _ = find_floor(work)
+        with pytest.raises(Infeasible, match=f"is {least} bytes") as caught:
+            decide_memory(work, least - 1)
+        assert (caught.value.limit, caught.value.need) == (least - 1, least)
+        assert decide_memory(work, least).timeline.peak <= least

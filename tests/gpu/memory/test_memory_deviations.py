@@ -9,7 +9,7 @@ import copy
 import io
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from memory_networks import Net
@@ -18,8 +18,9 @@ from needs_torch import mt, torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
 from mucudnn.plans.memory import MemoryPlan
+from mucudnn.torch import runtime
 from mucudnn.torch.apply import runtime_of
 from mucudnn.torch.offload import HostCopy
 
@@ -111,6 +112,26 @@ def test_torch_compile_is_warned_of_or_refused(model: nn.Module, x: Tensor) -> N
         torch.compile(model, backend="eager")(x).sum().backward()
 
 
+def test_the_step_after_an_exception_in_the_backward_pass_is_as_planned(
+    planned: nn.Module, x: Tensor, stock: Observed
+) -> None:
+    def fail(gradient: Tensor) -> Tensor:
+        raise KeyError("in the middle")
+
+    state = copy.deepcopy(planned.state_dict())
+    middle = []
+    handle = planned.second.register_forward_hook(lambda _, args, result: middle.append(result))
+    output = planned(x)
+    handle.remove()
+    middle.pop().register_hook(fail)
+    with pytest.raises(KeyError):
+        output.sum().backward()
+    del output
+    planned.zero_grad(set_to_none=True)
+    planned.load_state_dict(state)
+    assert warnings_of(planned, x, stock) == []
+
+
 # A lack of memory
 
 
@@ -133,7 +154,12 @@ class _Lacks(nn.Module):
 def lacking(model: nn.Module, x: Tensor, stock: Observed) -> nn.Module:
     model.out.add_module("lacks", _Lacks(0))
     plan = quick_plan(model, x)
-    return mt.apply(model, replace(plan, lower=replace(plan, memory=plan.memory - 1, lower=plan)))
+    moved = tuple(
+        one if one.slab_offset is None else replace(one, slab_offset=one.slab_offset + 512)
+        for one in plan.tensors
+    )
+    lower = replace(plan, memory=plan.memory - 1, tensors=moved, host_bytes=plan.host_bytes + 512, lower=plan)
+    return mt.apply(model, replace(plan, lower=lower))
 
 
 def test_a_lack_of_memory_is_answered_with_the_next_lower_plan_once(
@@ -175,6 +201,38 @@ def test_a_lack_in_the_backward_pass_lowers_the_next_step(
     with pytest.warns(RuntimeWarning, match="the last backward pass ran out"):
         assert train(lacking, x).equals(stock)
     assert runtime_of(lacking).plan.memory == plan.memory - 1
+
+
+def test_the_lower_plan_uses_host_memory_that_was_pinned_before(
+    lacking: nn.Module, x: Tensor, stock: Observed
+) -> None:
+    first, state = lacking(x), copy.deepcopy(lacking.state_dict())
+    lacking.out.lacks.times = 1
+    with patch.object(runtime, "pin", side_effect=AssertionError):
+        with pytest.warns(RuntimeWarning, match="ran out of device memory"):
+            second = lacking(x)
+        for output in (second, first):  # the first one's tensors are where the lower plan has others
+            differentiate(output)
+            gradients = [parameter.grad.cpu() for parameter in lacking.parameters()]
+            assert all(map(torch.equal, gradients, stock.gradients))
+            lacking.zero_grad(set_to_none=True)
+        del first, second, output
+        lacking.load_state_dict(state)
+        with patch.object(HostCopy, "__init__", autospec=True, side_effect=HostCopy.__init__) as copies:
+            differentiate(lacking(x))
+    assert copies.call_count > 0
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_host_memory_that_cannot_be_pinned_is_named(model: nn.Module, x: Tensor, status: int) -> None:
+    plan = quick_plan(model, x)
+    library = Mock(cudaHostRegister=lambda *_: status)
+    with (
+        patch.object(torch.cuda, "cudart", lambda: library),
+        pytest.raises(NothingFitsError, match=r"pinned host memory, and there is less \(cudaHostRegister"),
+    ):
+        mt.apply(model, plan)
+    assert type(model) is Net
 
 
 # Models that are copied, wrapped, restored or refused

@@ -16,7 +16,7 @@ from memory_steps import Observed, differentiate, quick_plan, train, warnings_of
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
-from mucudnn.torch import slab
+from mucudnn.torch import runtime
 from mucudnn.torch.apply import runtime_of
 from mucudnn.torch.offload import Lanes
 
@@ -86,7 +86,7 @@ def test_results_are_wrong_without_any_one_of_the_waits(
     order = tuple(number for number in plan.fetch_order if floating[number].choice == "offload")
     mt.apply(model, replace(plan, tensors=floating, fetch_order=order))  # wrong indices would end the process
     assert train(model, x).equals(stock)
-    runtime_of(model).slab._memory.zero_()  # it has the right bytes of the step before
+    runtime_of(model).host_memory.zero_()  # it has the right bytes of the step before
     with patch.object(Lanes, "wait", mutated):
         assert not train(model, x).equals(stock)
 
@@ -184,7 +184,7 @@ def test_a_change_in_place_of_a_parameter_before_a_recomputation_is_an_error(
 
 
 def test_host_memory_is_pinned_once(model: nn.Module, x: Tensor) -> None:
-    with patch.object(slab, "_pin", wraps=slab._pin) as pin:
+    with patch.object(runtime, "pin", wraps=runtime.pin) as pin:
         mt.apply(model, quick_plan(model, x))
         for _ in range(3):
             train(model, x)
