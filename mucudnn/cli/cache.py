@@ -203,13 +203,25 @@ def _format_count(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 
-_MACHINES = """
+_COUNTED = (
+    "enumerations",
+    "measurements",
+    "failures",
+    "comparisons",
+    "tile_comparisons",
+    "step_times",
+)
+_MACHINES = f"""
     WITH rows AS (
-      SELECT device, library, threads, 1 enumerated, 0 measured, 0 failed, 0 compared FROM enumerations
-      UNION ALL SELECT device, library, threads, 0, median_ms NOTNULL, median_ms ISNULL, 0 FROM measurements
-      UNION ALL SELECT device, library, threads, 0, 0, 0, 1 FROM comparisons
+      SELECT device, library, threads, 'enumerations' counted FROM enumerations
+      UNION ALL
+      SELECT device, library, threads, CASE WHEN median_ms ISNULL THEN 'failures' ELSE 'measurements' END
+      FROM measurements
+      UNION ALL SELECT device, library, threads, 'comparisons' FROM comparisons
+      UNION ALL SELECT device, library, threads, 'tile_comparisons' FROM tile_comparisons
+      UNION ALL SELECT device, library, threads, 'step_times' FROM step_times
     )
-    SELECT device, library, threads, sum(enumerated), sum(measured), sum(failed), sum(compared)
+    SELECT device, library, threads, {", ".join(f"sum(counted = '{one}')" for one in _COUNTED)}
     FROM rows GROUP BY device, library, threads ORDER BY device, library, threads
 """
 
@@ -224,7 +236,7 @@ _KERNELS = """
 """
 
 
-_MACHINE_KEYS = ("device", "library", "threads", "enumerations", "measurements", "failures", "comparisons")
+_MACHINE_KEYS = ("device", "library", "threads", *_COUNTED)
 _KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured")
 
 
@@ -252,7 +264,7 @@ def _describe(machine: dict[str, Any]) -> Iterator[str]:
     """Yield lines about a machine. Its name and library stand alone, as `cache prune` takes them."""
     yield ""
     yield from (f"{key}: {machine[key]}" for key in _MACHINE_KEYS[:3])
-    yield ", ".join(f"{machine[key]} {key}" for key in _MACHINE_KEYS[3:])
+    yield ", ".join(f"{machine[key]} {key.replace('_', ' ')}" for key in _COUNTED)
 
 
 def _list(path: Path, arguments: argparse.Namespace) -> None:

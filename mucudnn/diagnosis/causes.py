@@ -68,8 +68,9 @@ def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Sh
 def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:
     """Return the waiting and the transferring spans of a rank's receives.
 
-    The trace does not name the sender. Of two ranks the messages arrive in the order in which they leave. Of
-    more ranks, the sender is taken to be the one whose send ends nearest to the receive's end.
+    The trace does not name the sender. With two ranks, messages arrive in the order
+    in which they leave. With more ranks, the sender is taken to be the one whose send ends nearest to the
+    receive's end.
     """
     sends = [send for other in traces if other is not trace for send in other.intervals["send"]]
     receives = trace.intervals["receive"]

@@ -18,8 +18,8 @@ _TENSORFLOW = "lib/python3*/site-packages/tensorflow/libtensorflow_framework.so.
 def find_library_for_8(program: Path, arguments: list[str]) -> Path | None:
     """Return a library that is written for cuDNN 8 and that a command would load; None if none is seen.
 
-    Seen are the libraries that the program is linked against and, if a Python script imports it, TensorFlow.
-    A library that the program opens later is not seen: the drop-in passes its calls on.
+    The search covers the libraries that the program is linked against and, if a Python script imports it,
+    TensorFlow. It misses a library that the program opens later: the drop-in passes its calls on.
     """
     for _ in range(_INTERPRETERS):
         if _PYTHON.fullmatch(program.name) or (interpreter := _find_interpreter(program)) is None:

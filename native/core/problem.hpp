@@ -85,7 +85,7 @@ struct Problem {
 std::string layouts_text(const Problem& problem);
 std::string types_text(const Problem& problem);
 
-// Read such words into `problem`. Throw std::invalid_argument.
+// Read the words that these two functions write into `problem`. Throw std::invalid_argument.
 void read_layouts(std::string_view text, Problem& problem);
 void read_types(std::string_view text, Problem& problem);
 

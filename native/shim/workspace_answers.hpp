@@ -62,7 +62,7 @@ class WorkspaceAnswers {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::int64_t> least_;                 // the least answer for each text_of()
   std::unordered_map<std::string, std::int64_t> most_from_heuristics_;  // for each text_of()
-  // The answers below the library's, for each family and mini-batch.
+  // For each family and mini-batch, the least answer that was below the library's own.
   std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;
   std::unordered_map<std::string, std::pair<std::int64_t, std::int64_t>>
       unused_;  // for each convolution_of()

@@ -13,6 +13,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA
 from mucudnn.costs.file import VERSION
 from mucudnn.costs.records import Listed, Machine, Measurement
+from mucudnn.costs.schema import TABLES
 from mucudnn.problems.kernels import Kernel
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -46,6 +47,19 @@ def other_host(folder: Path, name: str, *sizes: int) -> Path:
             cache.add(machine, Kernel(PROBLEM, "forward"), measured)
             cache.add_enumeration(machine, Kernel(PROBLEM, "forward"), size, [Listed("ALGORITHM", 0, "")])
     return path
+
+
+def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None:
+    other_host(cache_path.parent, cache_path.stem, 1, 2)
+    with Cache.open(cache_path) as cache:
+        (machine,) = cache.machines()
+        cache.add_step_times(machine, Kernel(PROBLEM, "forward"), "a step", {"choices": 3.0, "stock": 4.0})
+    (counted,) = json.loads("".join(run("info", "--json")[1]))["machines"]
+    assert {table.name for table in TABLES} <= counted.keys()
+    assert {name: counted[name] for name in ("enumerations", "measurements", "step_times")} == {
+        "enumerations": 2, "measurements": 2, "step_times": 2,
+    }  # fmt: skip
+    assert run("info")[1][5].endswith("0 comparisons, 0 tile comparisons, 2 step times")
 
 
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:

@@ -1,34 +1,25 @@
+"""`optimize` measures what the cache lacks, decides, and runs the choice whole."""
+
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from fake_engine import ALLOC_FAILED, FAST_AND_HUNGRY, FakeAlgorithm, FakeEngine, FakeMemory
+from fake_engine import FakeAlgorithm, FakeEngine, FakeMemory
+from optimizer_cases import HUNGRY, KERNELS, LIMIT, MiB, run
 
-from mucudnn._native import Engine, EngineError, parse_descriptor
+from mucudnn._native import parse_descriptor
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
-from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
-from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.plans.decide import Limits
-from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.optimizer import replay
 from mucudnn.plans.result import to_json, to_plan
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.solver import WorkspaceDivision, solve_division
-
-MiB = 2**20
-LIMIT = Limits(workspace=2 * MiB)
-KERNELS = [
-    Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward", "first"),
-    Kernel(parse_descriptor("mb8_ic4ih6_oc4_kh3")[0], "backward_filter", "second", 3),
-]
-
-
-HUNGRY = {"HUNGRY": FAST_AND_HUNGRY}
 
 
 class Recorder(Listener):
@@ -42,19 +33,6 @@ class Recorder(Listener):
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "cache.sqlite"
-
-
-def run(path: Path, engine: FakeEngine, listener: Listener | None = None, **options: Any) -> Result:
-    with Cache.open(path) as cache:
-        return optimize(
-            Bench(
-                cast(Engine, engine), cache, listener or Listener(), thorough=options.pop("thorough", True)
-            ),
-            options.pop("kernels", KERNELS),
-            options.pop("policy", "power_of_two"),
-            options.pop("limits", LIMIT),
-            **options,
-        )
 
 
 def test_everything_is_measured_once_and_then_kept(path: Path) -> None:
@@ -78,25 +56,6 @@ def test_what_can_run_is_asked_for_once(path: Path, monkeypatch: pytest.MonkeyPa
     engine.calls.clear()
     for limits in (Limits(workspace=512 * MiB), Limits(workspace=64 * MiB), Limits(total=1024 * MiB)):
         run(path, engine, kernels=kernels, limits=limits, run=False)
-    assert not engine.calls
-
-
-def test_what_failed_for_a_moment_is_used_without_and_asked_for_again(path: Path) -> None:
-    engine = FakeEngine()
-    failing = FakeEngine({**engine.algorithms, "HUNGRY": FakeAlgorithm(lambda n: 0.0, status=ALLOC_FAILED)})
-    decisions = run(path, failing, run=False).decisions
-    assert {part.algorithm for decision in decisions for part in decision.divided.parts} == {"LEAN"}
-    with Cache.read_only(path) as cache:
-        rows = [row for kind, row in cache.rows()]
-    assert {(row["algorithm"], row["status"]) for row in rows} == {
-        ("LEAN", "CUDNN_STATUS_SUCCESS"),
-        ("NONE", "CUDNN_STATUS_NOT_SUPPORTED"),
-    }
-    again = run(path, engine, run=False)
-    assert again.new_measurements == 2 * 4
-    assert all(part.algorithm == "HUNGRY" for decision in again.decisions for part in decision.divided.parts)
-    engine.calls.clear()
-    run(path, engine, run=False)
     assert not engine.calls
 
 
@@ -226,34 +185,6 @@ def test_without_a_run_nothing_is_compared(path: Path) -> None:
     assert result["total"]["speedup"] == 1.6
 
 
-def test_a_replay_decides_the_same_without_an_engine(path: Path) -> None:
-    decided = to_json(run(path, FakeEngine(), run=False))
-    with Cache.read_only(path) as cache:
-        replayed = to_json(replay(cache, KERNELS, "power_of_two", LIMIT))
-    assert replayed == {**decided, "new_measurements": 0}
-
-
-def test_a_replay_names_what_is_missing(path: Path) -> None:
-    run(path, FakeEngine(), kernels=KERNELS[:1], policy="undivided")
-    with Cache.read_only(path) as cache:
-        with pytest.raises(MucudnnError, match="no measurements of second backward_filter"):
-            replay(cache, KERNELS, "undivided", LIMIT)
-        with pytest.raises(MucudnnError, match="first forward: nothing was measured at micro-batch 1, 2, 4"):
-            replay(cache, KERNELS[:1], "power_of_two", LIMIT)
-
-
-def test_a_replay_names_the_first_of_many_that_are_missing(path: Path) -> None:
-    run(path, FakeEngine(), kernels=KERNELS[:1])
-    passes = ("forward", "backward_data", "backward_filter")
-    problems = {"a": KERNELS[1].problem, "b": KERNELS[1].problem.replace(mini_batch=4)}
-    kernels = [Kernel(problem, p, name) for name, problem in problems.items() for p in passes]
-    with (
-        Cache.read_only(path) as cache,
-        pytest.raises(MucudnnError, match="of a forward, a backward_data, a backward_filter and 3 more on"),
-    ):
-        replay(cache, kernels, "power_of_two", LIMIT)
-
-
 def test_a_division_that_was_stopped_says_its_gap(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(path, FakeEngine())
 
@@ -292,114 +223,12 @@ def test_what_another_process_compared_meanwhile_is_not_compared_again(path: Pat
     assert late.calls["compare"] == 2  # one of the two stands for the other process
 
 
-def test_a_replay_of_several_machines_asks_which(path: Path) -> None:
-    run(path, FakeEngine())
-    run(path, FakeEngine(threads=2))
-    with Cache.read_only(path) as cache:
-        with pytest.raises(UsageError, match=r"1 thread; .* 2 threads"):
-            replay(cache, KERNELS, "power_of_two", LIMIT)
-        assert replay(cache, KERNELS, "power_of_two", LIMIT, threads=2).machine.threads == 2
-
-
-def test_an_interrupt_keeps_what_was_measured(path: Path) -> None:
-    engine = FakeEngine()
-    engine.interrupt_after = 6
-    with pytest.raises(KeyboardInterrupt):
-        run(path, engine)
-    engine.interrupt_after = None
-    assert run(path, engine).new_measurements == 2 * 4 * 2 + 2 - 6 + 1  # one of the six was the forecast's
-
-
-def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: Path) -> None:
-    class Failing(FakeEngine):
-        def measure(self, kernel: Kernel, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
-            if algorithm == "HUNGRY":
-                raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
-            return super().measure(kernel, algorithm, *args, **kwargs)
-
-    result = run(path, Failing())
-    assert all(decision.divided.parts[0].algorithm == "LEAN" for decision in result.decisions)
-    assert run(path, Failing()).new_measurements == 0
-    with Cache.read_only(path) as cache:
-        statuses = {(m.algorithm, m.status) for k in KERNELS
-                    for m in cache.measurements(result.machine, k)}  # fmt: skip
-    assert ("HUNGRY", "CUDNN_STATUS_EXECUTION_FAILED") in statuses
-
-
-def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(path: Path) -> None:
-    class Dead(FakeEngine):
-        dead = False
-
-        @property
-        def available_memory(self) -> int:  # type: ignore[override]  # the base class has a constant
-            if self.dead:
-                raise EngineError("cudaMemGetInfo: an illegal memory access was encountered")
-            return 2**34
-
-        def measure(self, kernel: Kernel, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
-            if algorithm == "HUNGRY":
-                self.dead = True
-                raise EngineError("it failed: an illegal memory access was encountered")
-            return super().measure(kernel, algorithm, *args, **kwargs)
-
-    with pytest.raises(EngineError, match="cudaMemGetInfo"):
-        run(path, Dead())
-    with Cache.read_only(path) as cache:
-        machine = machine_of(FakeEngine())
-        rows = [row for k in KERNELS for row in cache.measurements(machine, k)]
-    assert {row.algorithm for row in rows} == {"LEAN", "NONE"}
-
-
-def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: Path) -> None:
-    class Failing(FakeEngine):
-        def execute(self, kernel: Kernel, parts: Any, *args: Any, **kwargs: Any) -> None:
-            size, algorithm = parts[0]
-            if algorithm == "BROKEN" or (algorithm == "HUNGRY" and size == kernel.mini_batch):
-                raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
-            super().execute(kernel, parts, *args, **kwargs)
-
-    algorithms = {"BROKEN": FakeAlgorithm(lambda n: 9.0 * n, in_f64=True), **FakeEngine().algorithms}
-    measured = to_json(run(path, Failing(algorithms)))["kernels"][0]["measured"]
-    assert measured["error"] == pytest.approx(1e-6, rel=0.1)
-    assert measured["undivided_error"] < 1e-7
-    assert measured["same_algorithms_error"] is None
-
-
 @pytest.mark.parametrize("least", [64 * MiB, 256 * MiB])
 def test_slices_rotate_through_more_than_a_cache_holds_where_there_is_room(least: int) -> None:
     problem = parse_descriptor("f16:mb64_ic4ih5_oc4_kh3")[0]
     wide = measuring_extent(problem, 2**40, least)
     assert least <= wide.x + wide.y < least + 2 * (wide.x + wide.y) // wide.samples
     assert measuring_extent(problem, least // 2, least).samples == 64
-
-
-def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:
-    problem = parse_descriptor("mb64_ic4ih5_oc4_kh3")[0]
-    sample = (4 * 25 + 4 * 9) * 4
-    with pytest.raises(MucudnnError, match="try --batch 8"):
-        measuring_extent(problem, 4 * 4 * 9 * 4 + 10 * sample, 64 * MiB)
-    with pytest.raises(MucudnnError, match="not even one sample"):
-        measuring_extent(problem, sample, 64 * MiB)
-
-
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_a_cache_of_each_version_is_still_read(version: int) -> None:
-    """Replay the caches that earlier versions wrote. The files stay as they are when the format changes."""
-    old = Path(__file__).parent.parent / "data" / f"cache-{version}.sqlite"
-    whole = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
-    gradient = Kernel(parse_descriptor("f16:mb16_ic4ih5_oc4_kh3")[0], "backward_filter")
-    before = old.read_bytes()
-    with Cache.read_only(old) as cache:
-        result = replay(cache, [whole, gradient], "power_of_two", LIMIT)
-        first, second = result.decisions
-        runnable = cache.enumerations(result.machine, whole)
-    assert {size: [one.algorithm for one in listed] for size, listed in runnable.items()} == (
-        {} if version == 1 else {size: ["LEAN", "HUNGRY"] for size in (1, 2, 4, 8)}
-    )
-    assert [(p.micro_batch, p.algorithm) for p in first.divided.parts] == [(2, "HUNGRY")] * 4
-    # The file has times of slices for this filter gradient in fp16, which mucudnn no longer divides.
-    assert [(p.micro_batch, p.algorithm) for p in second.divided.parts] == [(16, "LEAN")]
-    assert old.read_bytes() == before
 
 
 @pytest.mark.parametrize("limits", [LIMIT, Limits(workspace=0), Limits(), Limits(total=6 * MiB)])

@@ -1,0 +1,220 @@
+// Reads a plan from its text.
+#include <algorithm>
+#include <charconv>
+#include <unordered_set>
+#include <utility>
+
+#include "core/plan_rules.hpp"
+
+namespace mucudnn {
+namespace {
+
+using namespace plan_rules;
+
+template <typename Number>
+Number number_in(std::string_view text, const char* what) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) fail(quoted(text) + " is not a " + what);
+  return value;
+}
+
+// Cuts `text` at the first `separator`: returns the part before it and leaves the part after it in `text`.
+std::string_view cut(std::string_view& text, char separator) {
+  const std::size_t at = text.find(separator);
+  const std::string_view head = text.substr(0, at);
+  text = at == std::string_view::npos ? std::string_view{} : text.substr(at + 1);
+  return head;
+}
+
+// Cuts the number of repeats off an item. `before` is the number of parts or groups before it.
+std::int64_t repeat_in(std::string_view& item, const Whole& whole, std::size_t before) {
+  const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
+  if (repeat < 1 || repeat > whole.size - static_cast<std::int64_t>(before)) {
+    fail(std::to_string(repeat) + " repeats of a part are not possible in " + whole.name);
+  }
+  return repeat;
+}
+
+Configuration configuration_in(std::string_view text, const Whole& whole, Budget& budget) {
+  Configuration configuration;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    const std::int64_t repeat = repeat_in(item, whole, configuration.size());
+    budget.take(repeat);
+    MicroConfiguration part;
+    part.micro_batch = number_in<std::int64_t>(cut(item, ':'), "micro-batch");
+    part.algorithm = cut(item, ':');
+    part.time_ms = number_in<double>(cut(item, ':'), "time");
+    part.workspace = number_in<std::int64_t>(item, "workspace");
+    configuration.insert(configuration.end(), static_cast<std::size_t>(repeat), part);
+  }
+  check(configuration, whole);
+  return configuration;
+}
+
+// Returns whether the text begins with a number of input channels, as in `in96`.
+bool has_inputs(std::string_view text) { return text.substr(0, 2) == "in"; }
+
+PlanGroups groups_in(std::string_view text, const Whole& channels, const Whole& mini_batch, Budget& budget) {
+  PlanGroups groups;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    const std::int64_t repeat = repeat_in(item, channels, groups.size());
+    PlanGroup group;
+    group.of_inputs = has_inputs(item);
+    if (group.of_inputs) item.remove_prefix(2);
+    group.channels = number_in<std::int64_t>(item, "number of channels");
+    // The parts of a group end where the next group begins, which has no colon.
+    std::size_t end = 0;
+    while (end < text.size()) {
+      const std::size_t next = std::min(text.find(' ', end), text.size());
+      if (text.substr(end, next - end).find(':') == std::string_view::npos) break;
+      end = std::min(next + 1, text.size());
+    }
+    std::string_view parts = text.substr(0, end);
+    if (!parts.empty() && parts.back() == ' ') parts.remove_suffix(1);
+    group.configuration = configuration_in(parts, mini_batch, budget);
+    text.remove_prefix(end);
+    budget.take(static_cast<std::int64_t>(group.configuration.size()), repeat - 1);
+    groups.insert(groups.end(), static_cast<std::size_t>(repeat), group);
+  }
+  check(groups, channels, mini_batch);
+  return groups;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, std::int64_t most_parts) : rest_(text), budget_(most_parts) {}
+
+  Plan read() {
+    try {
+      read_version();
+      while (!ended_) read_line();
+      if (!rest_.empty()) fail("there is text after the end");
+      return std::move(plan_);
+    } catch (const NewerVersion&) {
+      throw;
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("line " + std::to_string(line_number_) + ": " + error.what());
+    }
+  }
+
+ private:
+  std::string_view next_line() {
+    ++line_number_;
+    if (rest_.find('\n') == std::string_view::npos) fail("the plan is cut off here");
+    return cut(rest_, '\n');
+  }
+
+  void read_version() {
+    ++line_number_;
+    std::string_view line = cut(rest_, '\n');
+    if (line.substr(0, kMagic.size()) != kMagic) fail("this is not a mucudnn plan");
+    const int version = number_in<int>(line.substr(kMagic.size()), "version of a plan");
+    if (version > kVersion) {
+      throw NewerVersion("the plan is of version " + std::to_string(version) +
+                         ", this mucudnn reads up to version " + std::to_string(kVersion) +
+                         ": upgrade mucudnn, or write the plan again");
+    }
+    if (version < 1) fail("there is no plan version " + std::to_string(version));
+  }
+
+  void read_line() {
+    std::string_view line = next_line();
+    const std::string_view key = cut(line, ' ');
+    if (key == "kernel") {
+      finish_kernel();
+      read_kernel(line);
+    } else if (key == "choose") {
+      PlanKernel& planned = kernel_above(key);
+      if (!planned.chosen.empty()) fail("a second choice for the same kernel");
+      planned.chosen = configuration_in(line, mini_batch_of(planned), budget_);
+    } else if (key == "tiles") {
+      PlanKernel& planned = kernel_above(key);
+      if (!planned.tiles.empty()) fail("tiles a second time for the same kernel");
+      planned.tiles = configuration_in(line, steps_of(planned), budget_);
+    } else if (key == "groups") {
+      PlanKernel& planned = kernel_above(key);
+      if (!planned.groups.empty()) fail("groups a second time for the same kernel");
+      planned.groups = groups_in(line, channels_of(planned, has_inputs(line.substr(line.find('*') + 1))),
+                                 mini_batch_of(planned), budget_);
+    } else if (key == "share") {
+      PlanKernel& planned = kernel_above(key);
+      const auto count = number_in<int>(cut(line, ' '), "count");
+      planned.shares.push_back({count, configuration_in(line, mini_batch_of(planned), budget_)});
+    } else if (key == "option") {
+      PlanKernel& planned = kernel_above(key);
+      planned.desirable.push_back(configuration_in(line, mini_batch_of(planned), budget_));
+    } else if (key == "candidates") {
+      PlanKernel& planned = kernel_above(key);
+      const std::string api{cut(line, ' ')};
+      if (!planned.candidates.emplace(api, candidates_in(line)).second)
+        fail("a second list of candidates of " + quoted(api) + " for the same kernel");
+    } else if (key == "end") {
+      finish_kernel();
+      const auto count = number_in<std::size_t>(line, "number of kernels");
+      if (count != plan_.kernels.size()) {
+        fail("the plan should have " + std::to_string(count) + " kernels, it has " +
+             std::to_string(plan_.kernels.size()));
+      }
+      ended_ = true;
+    } else if (is_word(key) && plan_.kernels.empty()) {
+      if (!plan_.header.emplace(key, line).second) fail(quoted(key) + " is given twice");
+    } else {
+      fail(quoted(key) + " is no entry of a plan");
+    }
+  }
+
+  PlanKernel& kernel_above(std::string_view key) {
+    if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
+    return plan_.kernels.back();
+  }
+
+  void read_kernel(std::string_view line) {
+    PlanKernel planned;
+    planned.kernel.pass = pass_named(cut(line, ' '));
+    planned.count = number_in<int>(cut(line, ' '), "count");
+    if (planned.count < 1) fail("the count of a kernel is below 1");
+    planned.kernel.problem = parse_descriptor(line).problem;
+    check_pass(planned.kernel);
+    if (!seen_.insert(planned.kernel).second) fail("this kernel stands in the plan twice");
+    plan_.kernels.push_back(std::move(planned));
+  }
+
+  void finish_kernel() const {
+    if (plan_.kernels.empty()) return;
+    const PlanKernel& planned = plan_.kernels.back();
+    const bool needs_choice = planned.candidates.empty() || !planned.tiles.empty() ||
+                              !planned.groups.empty() || !planned.shares.empty();
+    if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
+    check_shares(planned);
+  }
+
+  std::string_view rest_;
+  int line_number_ = 0;
+  bool ended_ = false;
+  Budget budget_;
+  Plan plan_;
+  std::unordered_set<Kernel> seen_;
+};
+
+}  // namespace
+
+Plan parse_plan(std::string_view text, std::int64_t most_parts) { return Reader(text, most_parts).read(); }
+
+std::vector<Listed> candidates_in(std::string_view text) {
+  std::vector<Listed> all;
+  while (!text.empty()) {
+    std::string_view item = cut(text, ' ');
+    Listed& one = all.emplace_back();
+    one.algorithm = cut(item, ':');
+    one.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
+    one.notes = item;
+    std::replace(one.notes.begin(), one.notes.end(), ',', ' ');
+    check(one);
+  }
+  return all;
+}
+
+}  // namespace mucudnn

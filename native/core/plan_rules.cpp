@@ -1,0 +1,106 @@
+#include "core/plan_rules.hpp"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "core/channels.hpp"
+#include "core/tiles.hpp"
+
+namespace mucudnn::plan_rules {
+
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+std::string quoted(std::string_view text) { return "'" + std::string(text.substr(0, 80)) + "'"; }
+
+bool is_word(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '=' || c == '-' || c == '.';
+  });
+}
+
+Whole mini_batch_of(const PlanKernel& planned) {
+  const std::int64_t size = planned.kernel.problem.mini_batch;
+  return {"micro-batches", size, "the mini-batch of " + std::to_string(size)};
+}
+
+Whole steps_of(const PlanKernel& planned) {
+  if (planned.kernel.problem.is_fused()) fail("a fused convolution is not divided into tiles");
+  const std::int64_t size = tile_steps(planned.kernel);
+  return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
+}
+
+Whole channels_of(const PlanKernel& planned, bool of_inputs) {
+  const std::int64_t size = divided_channels(planned.kernel, of_inputs);
+  if (size < 2 && of_inputs)
+    fail("only a backward_filter without groups of its own is divided along the input channels");
+  if (size < 2)
+    fail("a mixed convolution, or one that adds a tensor, is not divided into groups of channels");
+  return {"groups", size,
+          "the " + std::to_string(size) + " " + (of_inputs ? "input " : "") + "channels that " +
+              name_of(planned.kernel.pass) + " divides",
+          channel_unit(planned.kernel, of_inputs)};
+}
+
+void check_shares(const PlanKernel& planned) {
+  std::int64_t sum = 0;
+  for (const Share& share : planned.shares) {
+    if (share.count < 1) fail("the count of a share is below 1");
+    sum += share.count;
+  }
+  if (!planned.shares.empty() && sum != planned.count) {
+    fail("the shares add to " + std::to_string(sum) + ", not to the kernel's count of " +
+         std::to_string(planned.count));
+  }
+}
+
+void check(const Configuration& configuration, const Whole& whole) {
+  std::int64_t sum = 0;
+  for (const MicroConfiguration& part : configuration) {
+    if (part.micro_batch < 1 || part.micro_batch > whole.size - sum) {
+      fail(std::string("the ") + whole.parts + " do not add to " + whole.name);
+    }
+    sum += part.micro_batch;
+    if (!is_word(part.algorithm)) fail(quoted(part.algorithm) + " is no name of an algorithm");
+    if (!std::isfinite(part.time_ms) || part.time_ms < 0) fail("a time is not a number of at least 0");
+    if (part.workspace < 0) fail("a workspace is below 0");
+  }
+  if (sum != whole.size) {
+    fail(std::string("the ") + whole.parts + " add to " + std::to_string(sum) + ", not to " + whole.name);
+  }
+}
+
+void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_batch) {
+  std::int64_t sum = 0;
+  for (const PlanGroup& group : groups) {
+    if (group.channels < 1 || group.channels > channels.size - sum)
+      fail("the groups do not add to " + channels.name);
+    if (group.of_inputs != groups.front().of_inputs) fail("the groups divide different channels");
+    if (group.channels % channels.unit != 0) {
+      fail("a group has " + std::to_string(group.channels) + " channels, but this convolution's own have " +
+           std::to_string(channels.unit));
+    }
+    sum += group.channels;
+    check(group.configuration, mini_batch);
+  }
+  if (sum != channels.size) fail("the groups add to " + std::to_string(sum) + ", not to " + channels.name);
+}
+
+void check(const Listed& candidate) {
+  if (!is_word(candidate.algorithm)) fail(quoted(candidate.algorithm) + " is no name of an algorithm");
+  if (candidate.workspace < 0) fail("a workspace is below 0");
+}
+
+void check_pass(const Kernel& kernel) {
+  if (kernel.is_fused_gradient())
+    fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));
+}
+
+void Budget::take(std::int64_t parts, std::int64_t times) {
+  taken_ += parts * times;  // at most 2^20 parts, and as many times as a kernel has channels
+  if (taken_ <= most_) return;
+  fail("the plan has " + std::to_string(taken_) + " parts up to here, repeats included: it may have " +
+       std::to_string(most_));
+}
+
+}  // namespace mucudnn::plan_rules

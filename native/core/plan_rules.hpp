@@ -1,0 +1,75 @@
+// The rules that each entry of a plan keeps, whether a text is read or written. All checks throw
+// std::invalid_argument.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/plan.hpp"
+
+namespace mucudnn::plan_rules {
+
+constexpr std::string_view kMagic = "mucudnn plan ";
+constexpr int kVersion = 4;
+constexpr int kVersionOfTiles = 3;
+constexpr int kVersionOfCandidates = 2;
+
+[[noreturn]] void fail(const std::string& message);
+std::string quoted(std::string_view text);
+
+// Returns whether the text can stand between the separators of a plan.
+bool is_word(std::string_view text);
+
+// The total that the parts of a configuration must add to.
+struct Whole {
+  const char* parts;
+  std::int64_t size;
+  std::string name;
+  std::int64_t unit = 1;  // the size of each part is a multiple of it
+};
+
+Whole mini_batch_of(const PlanKernel& planned);
+Whole steps_of(const PlanKernel& planned);
+Whole channels_of(const PlanKernel& planned, bool of_inputs);
+
+// Checks that the shares, if there are any, add to the count of the kernel.
+void check_shares(const PlanKernel& planned);
+
+// Checks each part, and that the sizes add to the whole.
+void check(const Configuration& configuration, const Whole& whole);
+
+// Checks that the groups add to the channels, and each one's parts to the mini-batch.
+void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_batch);
+
+void check(const Listed& candidate);
+
+// Checks that the pass exists: a fused convolution has only the forward pass.
+void check_pass(const Kernel& kernel);
+
+// Counts the parts of a plan's configurations, repeats included.
+class Budget {
+ public:
+  explicit Budget(std::int64_t most) : most_(most) {}
+
+  // Throws std::invalid_argument if the plan has more parts than it may have.
+  void take(std::int64_t parts, std::int64_t times = 1);
+
+ private:
+  std::int64_t most_;
+  std::int64_t taken_ = 0;
+};
+
+// Calls `use(repeat, part)` for each sequence of equal parts.
+template <typename Parts, typename Use>
+void for_each_run(const Parts& configuration, Use use) {
+  for (auto part = configuration.begin(); part != configuration.end();) {
+    const auto next =
+        std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
+    use(std::to_string(next - part), *part);
+    part = next;
+  }
+}
+
+}  // namespace mucudnn::plan_rules

@@ -1,0 +1,107 @@
+// Writes a plan as text.
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "core/plan_rules.hpp"
+
+namespace mucudnn {
+namespace {
+
+using namespace plan_rules;
+
+std::string text_of(const Configuration& configuration) {
+  std::string text;
+  for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
+    char time[32];
+    const auto end = std::to_chars(time, time + sizeof time, part.time_ms).ptr;
+    text += " " + repeat + "*" + std::to_string(part.micro_batch) + ":" + part.algorithm + ":" +
+            std::string(time, end) + ":" + std::to_string(part.workspace);
+  });
+  return text;
+}
+
+std::string text_of(const PlanGroups& groups) {
+  std::string text;
+  for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
+    text += " " + repeat + "*" + (group.of_inputs ? "in" : "") + std::to_string(group.channels) +
+            text_of(group.configuration);
+  });
+  return text;
+}
+
+std::int64_t parts_in(const PlanGroups& groups) {
+  std::int64_t parts = 0;
+  for (const PlanGroup& group : groups) parts += static_cast<std::int64_t>(group.configuration.size());
+  return parts;
+}
+
+}  // namespace
+
+std::string to_text(const Plan& plan) {
+  // Writes the oldest version that can express the plan, so that older programs can read it.
+  int version = 1;
+  for (const PlanKernel& planned : plan.kernels) {
+    if (!planned.candidates.empty()) version = std::max(version, kVersionOfCandidates);
+    if (!planned.tiles.empty()) version = std::max(version, kVersionOfTiles);
+    if (!planned.groups.empty() || !planned.shares.empty()) version = kVersion;
+  }
+  std::string text = std::string(kMagic) + std::to_string(version) + "\n";
+  for (const auto& [key, value] : plan.header) {
+    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "groups" ||
+                          key == "share" || key == "option" || key == "candidates" || key == "end";
+    if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
+      fail("the entry " + quoted(key) + " cannot stand in a plan's header");
+    }
+    text += key + " " + value + "\n";
+  }
+  std::map<std::pair<std::string, Pass>, const PlanKernel*> kernels;
+  for (const PlanKernel& planned : plan.kernels) {
+    if (!kernels.emplace(std::pair(to_text(planned.kernel.problem), planned.kernel.pass), &planned).second) {
+      fail("a kernel stands in the plan twice: " + to_text(planned.kernel));
+    }
+  }
+  Budget budget(kMostParts);
+  const auto add = [&](const std::string& entry, const Configuration& configuration, const Whole& whole) {
+    check(configuration, whole);
+    budget.take(static_cast<std::int64_t>(configuration.size()));
+    text += entry + text_of(configuration) + "\n";
+  };
+  for (const auto& [key, planned] : kernels) {
+    const Whole mini_batch = mini_batch_of(*planned);
+    check_pass(planned->kernel);
+    text += std::string("kernel ") + name_of(planned->kernel.pass) + " " + std::to_string(planned->count) +
+            " " + key.first + "\n";
+    if (planned->candidates.empty() || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
+    if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
+    if (!planned->groups.empty()) {
+      check(planned->groups, channels_of(*planned, planned->groups.front().of_inputs), mini_batch);
+      budget.take(parts_in(planned->groups));
+      text += "groups" + text_of(planned->groups) + "\n";
+    }
+    check_shares(*planned);
+    for (const Share& share : planned->shares)
+      add("share " + std::to_string(share.count), share.configuration, mini_batch);
+    std::vector<Configuration> options = planned->desirable;
+    std::stable_sort(options.begin(), options.end(),
+                     [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
+    for (const Configuration& option : options) add("option", option, mini_batch);
+    for (const auto& [api, all] : planned->candidates) {
+      text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
+    }
+  }
+  return text + "end " + std::to_string(plan.kernels.size()) + "\n";
+}
+
+std::string to_text(const std::vector<Listed>& candidates) {
+  std::string text;
+  for (const Listed& one : candidates) {
+    check(one);
+    std::string notes = one.notes;
+    std::replace(notes.begin(), notes.end(), ' ', ',');
+    text += (text.empty() ? "" : " ") + one.algorithm + ":" + std::to_string(one.workspace) + ":" + notes;
+  }
+  return text;
+}
+
+}  // namespace mucudnn
