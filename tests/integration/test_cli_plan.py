@@ -126,7 +126,11 @@ def test_times_that_were_measured_again_are_no_difference_unless_asked_for(
 def test_another_desirable_set_is_a_difference_only_with_times(plan_path: Path, tmp_path: Path) -> None:
     other, plan = tmp_path / "other.plan", read_plan(plan_path)
     (kernel,) = plan.kernels
-    write_plan(replace(plan, kernels=(replace(kernel, desirable=(kernel.chosen,)),)), other)
+    chosen = kernel.chosen
+    part = MicroConfiguration(kernel.kernel.mini_batch, "GEMM", chosen.time_ms / 2, chosen.workspace + 4096)
+    desirable = (chosen, Configuration((part,)))
+    assert desirable != kernel.desirable
+    write_plan(replace(plan, kernels=(replace(kernel, desirable=desirable),)), other)
     assert main(["plan", "diff", str(plan_path), str(other)]) == 0
     assert main(["plan", "diff", "--times", str(plan_path), str(other)]) == 1
 
