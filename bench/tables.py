@@ -43,13 +43,21 @@ def refresh(text: str, results: Path) -> str:
 
 
 def cpu_tables(results: Path) -> str:
-    """Return the text of the CPU tables, one for each command and machine."""
+    """Return the text of the CPU tables, one for each command and machine.
+
+    What only other machines measured is left out.
+    """
     lines = []
     for command, file, rows in CPU:
-        for found in by_machine(read(results / file)) or [[]]:
+        machines = by_machine(read(results / file)) or [[]]
+        answers = [[answer([record for _, record in found]) for _, _, answer in rows] for found in machines]
+        for found, own in zip(machines, answers, strict=True):
             figures = [
-                (question, aim, answer([record for _, record in found]) or NOT_MEASURED)
-                for question, aim, answer in rows
+                (question, aim, figure or NOT_MEASURED)
+                for (question, aim, _), figure, others in zip(
+                    rows, own, zip(*answers, strict=True), strict=True
+                )
+                if figure or not any(others)
             ]
             lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
     return "\n".join(lines)

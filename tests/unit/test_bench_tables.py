@@ -166,6 +166,20 @@ def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
         assert f"| above the paper's 1.63 | {ratio}, {ratio}, of 1 |" in text
 
 
+def test_a_machine_need_not_answer_what_another_one_did(tmp_path: Path) -> None:
+    figures = {"avx512": ("layers right", "processor time"), "avx2": ("processor time",)}
+    for vectors, metrics in figures.items():
+        records = [Record("spatial", "a case", metric, 1.0, "ratio") for metric in metrics]
+        write(tmp_path / "spatial.jsonl", {**MACHINE, "vectors": vectors}, records)
+    _, first, second = re.split(
+        "`python -m bench.spatial`, ", cpu_tables(tmp_path).split("`python -m bench.placement`")[0]
+    )
+    assert "| 44 layers divided over 2 ranks: right | 44 | a case: 1 |" in first
+    assert "| the same: refused | 0 | not measured |" in first, "no machine measured it"
+    assert "44 layers" not in second
+    assert "| processor time of all ranks relative to one process | at most 1.15 | a case: 1 |" in second
+
+
 def test_whole_networks_have_tables_for_each_machine(tmp_path: Path) -> None:
     row = "resnet18, training, N=16, 2 threads, 64MiB"
     for vectors, speedup in (("avx512", 1.25), ("avx2", 1.5)):
