@@ -10,10 +10,11 @@ from mucudnn.cli import options
 from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import MucudnnError, shown
+from mucudnn.input import read_document
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
-from mucudnn.plans.plan import Plan, PlanKernel, read_plan
-from mucudnn.plans.spatial_plan import SpatialPlan, SpatialStage, is_spatial, read_spatial_plan
+from mucudnn.plans.plan import Plan, PlanKernel, parse_plan_text, read_plan
+from mucudnn.plans.spatial_plan import SpatialPlan, SpatialStage, is_spatial, parse_spatial_plan
 from mucudnn.plans.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.verify import KernelCheck, foreign, verify
 from mucudnn.problems.descriptor import short_text
@@ -89,11 +90,15 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.action(arguments)
 
 
+def _parse_of_any_kind(text: str) -> Plan | SpatialPlan:
+    return parse_spatial_plan(text) if is_spatial(text) else parse_plan_text(text)
+
+
 def _show(arguments: argparse.Namespace) -> None:
-    if is_spatial(arguments.plan):
-        _show_spatial(read_spatial_plan(arguments.plan))
+    plan = read_document(arguments.plan, "plan", _parse_of_any_kind)  # once, because the file may be a pipe
+    if isinstance(plan, SpatialPlan):
+        _show_spatial(plan)
         return
-    plan = read_plan(arguments.plan)
     if arguments.json:
         show_json(plan_json(plan))
         return

@@ -174,10 +174,11 @@ def read_plan(path: AnyPath) -> Plan:
     Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
     version, and ArgumentTypeError if `path` is no path.
     """
-    return read_document(path, "plan", _parse)
+    return read_document(path, "plan", parse_plan_text)
 
 
-def _parse(text: str) -> Plan:
+def parse_plan_text(text: str) -> Plan:
+    """Parse the text of a plan. Raises ValueError with the line, and NewerFileError for a newer version."""
     try:
         return Plan.parse(text)
     except NewerVersionError as error:

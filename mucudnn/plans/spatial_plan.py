@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import NewerFileError, shown
+from mucudnn.input import read_document
 from mucudnn.output import write_lines
 
 _KIND, _VERSION = "mucudnn spatial plan", 2
@@ -74,23 +75,24 @@ class SpatialPlan:
         write_lines(Path(path), [text, "\n"], "the spatial plan")
 
 
-def is_spatial(path: Path) -> bool:
-    """Return whether a file looks like a spatial plan; False if it cannot be read."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return _KIND in file.read(200)
-    except (OSError, UnicodeDecodeError):
-        return False
+def is_spatial(text: str) -> bool:
+    """Return whether the text of a file looks like a spatial plan."""
+    return _KIND in text[:200]
 
 
 def read_spatial_plan(path: str | Path) -> SpatialPlan:
     """Read a plan from a file. Raises MucudnnError, and NewerFileError for the plan of a newer version."""
+    return read_document(path, "spatial plan", parse_spatial_plan)
+
+
+def parse_spatial_plan(text: str) -> SpatialPlan:
+    """Parse the text of a plan. Raises ValueError, and NewerFileError for the plan of a newer version."""
     try:
-        found = json.loads(Path(path).read_text("utf-8"))
+        found = json.loads(text)
         if found["kind"] != _KIND:
-            raise MucudnnError(f"{path} is no spatial plan")
+            raise ValueError(f"its kind is {shown(found['kind'])}")
         if found["version"] > _VERSION:
-            raise NewerFileError(f"{path} was written by a newer version of mucudnn")
+            raise NewerFileError("a newer version of mucudnn wrote it")
         return SpatialPlan(
             {str(name): int(size) for name, size in found["mesh"].items()},
             {int(axis): str(name) for axis, name in found["axes"].items()},
@@ -103,10 +105,8 @@ def read_spatial_plan(path: str | Path) -> SpatialPlan:
             tuple(map(str, found["notes"])),
             _read_stages(found),
         )
-    except OSError as error:
-        raise MucudnnError(f"the spatial plan {path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MucudnnError(f"{path} is no spatial plan that can be read: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"this is no spatial plan that can be read: {error}") from None
 
 
 def _read_candidate(found: dict[str, Any]) -> SpatialCandidate:

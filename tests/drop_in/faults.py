@@ -34,6 +34,7 @@ from mucudnn._native import host_library
 
 HERE = Path(__file__).parent
 KINDS = ("call", "memory")
+EVERY = sys.maxsize  # faults: each call and each allocation of a program fails once
 WRITERS = {"legacy": legacy_program, "graph": graph_program}
 # ALLOC_FAILED is a name of INTERNAL_ERROR_HOST_ALLOCATION_FAILED.
 NOT_INITIALIZED, INTERNAL_ERROR, ALLOC_FAILED = 1001, 4000, 4003
@@ -112,16 +113,23 @@ def findings(mode: Mode, programs: Programs, folder: Path, cache: str) -> Iterat
             if isinstance(clean, str) or isinstance(expected, Crash):
                 yield f"{client} program {seed} without a fault: {clean}"
                 continue
-            random = Random(f"{mode.name} {client} {seed}")
-            for _ in range(count):
-                kind = random.choice(KINDS)
-                fault = Fault(client, seed, kind, random.randint(1, max(1, clean["played"][0][1][kind])))
-                outcome = process.play(number, kind, fault.number)
+            for fault in _choose(mode, client, seed, count, clean["played"][0][1]):
+                outcome = process.play(number, fault.kind, fault.number)
                 if isinstance(outcome, str):
                     yield f"{fault}: {outcome}"
                     continue
+                if mode.name == "plan" and outcome["played"][0][1][fault.kind] < fault.number:
+                    yield f"{fault}: the program does not come to it"
                 for text in _broken(steps, expected, clean, outcome, mode):
                     yield f"{fault} ({outcome['failed'] or 'memory'}): {text}"
+
+
+def _choose(mode: Mode, client: str, seed: int, count: int, most: dict[str, int]) -> Iterator[Fault]:
+    """Yield different faults of a program: about half of them in calls, as far as there are so many."""
+    random = Random(f"{mode.name} {client} {seed}")
+    for kind in KINDS:
+        for number in random.sample(range(1, most[kind] + 1), min((count + 1) // 2, most[kind])):
+            yield Fault(client, seed, kind, number)
 
 
 def _broken(

@@ -151,6 +151,29 @@ def test_a_cache_that_is_a_pipe_is_not_waited_for(cache_path: Path, capsys: Capt
     assert "is not a mucudnn cache" in only_error(["optimize", GOOD, "--replay", str(other)], capsys)
 
 
+@pytest.mark.parametrize("action", [["show"], ["verify"], ["diff", str(PLAN)]])
+def test_a_plan_that_is_a_pipe_is_read_once_and_its_writer_not_waited_for(
+    action: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-m", "mucudnn", "plan", *action, str(tmp_path / "pipe")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.strip().endswith("line 1: this is not a mucudnn plan")
+    reading, writing = os.pipe()
+    os.write(writing, PLAN.read_bytes())
+    os.close(writing)
+    assert main(["plan", "show", f"/dev/fd/{reading}"]) == 0
+    os.close(reading)
+    assert "forward" in capsys.readouterr().out
+
+
+def test_a_spatial_plan_of_many_levels_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "deep.spatial"
+    file.write_text('{"kind": "mucudnn spatial plan", "mesh": ' + "[" * 100_000)
+    assert "no spatial plan that can be read" in only_error(["plan", "show", str(file)], capsys)
+
+
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m"
 
 
