@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mucudnn.errors import MucudnnError
+from mucudnn.input import read_text
 from mucudnn.solver.projection import DataParallel
 
 COLUMNS = ("devices", "step_ms", "epochs")
@@ -28,14 +29,11 @@ def read_scaling(path: Path) -> list[ScalingRow]:
     given; by default given). Raises MucudnnError with the file and line that cannot be read.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read(_LONGEST + 1)
+        text = read_text(path, "utf-8-sig", most=_LONGEST)
     except OSError as error:
         raise MucudnnError(f"the table {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{path} is not a table: it is not text") from None
-    if len(text) > _LONGEST:
-        raise MucudnnError(f"{path} has more than {_LONGEST} characters: it is no scaling table")
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     names = [name.strip() for name in lines.fieldnames or ()]
     if not set(COLUMNS) <= set(names) or not set(names) <= {*COLUMNS, "source"}:

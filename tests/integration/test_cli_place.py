@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,20 @@ def test_a_wrong_table_is_refused_with_its_line(
     path.write_text(text)
     assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
+    assert "it names none" in capsys.readouterr().err
+
+
+def test_a_too_large_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "large.csv"
+    path.write_text(TABLE + "\n" * 2**20)
+    assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
+    assert "is too large: it may have 1 MiB at most" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
