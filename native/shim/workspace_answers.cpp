@@ -2,17 +2,10 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace mucudnn::shim {
 namespace {
-
-std::string text_of(const EngineConfiguration& configured) {
-  return configured.family + " " + std::to_string(configured.mini_batch) + " " + configured.engine;
-}
-
-std::string convolution_of(const EngineConfiguration& configured) {
-  return configured.family + " " + std::to_string(configured.mini_batch);
-}
 
 template <typename Map, typename Key>
 bool keep_least(Map& map, const Key& key, std::int64_t bytes) {
@@ -22,33 +15,48 @@ bool keep_least(Map& map, const Key& key, std::int64_t bytes) {
   return true;
 }
 
+void lower(std::atomic<std::int64_t>& least, std::int64_t bytes) {
+  std::int64_t known = least.load(std::memory_order_relaxed);
+  while (bytes < known && !least.compare_exchange_weak(known, bytes)) {
+  }
+}
+
 }  // namespace
+
+EngineConfiguration::EngineConfiguration(std::string of_family, std::int64_t of_mini_batch,
+                                         const std::string& engine)
+    : family(std::move(of_family)),
+      mini_batch(of_mini_batch),
+      convolution(family + " " + std::to_string(mini_batch)),
+      name(convolution + " " + engine) {}
 
 void WorkspaceAnswers::note(const EngineConfiguration& configured, std::int64_t bytes,
                             std::int64_t own) noexcept {
   note(bytes, own);
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (keep_least(least_, text_of(configured), bytes)) revision_.fetch_add(1, std::memory_order_release);
+    if (keep_least(least_, configured.name, bytes)) revision_.fetch_add(1, std::memory_order_release);
     if (bytes < own) keep_least(shortfalls_[configured.family], configured.mini_batch, bytes);
   } catch (const std::bad_alloc&) {
-    is_incomplete_ = true;
-    revision_.fetch_add(1, std::memory_order_release);
+    if (bytes < own) lower(least_lost_, bytes);
+    note_lost();
   }
 }
 
+void WorkspaceAnswers::note_lost() noexcept {
+  is_incomplete_.store(true, std::memory_order_relaxed);
+  revision_.fetch_add(1, std::memory_order_release);
+}
+
 void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
-  if (bytes >= own) return;
-  std::int64_t least = least_shortfall();
-  while (bytes < least && !least_shortfall_.compare_exchange_weak(least, bytes)) {
-  }
+  if (bytes < own) lower(least_shortfall_, bytes);
 }
 
 void WorkspaceAnswers::note_from_heuristics(const EngineConfiguration& configured,
                                             std::int64_t bytes) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::int64_t& most = most_from_heuristics_[text_of(configured)];
+    std::int64_t& most = most_from_heuristics_[configured.name];
     most = std::max(most, bytes);
   } catch (const std::bad_alloc&) {
     // Out of memory: restored plans use their own engine's workspace.
@@ -56,20 +64,15 @@ void WorkspaceAnswers::note_from_heuristics(const EngineConfiguration& configure
 }
 
 std::int64_t WorkspaceAnswers::most_from_heuristics(const EngineConfiguration& configured) const noexcept {
-  try {
-    const std::string text = text_of(configured);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = most_from_heuristics_.find(text);
-    return found == most_from_heuristics_.end() ? 0 : found->second;
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = most_from_heuristics_.find(configured.name);
+  return found == most_from_heuristics_.end() ? 0 : found->second;
 }
 
 void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::int64_t bytes) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& [least, most] = unused_.try_emplace(convolution_of(configured), bytes, bytes).first->second;
+    auto& [least, most] = unused_.try_emplace(configured.convolution, bytes, bytes).first->second;
     least = std::min(least, bytes);
     most = std::max(most, bytes);
   } catch (const std::bad_alloc&) {
@@ -78,24 +81,15 @@ void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::i
 }
 
 void WorkspaceAnswers::note_used(const EngineConfiguration& configured) noexcept {
-  try {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    unused_.erase(convolution_of(configured));
-  } catch (const std::bad_alloc&) {
-    // Out of memory: later plans of this convolution may be divided further than they need.
-  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unused_.erase(configured.convolution);
 }
 
 std::pair<std::int64_t, std::int64_t> WorkspaceAnswers::unused(
     const EngineConfiguration& configured) const noexcept {
-  try {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = unused_.find(convolution_of(configured));
-    if (found != unused_.end()) return found->second;
-  } catch (const std::bad_alloc&) {
-    // Out of memory: as if there were none.
-  }
-  return {kNoLimit, 0};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = unused_.find(configured.convolution);
+  return found == unused_.end() ? std::pair{kNoLimit, std::int64_t{0}} : found->second;
 }
 
 std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) const noexcept {
@@ -109,15 +103,10 @@ std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) cons
 }
 
 std::int64_t WorkspaceAnswers::least_of(const EngineConfiguration& configured) const noexcept {
-  if (is_incomplete_) return 0;
-  try {
-    const std::string text = text_of(configured);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = least_.find(text);
-    return found == least_.end() ? kNoLimit : found->second;
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+  const std::int64_t lost = least_lost_.load(std::memory_order_relaxed);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = least_.find(configured.name);
+  return found == least_.end() ? lost : std::min(lost, found->second);
 }
 
 }  // namespace mucudnn::shim

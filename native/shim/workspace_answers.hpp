@@ -13,12 +13,16 @@
 
 namespace mucudnn::shim {
 
-// An engine configuration whose workspace the program has read. `family` names the convolution without its
-// mini-batch: a program may allocate for one mini-batch and run another.
+// An engine configuration whose workspace the program has read. Its names are made once, so that no question
+// about an answer needs memory.
 struct EngineConfiguration {
+  EngineConfiguration(std::string family, std::int64_t mini_batch, const std::string& engine);
+
+  // The convolution without its mini-batch: a program may allocate for one mini-batch and run another.
   std::string family;
-  std::int64_t mini_batch = 0;
-  std::string engine;
+  std::int64_t mini_batch;
+  std::string convolution;  // the family with its mini-batch
+  std::string name;         // the convolution with the engine
 };
 
 class WorkspaceAnswers {
@@ -29,6 +33,12 @@ class WorkspaceAnswers {
   // Notes the same for a legacy algorithm. No name is needed: the caller passes the workspace's size with
   // every call.
   void note(std::int64_t bytes, std::int64_t own) noexcept;
+  // Notes that memory ran out while the program read a size, so that nobody knows the configuration. The
+  // answer was the library's own.
+  void note_lost() noexcept;
+  // Returns whether an answer was lost. Then a program may bring no more than the library's own size for any
+  // plan.
+  bool is_incomplete() const noexcept { return is_incomplete_.load(std::memory_order_relaxed); }
 
   // Notes that the program has read `bytes` as the workspace of a plan whose configuration came from cuDNN's
   // heuristics.
@@ -60,15 +70,15 @@ class WorkspaceAnswers {
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::int64_t> least_;                 // the least answer for each text_of()
-  std::unordered_map<std::string, std::int64_t> most_from_heuristics_;  // for each text_of()
+  std::unordered_map<std::string, std::int64_t> least_;                 // the least answer for each name
+  std::unordered_map<std::string, std::int64_t> most_from_heuristics_;  // for each name
   // For each family and mini-batch, the least answer that was below the library's own.
   std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;
-  std::unordered_map<std::string, std::pair<std::int64_t, std::int64_t>>
-      unused_;  // for each convolution_of()
+  std::unordered_map<std::string, std::pair<std::int64_t, std::int64_t>> unused_;  // for each convolution
   std::atomic<std::int64_t> least_shortfall_{kNoLimit};
   std::atomic<std::uint64_t> revision_{1};
-  std::atomic<bool> is_incomplete_{false};  // memory ran out, so that any answer may be missing
+  std::atomic<bool> is_incomplete_{false};
+  std::atomic<std::int64_t> least_lost_{kNoLimit};  // the least lost answer that was below the library's own
 };
 
 }  // namespace mucudnn::shim

@@ -47,7 +47,7 @@ bool are_planned(const GraphConvolution& c) {
 // Names the configuration without the math type, which is not known before the engine.
 EngineConfiguration name_configuration(const GraphConvolution& convolution, const std::string& engine) {
   const Kernel& kernel = convolution.recognised.kernel;
-  return {to_text(kernel.with_mini_batch(1)), kernel.problem.mini_batch, engine};
+  return EngineConfiguration(to_text(kernel.with_mini_batch(1)), kernel.problem.mini_batch, engine);
 }
 
 // Returns the addresses in a variant pack; nothing if one of them is missing.
@@ -295,7 +295,8 @@ std::int64_t ExecutionPlan::granted_workspace(const WorkspaceAnswers& answers) c
     least_now_.store(answers.least_of(*configured), std::memory_order_relaxed);
     revision_.store(revision, std::memory_order_release);
   }
-  const std::int64_t least = std::min(reported_workspace, least_now_.load(std::memory_order_relaxed));
+  std::int64_t least = std::min(reported_workspace, least_now_.load(std::memory_order_relaxed));
+  if (answers.is_incomplete()) least = std::min(least, own.workspace);
   if (is_asked.load(std::memory_order_relaxed)) return least;
   return std::min({least, own.workspace, least_answer, answers.least_shortfall()});
 }
@@ -330,7 +331,7 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
     const std::string engine = to_text(name_of(Backend(state.library(), config)));
     state.answers().note(name_configuration(convolution, engine), bytes, bytes);
   } catch (const std::bad_alloc&) {
-    state.answers().note(0, bytes);
+    state.answers().note_lost();
   } catch (const std::exception&) {
     // The library does not name the engine, so a plan with this configuration is never replaced either.
   }
