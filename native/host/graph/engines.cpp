@@ -138,7 +138,11 @@ void Heuristics::complete() {
     const auto engine = std::make_shared<Engine>();
     engine->graph = graph_;
     engine->index = index;
-    if (guarded([&] { engine->finalize(); }) != CUDNN_STATUS_SUCCESS) continue;
+    try {
+      engine->finalize();
+    } catch (const Failure&) {
+      continue;
+    }
     std::vector<std::int64_t> tile_sizes{kUnchosen};
     if (engine->has_tile_size()) tile_sizes = {0, kMostTileSize};
     for (const std::int64_t tile_size : tile_sizes) {
