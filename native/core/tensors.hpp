@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/problem.hpp"
@@ -17,6 +18,15 @@ std::vector<std::int64_t> y_sizes(const Problem& problem);
 std::vector<std::int64_t> spatial_sizes(const Problem& problem, const Problem::Sizes& sizes);
 
 std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout);
+
+// The channels that samples of x and y have in memory. A tensor that is a part of the channels of a larger
+// one has more there than its own. 0 stands for its own.
+struct ChannelPitch {
+  std::int64_t x = 0, y = 0;
+
+  std::int64_t of_x(const Problem& problem) const { return x == 0 ? problem.in_channels : x; }
+  std::int64_t of_y(const Problem& problem) const { return y == 0 ? problem.out_channels : y; }
+};
 
 // Calls visit(axis) for each axis of a packed tensor, the axis with the smallest stride first.
 template <typename Visit>
@@ -41,6 +51,33 @@ bool is_packed(const Sizes& sizes, const Strides& strides, int dims, Layout layo
     if (!follows(axis)) return false;
   }
   return (layout == Layout::nhwc || follows(1)) && follows(0);
+}
+
+// Returns the channels that a tensor has in memory if it is packed but for them; nothing if it is not.
+template <typename Sizes, typename Strides>
+std::optional<std::int64_t> channels_in_memory(const Sizes& sizes, const Strides& strides, int dims,
+                                               Layout layout) {
+  std::int64_t channels = sizes[1], step = 1;
+  bool is_known = false;
+  // The first axis beyond the channels tells how many there are.
+  const auto follows = [&](int axis, bool is_beyond) {
+    const std::int64_t size = sizes[axis], stride = strides[axis];
+    if (size == 1) return true;
+    if (is_beyond && !is_known) {
+      if (step < 1 || stride % step != 0 || stride / step < channels) return false;
+      channels = stride / step;
+      step = stride;
+      is_known = true;
+    }
+    return stride == step && !__builtin_mul_overflow(step, size, &step);
+  };
+  const auto has_channels = [&] { return sizes[1] == 1 || strides[1] == step; };
+  if (layout == Layout::nhwc && !has_channels()) return std::nullopt;
+  for (int axis = dims - 1; axis >= 2; --axis) {
+    if (!follows(axis, layout == Layout::nhwc)) return std::nullopt;
+  }
+  if (layout == Layout::nchw && !has_channels()) return std::nullopt;
+  return follows(0, true) ? std::optional(channels) : std::nullopt;
 }
 
 }  // namespace mucudnn

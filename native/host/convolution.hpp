@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/kernel.hpp"
+#include "core/tensors.hpp"
 
 namespace mucudnn::host {
 
@@ -27,6 +28,7 @@ struct Tensors {
   void* x;
   void* w;
   void* y;
+  ChannelPitch pitch{};
 };
 
 // Returns the bytes of workspace; nothing if the algorithm cannot run this pass of this problem.

@@ -252,7 +252,7 @@ void correlate_gradient(const Bands& b, S* x, S* y, S* w, float alpha, float bet
 
 template <typename S>
 void run(const Kernel& kernel, const Tensors& tensors, float alpha, float beta) {
-  const Bands bands(kernel);
+  const Bands bands(kernel, tensors.pitch);
   S* x = static_cast<S*>(tensors.x);
   S* w = static_cast<S*>(tensors.w);
   S* y = static_cast<S*>(tensors.y);

@@ -24,14 +24,14 @@ std::vector<Axis> axes_of(const Kernel& kernel, int i) {
 
 }  // namespace
 
-Bands::Bands(const Kernel& kernel) {
+Bands::Bands(const Kernel& kernel, const ChannelPitch& in_memory) {
   const Problem& p = kernel.problem;
   lanes = transforms::kernels().depthwise.lanes;
   blocks = ceil_div(p.groups, lanes);
   blocks_at_once = p.layout == Layout::nhwc ? std::min(blocks, kChannelsTogether / lanes) : 1;
   multiplier = p.out_channels / p.groups;
-  source = {p.layout, p.groups, 1, p.input};
-  result = {p.layout, p.groups, multiplier, p.output};
+  source = {p.layout, p.groups, 1, in_memory.of_x(p), p.input};
+  result = {p.layout, p.groups, multiplier, in_memory.of_y(p), p.output};
   backward_ = kernel.pass == Pass::backward_data;
   if (backward_) std::swap(source, result);
   taps = p.kernel[0] * p.kernel[1] * p.kernel[2];

@@ -27,22 +27,22 @@ struct Piece {
 // x or y. Channel m of group g is g * per_group + m.
 struct Side {
   Layout layout;
-  std::int64_t groups, per_group;
+  std::int64_t groups, per_group, pitch;  // pitch: the channels that it has in memory
   Problem::Sizes size;
 
   // Returns some rows of channel m of some groups.
   template <typename S>
   Piece<S> rows(S* tensor, std::int64_t image, std::int64_t depth, Range rows, Range of_groups,
                 std::int64_t m) const {
-    const std::int64_t plane = size[0] * size[1] * size[2], channels = groups * per_group;
+    const std::int64_t plane = size[0] * size[1] * size[2];
     const std::int64_t pixel = (depth * size[1] + rows.begin) * size[2];
     const std::int64_t channel = of_groups.begin * per_group + m;
     const std::int64_t count = rows.size() * size[2];
-    tensor += image * channels * plane;
+    tensor += image * pitch * plane;
     if (layout == Layout::nchw) {
       return {tensor + channel * plane + pixel, count, of_groups.size(), per_group * plane, 1};
     }
-    return {tensor + pixel * channels + channel, count, of_groups.size(), per_group, channels};
+    return {tensor + pixel * pitch + channel, count, of_groups.size(), per_group, pitch};
   }
 };
 
@@ -60,7 +60,7 @@ struct Read {
 
 class Bands {
  public:
-  explicit Bands(const Kernel& kernel);
+  explicit Bands(const Kernel& kernel, const ChannelPitch& pitch = {});
 
   // Returns whether a thread's memory holds a band, and what threads share.
   bool fit() const;

@@ -70,7 +70,7 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
   const bool nchw = l.layout == Layout::nchw, direct = in_place(l);
   const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
   const std::int64_t column_stride = nchw ? n : k;
-  const std::int64_t direct_stride = nchw ? l.columns() : m * l.groups;
+  const std::int64_t direct_stride = nchw ? l.columns() : l.result_pitch;
   const std::int64_t result_stride = direct ? direct_stride : nchw ? n : m;
   const std::int64_t result_step = nchw ? 1 : result_stride;
 
@@ -113,7 +113,7 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const float* x, con
   float* product = packed_y + parts.factor;
   const bool nchw = l.layout == Layout::nchw, direct = in_place(g), whole = l.filter_in_order();
   const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
-  const std::int64_t y_channels = direct ? m * l.groups : m;
+  const std::int64_t y_channels = direct ? g.source_pitch : m;
   const std::int64_t y_step = nchw ? 1 : y_channels;
   const std::int64_t y_stride = !nchw ? y_channels : direct ? l.columns() : n;
 
@@ -151,11 +151,11 @@ std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size) {
     most = std::max(most, total);
   };
   if (kernel.pass == Pass::backward_filter) {
-    for_each_gradient(problem, [&](const Lowering& l, const Lowering& g) {
+    for_each_gradient(problem, {}, [&](const Lowering& l, const Lowering& g) {
       consider(l, gradient_parts_of(l, g, tile_size));
     });
   } else {
-    for_each_lowering(kernel, [&](const Lowering& l) { consider(l, parts_of(l, tile_size)); });
+    for_each_lowering(kernel, {}, [&](const Lowering& l) { consider(l, parts_of(l, tile_size)); });
   }
   if (!fits) return std::nullopt;
   return static_cast<std::size_t>(most) * sizeof(float);
@@ -169,12 +169,12 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   auto* scratch = static_cast<float*>(workspace);
   const auto a = static_cast<float>(alpha), b = static_cast<float>(beta);
   if (kernel.pass == Pass::backward_filter) {
-    return for_each_gradient(kernel.problem, [&](const Lowering& l, const Lowering& g) {
+    return for_each_gradient(kernel.problem, tensors.pitch, [&](const Lowering& l, const Lowering& g) {
       multiply_gradient(l, g, x, y, a, b, w, scratch, tile_size);
     });
   }
   const bool forward = kernel.pass == Pass::forward;
-  for_each_lowering(kernel, [&](const Lowering& l) {
+  for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
     multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch, tile_size);
   });
 }

@@ -176,7 +176,7 @@ std::vector<std::int64_t> row_offsets(const Lowering& l, Range rows) {
 
 // Returns whether the taps of a line are successive values, in the source and in a column.
 bool taps_are_lines(const Lowering& l) {
-  return l.groups == 1 && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
+  return l.source_channels == l.source_pitch && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
 }
 
 // A line of taps in a column: its rows, and those of them that read inside the width of the source.
@@ -246,7 +246,7 @@ void gather_nhwc_column_by_lines(const Lowering& l, const S* image, const Proble
 template <typename S, typename A>
 void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes& position, Range rows,
                         A* to) {
-  const std::int64_t channels = l.source_channels, all_channels = channels * l.groups;
+  const std::int64_t channels = l.source_channels, all_channels = l.source_pitch;
   std::int64_t tap_index = rows.begin / channels, channel = rows.begin % channels;
   for (std::int64_t left = rows.size(); left > 0; ++tap_index, channel = 0) {
     const Problem::Sizes tap = tap_at(l, tap_index);
@@ -273,7 +273,7 @@ void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes&
 template <typename S, typename A>
 void gather_columns(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns, A* to,
                     std::int64_t stride) {
-  const std::int64_t plane = l.volume<&Axis::source>(), channels = l.source_channels * l.groups;
+  const std::int64_t plane = l.volume<&Axis::source>(), channels = l.source_pitch;
   if (l.layout == Layout::nchw) {
     const auto gather = moves_planes(l) ? gather_nchw_row_by_planes<S, A> : gather_nchw_row<S, A>;
     for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
@@ -325,7 +325,7 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
 template <typename S, typename A>
 void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t group, Range channels,
            Range columns, A beta, S* result) {
-  const std::int64_t plane = l.volume<&Axis::result>(), all_channels = l.result_channels * l.groups;
+  const std::int64_t plane = l.volume<&Axis::result>(), all_channels = l.result_pitch;
   const std::int64_t channel = group * l.result_channels + channels.begin;
   const auto& [d, h, w] = l.axes;
   const auto pixel_of = [&, &d = d, &h = h, &w = w](const Run& run) {

@@ -160,8 +160,7 @@ Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Ran
                      F* buffer) {
   if constexpr (std::is_same_v<S, F>) {
     const std::int64_t image = columns.begin / l.positions(), first = columns.begin % l.positions();
-    const std::int64_t channels = l.source_channels * l.groups,
-                       channel = group * l.source_channels + rows.begin;
+    const std::int64_t channels = l.source_pitch, channel = group * l.source_channels + rows.begin;
     if (l.pointwise() && l.layout == Layout::nhwc && fits_blas(channels)) {
       return {source + columns.begin * channels + channel, channels};
     }
@@ -240,7 +239,7 @@ struct Place {
 template <typename S, typename A>
 Place<A> place_in(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
   if constexpr (std::is_same_v<S, A>) {
-    const std::int64_t positions = l.positions(), all_channels = l.result_channels * l.groups;
+    const std::int64_t positions = l.positions(), all_channels = l.result_pitch;
     const std::int64_t channel = group * l.result_channels + channels.begin;
     const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
     if (!l.dense() || l.rows() == 0 || l.rows() > kDepth) return {nullptr, 0};
@@ -381,13 +380,14 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
   S* y = static_cast<S*>(tensors.y);
   const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
   if (kernel.pass == Pass::backward_filter) {
-    return for_each_gradient(kernel.problem, [&](const Lowering& l, const Lowering& g) {
+    return for_each_gradient(kernel.problem, tensors.pitch, [&](const Lowering& l, const Lowering& g) {
       multiply_gradient<S, F, A>(l, g, x, y, a, b, w);
     });
   }
   const bool forward = kernel.pass == Pass::forward;
-  for_each_lowering(
-      kernel, [&](const Lowering& l) { multiply<S, F, A>(l, forward ? x : y, w, a, b, forward ? y : x); });
+  for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
+    multiply<S, F, A>(l, forward ? x : y, w, a, b, forward ? y : x);
+  });
 }
 
 }  // namespace

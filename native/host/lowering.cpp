@@ -14,8 +14,15 @@ bool Lowering::dense() const {
   return std::all_of(axes.begin(), axes.end(), [](const Axis& a) { return a.positions == a.result; });
 }
 
-Lowering lower_forward(const Problem& p) {
-  Lowering l{p.layout, false, p.mini_batch, p.groups, p.in_channels / p.groups, p.out_channels / p.groups,
+Lowering lower_forward(const Problem& p, const ChannelPitch& pitch) {
+  Lowering l{p.layout,
+             false,
+             p.mini_batch,
+             p.groups,
+             p.in_channels / p.groups,
+             p.out_channels / p.groups,
+             pitch.of_x(p),
+             pitch.of_y(p),
              {}};
   for (int i = 0; i < 3; ++i) {
     l.axes[i] = {p.output[i], p.kernel[i], p.input[i], -p.padding[i], p.stride[i], p.dilation[i],
@@ -31,8 +38,8 @@ Range Axis::inside(std::int64_t tap) const {
   return {std::min(begin, positions), std::min(end, positions)};
 }
 
-Lowering lower_gradient(const Problem& p, const Lowering& forward) {
-  Lowering l{p.layout, false, p.mini_batch, p.groups, p.out_channels / p.groups, 1, {}};
+Lowering lower_gradient(const Problem& p, const Lowering& forward, const ChannelPitch& pitch) {
+  Lowering l{p.layout, false, p.mini_batch, p.groups, p.out_channels / p.groups, 1, pitch.of_y(p), 1, {}};
   for (int i = 0; i < 3; ++i) {
     const Axis& x = forward.axes[i];
     l.axes[i] = {x.positions, 1, p.output[i], x.result_first, 1, 1, 1, 0, 1, p.output[i], x.result_first, 1};
@@ -42,8 +49,16 @@ Lowering lower_gradient(const Problem& p, const Lowering& forward) {
 
 // Tap r reads input position i for output (i + padding - r * dilation) / stride, if that is a whole number.
 // Along i = residue + stride * o, every (stride / gcd)-th tap gives a whole number.
-Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue) {
-  Lowering l{p.layout, true, p.mini_batch, p.groups, p.out_channels / p.groups, p.in_channels / p.groups, {}};
+Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue, const ChannelPitch& pitch) {
+  Lowering l{p.layout,
+             true,
+             p.mini_batch,
+             p.groups,
+             p.out_channels / p.groups,
+             p.in_channels / p.groups,
+             pitch.of_y(p),
+             pitch.of_x(p),
+             {}};
   for (int i = 0; i < 3; ++i) {
     const std::int64_t stride = p.stride[i], dilation = p.dilation[i], at = residue[i] + p.padding[i];
     const std::int64_t divisor = std::gcd(stride, dilation), tap_stride = stride / divisor;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/kernel.hpp"
+#include "core/tensors.hpp"
 #include "host/blas.hpp"
 
 namespace mucudnn::host {
@@ -44,6 +45,7 @@ struct Lowering {
   bool transposed;  // backward_data: rows of the factor are the filter's input channels
   std::int64_t mini_batch, groups;
   std::int64_t source_channels, result_channels;  // channels of one group
+  std::int64_t source_pitch, result_pitch;        // channels that the tensors have in memory
   std::array<Axis, 3> axes;                       // depth, height, width
 
   template <std::int64_t Axis::* member>
@@ -65,13 +67,14 @@ struct Lowering {
   bool dense() const;
 };
 
-Lowering lower_forward(const Problem& problem);
+Lowering lower_forward(const Problem& problem, const ChannelPitch& pitch = {});
 // Lowers y to the columns of a pointwise product, the other factor of backward_filter, at the positions of a
 // lowering of x.
-Lowering lower_gradient(const Problem& problem, const Lowering& forward);
+Lowering lower_gradient(const Problem& problem, const Lowering& forward, const ChannelPitch& pitch);
 
 // Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
-Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue);
+Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue,
+                             const ChannelPitch& pitch = {});
 
 // Cuts a lowering into blocks of positions, each with the taps that read more than padding there. Returns the
 // lowering itself if that saves too little.
@@ -83,26 +86,28 @@ std::vector<Lowering> taps_without_padding(const Lowering& lowering);
 
 // Calls body(lowering) for the lowerings of forward or of backward_data, whose results are disjoint.
 template <typename Body>
-void for_each_lowering(const Kernel& kernel, const Body& body) {
+void for_each_lowering(const Kernel& kernel, const ChannelPitch& pitch, const Body& body) {
   const Problem& problem = kernel.problem;
   const auto for_each_block = [&](const Lowering& whole) {
     for (const Lowering& block : positions_without_padding(whole)) body(block);
   };
-  if (kernel.pass == Pass::forward) return for_each_block(lower_forward(problem));
+  if (kernel.pass == Pass::forward) return for_each_block(lower_forward(problem, pitch));
   Problem::Sizes count;
   for (int i = 0; i < 3; ++i) count[i] = std::min(problem.stride[i], problem.input[i]);
   for (std::int64_t d = 0; d < count[0]; ++d) {
     for (std::int64_t h = 0; h < count[1]; ++h) {
-      for (std::int64_t w = 0; w < count[2]; ++w) for_each_block(lower_backward_data(problem, {d, h, w}));
+      for (std::int64_t w = 0; w < count[2]; ++w) {
+        for_each_block(lower_backward_data(problem, {d, h, w}, pitch));
+      }
     }
   }
 }
 
 // Calls body(lowering of x, lowering of y) for backward_filter. Each call computes other taps.
 template <typename Body>
-void for_each_gradient(const Problem& problem, const Body& body) {
-  for (const Lowering& taps : taps_without_padding(lower_forward(problem))) {
-    body(taps, lower_gradient(problem, taps));
+void for_each_gradient(const Problem& problem, const ChannelPitch& pitch, const Body& body) {
+  for (const Lowering& taps : taps_without_padding(lower_forward(problem, pitch))) {
+    body(taps, lower_gradient(problem, taps, pitch));
   }
 }
 

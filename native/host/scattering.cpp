@@ -56,7 +56,7 @@ void add(const float* from, std::int64_t count, float* to, std::int64_t step) {
 // Multiplies a band of dx by beta. With beta 0 it does not read dx.
 void scale(const Call& call, const Band& band) {
   const auto& [d, h, w] = call.l.axes;
-  const std::int64_t channels = call.l.source_channels, all_channels = channels * call.l.groups;
+  const std::int64_t channels = call.l.source_channels, all_channels = call.l.source_pitch;
   const bool nchw = call.l.layout == Layout::nchw;
   const std::int64_t first = band.group * channels, row = w.source * (nchw ? 1 : all_channels);
   const std::int64_t planes = nchw ? channels * d.source : d.source;
@@ -68,7 +68,7 @@ void scale(const Call& call, const Band& band) {
     const std::int64_t index =
         nchw ? (band.image * all_channels + first) * d.source + plane : band.image * d.source + plane;
     float* const lines = call.x + (index * h.source + band.lines.begin) * row;
-    if (nchw || call.l.groups == 1) {
+    if (nchw || channels == all_channels) {
       scale_run(lines, band.lines.size() * row);
     } else {
       for (std::int64_t i = 0; i < band.lines.size() * w.source; ++i) {
@@ -83,7 +83,7 @@ void multiply(const Call& call, const Band& band, const Tile& tile, const Produc
   const std::int64_t line = l.axes[2].positions, rows = l.rows();
   const std::int64_t first = (tile.depth * l.axes[1].positions + tile.lines.begin) * line;
   const std::int64_t columns = tile.lines.size() * line, terms = l.result_channels;
-  const std::int64_t all_terms = terms * l.groups, plane = l.positions();
+  const std::int64_t all_terms = l.result_pitch, plane = l.positions();
   const float* const filter = call.filter + band.group * terms * rows;
   const NoFork no_fork;
   if (l.layout == Layout::nchw) {
@@ -105,7 +105,7 @@ void add_rows(const Call& call, const Band& band, const Tile& tile, const Produc
     const std::int64_t channel = row / l.taps(), tap = row % l.taps();
     const std::int64_t depth = d.source_at(tile.depth, tap / w.taps / h.taps);
     if (depth < 0 || depth >= d.source) continue;
-    const std::int64_t index = (band.image * l.groups + band.group) * l.source_channels + channel;
+    const std::int64_t index = band.image * l.source_pitch + band.group * l.source_channels + channel;
     float* const plane = call.x + (index * d.source + depth) * h.source * w.source;
     const Range inside = w.inside(tap % w.taps);
     const float* from = product.data + row * product.stride + inside.begin;
@@ -121,7 +121,7 @@ void add_rows(const Call& call, const Band& band, const Tile& tile, const Produc
 void add_positions(const Call& call, const Band& band, const Tile& tile, const Product& product) {
   const Lowering& l = call.l;
   const auto& [d, h, w] = l.axes;
-  const std::int64_t channels = l.source_channels, all_channels = channels * l.groups;
+  const std::int64_t channels = l.source_channels, all_channels = l.source_pitch;
   const float* from = product.data;
   for (std::int64_t at = tile.lines.begin; at < tile.lines.end; ++at) {
     for (std::int64_t position = 0; position < w.positions; ++position, from += product.stride) {
@@ -136,7 +136,7 @@ void add_positions(const Call& call, const Band& band, const Tile& tile, const P
         const std::int64_t first = ((band.image * d.source + depth) * h.source + line) * w.source + left;
         float* const pixels = call.x + first * all_channels + band.group * channels;
         const float* const values = from + tap * w.taps * channels;
-        if (l.groups == 1 && w.tap_step == 1) {
+        if (channels == all_channels && w.tap_step == 1) {
           add(values + begin * channels, (end - begin) * channels, pixels + begin * channels, 1);
           continue;
         }
@@ -197,7 +197,7 @@ bool takes(const Kernel& kernel) {
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta) {
   const Problem& p = kernel.problem;
-  const Call call{lower_forward(p),
+  const Call call{lower_forward(p, tensors.pitch),
                   static_cast<const float*>(tensors.y),
                   static_cast<const float*>(tensors.w),
                   static_cast<float>(alpha),

@@ -47,22 +47,28 @@ class Convolution {
     x_ = static_cast<S*>(tensors.x);
     w_ = static_cast<S*>(tensors.w);
     y_ = static_cast<S*>(tensors.y);
-    if (pass_ == Pass::backward_data) std::swap(x_, y_);  // from here on x_ is the input and y_ the output
+    x_pitch_ = tensors.pitch.of_x(problem_);
+    y_pitch_ = tensors.pitch.of_y(problem_);
+    if (pass_ == Pass::backward_data) {
+      // From here on x_ is the input and y_ the output.
+      std::swap(x_, y_);
+      std::swap(x_pitch_, y_pitch_);
+    }
   }
 
   void run(float alpha, float beta) const {
     const auto& kernels = method_.kernels;
     const Access writing = beta == 0 ? Access::write : Access::update;
-    for_each_block(x_, shape_.in, in_, Tiles::overlapping, Access::read, kernels.analyse_image);
+    for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read, kernels.analyse_image);
     if (pass_ == Pass::backward_filter) {
-      for_each_block(y_, shape_.out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
+      for_each_block(y_, y_pitch_, shape_.out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
       multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_);
       for_each_block(w_, writing,
                      [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
     } else {
       for_each_block(w_, Access::read, kernels.analyse_filter);
       multiply(Transpose::no, shape_.forward(), in_, filter_, out_);
-      for_each_block(y_, shape_.out, out_, Tiles::disjoint, writing,
+      for_each_block(y_, y_pitch_, shape_.out, out_, Tiles::disjoint, writing,
                      [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
     }
   }
@@ -74,8 +80,8 @@ class Convolution {
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
   // stay in the cache.
   template <typename Body>
-  void for_each_block(S* data, const Correlation::Stack& image, const Spectrum& spectrum, Tiles tiles,
-                      Access access, Body&& body) const {
+  void for_each_block(S* data, std::int64_t pitch, const Correlation::Stack& image, const Spectrum& spectrum,
+                      Tiles tiles, Access access, Body&& body) const {
     const bool overlapping = tiles == Tiles::overlapping;
     ImageBlock whole{};
     whole.step_height = shape_.step_height;
@@ -97,7 +103,7 @@ class Convolution {
         block_channels * (packed_pixels + method_.tile_height * tile_row_columns);
     const std::int64_t copied_floats = in_place() ? 0 : block_channels * packed_pixels;
     const std::int64_t size = image.depth * image.height * image.width;
-    const std::int64_t pixel_stride = channels_last() ? image.channels : 1;
+    const std::int64_t pixel_stride = channels_last() ? pitch : 1;
     const std::int64_t channel_stride = channels_last() ? 1 : size;
 
     parallel_for(shape_.stacks * image.depth * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
@@ -124,7 +130,7 @@ class Convolution {
         block.spectrum = spectrum;
         block.spectrum.data += tile * spectrum.row_stride + channel;
         S* const pixels =
-            data + n * image.channels * size + channel * channel_stride +
+            data + n * pitch * size + channel * channel_stride +
             (z * image.height * image.width + rows.first * image.width + columns.first) * pixel_stride;
         if (in_place()) {
           if constexpr (std::is_same_v<S, float>) block.image = pixels;
@@ -290,6 +296,7 @@ class Convolution {
   const Correlation shape_;
   Spectrum in_, out_, filter_;
   S *x_, *w_, *y_;
+  std::int64_t x_pitch_, y_pitch_;  // the channels in memory
 };
 
 }  // namespace

@@ -67,10 +67,11 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
     void* const scratch = usable_workspace(chosen, kernel, workspace, workspace_size);
 
     const cudnnDataType_t type = y_descriptor->type;
+    const Tensors tensors{input(x), input(w), y, pitch_of(kernel.problem, *x_descriptor, *y_descriptor)};
     std::vector<Step> steps{Addition{1, 1, *bias_descriptor, bias}};
     if (activation->mode == CUDNN_ACTIVATION_RELU) steps.push_back(Rectifier{});
-    convolve_forward(*chosen, kernel, {input(x), input(w), y}, scale_of(alpha1, type),
-                     {scale_of(alpha2, type), z}, steps, *y_descriptor, scratch);
+    convolve_forward(*chosen, kernel, tensors, scale_of(alpha1, type), {scale_of(alpha2, type), z}, steps,
+                     *y_descriptor, scratch);
   });
 }
 

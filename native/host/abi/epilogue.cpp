@@ -168,8 +168,12 @@ void convolve_forward(const Variant& variant, const Kernel& kernel, const Tensor
                       void* workspace) {
   const Problem& problem = kernel.problem;
   if (residual.scale != 0 && residual.data != tensors.y) {
-    std::memcpy(tensors.y, residual.data,
-                static_cast<std::size_t>(problem.mini_batch * problem.y_sample()) * size_of(y.type));
+    if (tensors.pitch.of_y(problem) == problem.out_channels) {
+      std::memcpy(tensors.y, residual.data,
+                  static_cast<std::size_t>(problem.mini_batch * problem.y_sample()) * size_of(y.type));
+    } else {
+      apply({Addition{0, 1, y, residual.data}}, y, tensors.y);
+    }
   }
   convolve(variant, kernel, tensors, alpha, residual.scale, workspace);
   apply(steps, y, tensors.y);

@@ -18,7 +18,7 @@ cudnnStatus_t report_workspace(cudnnHandle_t handle, const Descriptors& descript
 }
 
 template <Pass pass>
-cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, const Tensors& tensors,
+cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, Tensors tensors,
                       typename Legacy<pass>::Algorithm algorithm, const void* alpha, const void* beta,
                       void* workspace, size_t workspace_size) {
   return guarded([&] {
@@ -29,6 +29,7 @@ cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, cons
              {"the data of w", tensors.w},
              {"the data of y", tensors.y}});
     const Kernel kernel{problem_of(descriptors), pass};
+    tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
     run(engine_algorithm<pass>(algorithm), kernel, tensors, scale_of(alpha, descriptors.x->type),
         scale_of(beta, descriptors.x->type), workspace, workspace_size);
   });

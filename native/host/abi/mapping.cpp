@@ -1,6 +1,7 @@
 #include "host/abi/mapping.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/tensors.hpp"
 
@@ -13,6 +14,13 @@ void require_set(const char* name, int dims) {
 
 bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
   return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
+}
+
+// Returns the channels that a tensor has in memory; nothing if the engine's algorithms cannot address it.
+std::optional<std::int64_t> channels_in_memory(const cudnnTensorStruct& tensor, Layout layout) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();  // the most that BLAS takes
+  const auto channels = mucudnn::channels_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout);
+  return channels && *channels <= kMost ? channels : std::nullopt;
 }
 
 DataType data_type_of(cudnnDataType_t type, cudnnDataType_t compute_type) {
@@ -114,13 +122,13 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
   if (convolution.paddings != convolution.post_paddings) {
     not_supported("the host engine pads the same before and after");
   }
-  const auto all_packed = [&](Layout layout) {
-    return is_packed(x, layout) && is_packed(w, layout) && is_packed(y, layout);
+  const auto all_have = [&](Layout layout) {
+    return channels_in_memory(x, layout) && is_packed(w, layout) && channels_in_memory(y, layout);
   };
-  if (!all_packed(Layout::nchw) && !all_packed(Layout::nhwc)) {
-    not_supported("x, w and y must be packed, all NCHW or all NHWC");
+  if (!all_have(Layout::nchw) && !all_have(Layout::nhwc)) {
+    not_supported("x, w and y must be packed, all NCHW or all NHWC; x and y may be some channels of others");
   }
-  problem.layout = all_packed(Layout::nchw) ? Layout::nchw : Layout::nhwc;
+  problem.layout = all_have(Layout::nchw) ? Layout::nchw : Layout::nhwc;
   problem.groups = convolution.groups;
   problem.mini_batch = x.sizes[0];
   problem.in_channels = x.sizes[1];
@@ -143,6 +151,10 @@ Problem problem_of(const Descriptors& d) {
   output_sizes_of(d.convolution, d.x, d.w);  // throws and names the descriptor that is missing
   require_set("y", d.y->dims);
   return problem_of(*d.convolution, *d.x, tensor_of(*d.w), *d.y);
+}
+
+ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y) {
+  return {channels_in_memory(x, problem.layout).value(), channels_in_memory(y, problem.layout).value()};
 }
 
 std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number) {

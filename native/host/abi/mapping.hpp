@@ -34,6 +34,9 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
                    const cudnnTensorStruct& w, const cudnnTensorStruct& y);
 Problem problem_of(const Descriptors& descriptors);
 
+// Returns the channels that x and y have in memory, for descriptors of which problem_of() made the problem.
+ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y);
+
 // The enumerators of each pass for the engine's algorithms. The backward enumerations have no GEMM: their
 // ALGO_1 is implicit GEMM, their ALGO_0 explicit GEMM.
 template <Pass pass>

@@ -143,13 +143,14 @@ cudnnStatus_t find(cudnnHandle_t handle, const Descriptors& descriptors, int req
 }
 
 template <Pass pass>
-cudnnStatus_t find_with(cudnnHandle_t handle, const Descriptors& descriptors, const Tensors& tensors,
-                        int requested, int* returned, typename Legacy<pass>::Performance* results,
+cudnnStatus_t find_with(cudnnHandle_t handle, const Descriptors& descriptors, Tensors tensors, int requested,
+                        int* returned, typename Legacy<pass>::Performance* results,
                         const Workspace& workspace) {
   return guarded([&] {
     check_request(handle, requested, returned, results);
     require({{"the data of x", tensors.x}, {"the data of w", tensors.w}, {"the data of y", tensors.y}});
     const Kernel kernel{problem_of(descriptors), pass};
+    tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
     give(timed<pass>(kernel, descriptors.convolution->math, tensors, &workspace), requested, returned,
          results);
   });

@@ -69,6 +69,11 @@ bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
   return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
 }
 
+// Returns whether the algorithms take a tensor as it is: packed, or some channels of one that is.
+bool has_layout(const cudnnTensorStruct& tensor, Layout layout) {
+  return channels_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout).has_value();
+}
+
 bool is_narrow(cudnnDataType_t type) { return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; }
 
 // Converts the inputs to the output's layout and data type. `shapes` are x, w and y, and `output` is one of
@@ -77,19 +82,19 @@ void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, const std::array<s
                     std::size_t output, std::vector<Copy>& copies) {
   for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
     const bool is_common = std::all_of(shapes.begin(), shapes.end(), [&](const cudnnTensorStruct& shape) {
-      return is_packed(shape, layout) && shape.type == shapes[output].type;
+      return has_layout(shape, layout) && shape.type == shapes[output].type;
     });
     if (is_common) return;
   }
-  const Layout layout = is_packed(shapes[output], Layout::nchw) ? Layout::nchw : Layout::nhwc;
+  const Layout layout = has_layout(shapes[output], Layout::nchw) ? Layout::nchw : Layout::nhwc;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     cudnnTensorStruct& shape = shapes[i];
-    if (!is_packed(shape, Layout::nchw) && !is_packed(shape, Layout::nhwc))
-      not_supported("x, w and y must be packed, each NCHW or NHWC");
+    if (!has_layout(shape, Layout::nchw) && !has_layout(shape, Layout::nhwc))
+      not_supported("x, w and y must be packed, each NCHW or NHWC, or x and y some channels of others");
     const bool is_widened = is_narrow(shape.type) && shapes[output].type == CUDNN_DATA_FLOAT;
     if (shape.type != shapes[output].type && !is_widened)
       bad_parameter("x, w and y differ in their data types");
-    if (i == output || (is_packed(shape, layout) && !is_widened)) continue;
+    if (i == output || (has_layout(shape, layout) && !is_widened)) continue;
     copies.push_back({uids[i], shape, repacked(shape, layout, shapes[output].type)});
     shape = copies.back().to;
   }
@@ -153,6 +158,7 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
     shape.mode = CUDNN_CROSS_CORRELATION;
   }
   fusion.kernel.problem = problem_of(shape, shapes[0], shapes[1], shapes[2]);
+  fusion.pitch = pitch_of(fusion.kernel.problem, shapes[0], shapes[2]);
   fusion.x = x->uid;
   fusion.w = w->uid;
   fusion.y = y->uid;

@@ -105,7 +105,7 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   void* w = usable(fusion.w);
   std::vector<char> flipped;
   if (fusion.flipped) w = (flipped = flip(*fusion.flipped, w)).data();
-  const Tensors tensors{x, w, usable(fusion.y)};
+  const Tensors tensors{x, w, usable(fusion.y), fusion.pitch};
   if (fusion.kernel.pass != Pass::forward) {
     return convolve(variant, fusion.kernel, tensors, fusion.alpha, fusion.beta, scratch);
   }
