@@ -234,6 +234,9 @@ class Enumeration:
 NOT_ALLOWED: str
 """The status of an engine whose arithmetic the problem does not allow, such as TF32 unasked."""
 
+STRIDED: str
+"""The note of an algorithm that takes x and y that are some channels of larger tensors."""
+
 MOST_SLICES_IN_PLACE: int
 """Slices of a bf16 backward_filter that may be summed in the output: each rounds it once more."""
 
@@ -365,8 +368,12 @@ class Planner:
         """Name and version."""
     def enumerate(self, kernel: Kernel) -> Enumeration:
         """Return every engine of the library for the kernel and the device, with its configurations."""
-    def workspace(self, kernel: Kernel, algorithm: str) -> int:
-        """Return the bytes that an engine needs, planned anew from its name. Raises EngineError."""
+    def workspace(self, kernel: Kernel, algorithm: str, x_channels: int = 0, y_channels: int = 0) -> int:
+        """Return the bytes that an engine needs, planned anew from its name.
+
+        x and y may have more channels in memory than the kernel, of which they are a part. 0 stands for the
+        kernel's own. Raises EngineError, also if the engine does not take such tensors.
+        """
 
 class KernelTimer:
     """The tensors of one kernel, on which its algorithms are timed; the drop-in times in the same way."""
@@ -453,8 +460,13 @@ def channel_counts(kernel: Kernel, of_inputs: bool = False) -> list[int]:
 def group_kernel(kernel: Kernel, channels: int, of_inputs: bool = False) -> Kernel:
     """Return the kernel of a group of so many channels. Raises ValueError."""
 
-def group_copies(kernel: Kernel, channels: int, samples: int, of_inputs: bool = False) -> int:
-    """Return the bytes that a slice of a group needs for its copies, beyond its algorithm's workspace."""
+def group_copies(
+    kernel: Kernel, channels: int, samples: int, of_inputs: bool = False, takes_strides: bool = False
+) -> int:
+    """Return the bytes that a slice of a group needs for its copies, beyond its algorithm's workspace.
+
+    An algorithm whose notes have STRIDED takes strides: it needs no copies of x and y.
+    """
 
 def tile_steps(kernel: Kernel) -> int:
     """Return the steps that tiles add to: rows of y; in backward_data groups of `stride` rows of x."""

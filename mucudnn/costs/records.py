@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mucudnn._native import STRIDED
 from mucudnn.solver import MicroConfiguration
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
@@ -56,6 +57,11 @@ class Measurement:
     def is_raced(self) -> bool:
         """True if a race made the measurement, in few runs."""
         return RACED in self.notes.split()
+
+    @property
+    def takes_strides(self) -> bool:
+        """True if the algorithm takes x and y that are some channels of larger tensors."""
+        return STRIDED in self.notes.split()
 
     def part(self) -> MicroConfiguration | None:
         """Return the micro-configuration, or None if the algorithm did not run."""

@@ -85,7 +85,11 @@ def desirable(
     """Return the desirable set of a group's kernel. The workspace of a part includes its slices' copies."""
     channels = divided_channels(group, of_inputs)
     rows = [
-        replace(row, workspace=row.workspace + group_copies(whole, channels, row.micro_batch, of_inputs))
+        replace(
+            row,
+            workspace=row.workspace
+            + group_copies(whole, channels, row.micro_batch, of_inputs, row.takes_strides),
+        )
         for row in costs.measurements[group]
         if row.micro_batch in usable_sizes(policy, whole)
     ]

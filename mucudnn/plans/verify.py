@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mucudnn._native import (
+    STRIDED,
+    Candidate,
     Engine,
     group_copies,
     group_kernel,
@@ -91,7 +93,7 @@ def _find_complaints_about_choice(
     kernel: Kernel,
     choice: Configuration,
     engine: Engine,
-    copies: Callable[[int], int] = lambda _: 0,
+    copies: Callable[[int, Candidate], int] = lambda *_: 0,
     most: int | None = None,
 ) -> Iterator[str]:
     """Yield what keeps a configuration from running as planned.
@@ -106,12 +108,13 @@ def _find_complaints_about_choice(
         yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
         return
     for part in dict.fromkeys(parts):
-        extra = accumulator + copies(part.micro_batch)
-        yield from _check_part(engine, kernel.at(part.micro_batch), part, extra, allowed)
+        more = partial(copies, part.micro_batch)
+        yield from _check_part(engine, kernel.at(part.micro_batch), part, accumulator, allowed, more)
 
 
-def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int) -> int:
-    return group_copies(kernel, group.channels, samples, group.of_inputs)
+def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int, algorithm: Candidate) -> int:
+    takes_strides = STRIDED in algorithm.notes.split()
+    return group_copies(kernel, group.channels, samples, group.of_inputs, takes_strides)
 
 
 def _find_complaints_about_groups(kernel: Kernel, groups: ChannelGroups, engine: Engine) -> Iterator[str]:
@@ -143,11 +146,17 @@ def _explain_refusal(kernel: Kernel, count: int, slices: str) -> str:
 
 
 def _check_part(
-    engine: Engine, kernel: Kernel, part: MicroConfiguration | Tile, extra: int, allowed: int
+    engine: Engine,
+    kernel: Kernel,
+    part: MicroConfiguration | Tile,
+    extra: int,
+    allowed: int,
+    copies: Callable[[Candidate], int] = lambda _: 0,
 ) -> Iterator[str]:
     """Yield what keeps one part from running as planned.
 
-    The part needs `extra` bytes beside its algorithm's workspace; the plan allows `allowed` bytes in all.
+    The part needs `extra` bytes, and those for copies, beside its algorithm's workspace; the plan allows
+    `allowed` bytes in all.
     """
     found = engine.enumerate(kernel)
     now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
@@ -155,9 +164,9 @@ def _check_part(
         yield f"the library has no algorithm {part.algorithm} any more"
     elif now.status != SUCCESS:
         yield f"{part.algorithm} at {part.size} fails with {now.status}"
-    elif now.workspace + extra > allowed:
+    elif (needed := now.workspace + extra + copies(now)) > allowed:
         yield (
-            f"{part.algorithm} at {part.size} needs {format_size(now.workspace + extra)} of "
+            f"{part.algorithm} at {part.size} needs {format_size(needed)} of "
             f"workspace, but the plan allows {format_size(allowed)}"
         )
 

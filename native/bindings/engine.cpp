@@ -382,6 +382,7 @@ void bind_engine(py::module_& module) {
 
   module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size),
              py::arg("kernel"), py::arg("parts"));
+  module.attr("STRIDED") = kStrided;
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(
       "most_slices", [](const Kernel& kernel) { return most_slices(kernel.pass, kernel.problem.data_type); },
@@ -398,10 +399,12 @@ void bind_engine(py::module_& module) {
              py::arg("of_inputs") = false);
   module.def(
       "group_copies",
-      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs) {
-        return GroupCopies(kernel, channels, samples, of_inputs).size;
+      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
+         bool takes_strides) {
+        return GroupCopies(kernel, channels, samples, of_inputs, takes_strides).size;
       },
-      py::arg("kernel"), py::arg("channels"), py::arg("samples"), py::arg("of_inputs") = false);
+      py::arg("kernel"), py::arg("channels"), py::arg("samples"), py::arg("of_inputs") = false,
+      py::arg("takes_strides") = false);
   module.def("tile_steps", &tile_steps, py::arg("kernel"));
   module.def(
       "tile_copies",

@@ -20,8 +20,9 @@ class PyPlanner {
 
   Enumeration enumerate(const Kernel& kernel) const { return engine_->enumerate(kernel); }
 
-  std::size_t workspace(const Kernel& kernel, const std::string& algorithm) const {
-    return engine_->prepare(kernel, algorithm)->workspace();
+  std::size_t workspace(const Kernel& kernel, const std::string& algorithm, std::int64_t x_channels,
+                        std::int64_t y_channels) const {
+    return engine_->prepare(kernel, algorithm, {x_channels, y_channels})->workspace();
   }
 
  private:
@@ -37,7 +38,8 @@ void bind_planner(py::module_& module) {
            py::arg("device_properties"))
       .def_property_readonly("library", &PyPlanner::library)
       .def("enumerate", &PyPlanner::enumerate, py::arg("kernel"))
-      .def("workspace", &PyPlanner::workspace, py::arg("kernel"), py::arg("algorithm"));
+      .def("workspace", &PyPlanner::workspace, py::arg("kernel"), py::arg("algorithm"),
+           py::arg("x_channels") = 0, py::arg("y_channels") = 0);
   module.attr("NOT_ALLOWED") = kNotAllowed;
 }
 

@@ -129,13 +129,23 @@ Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t sa
   return sample_pieces(p, p.output, p.out_channels, range.out_first, range.out_count, samples);
 }
 
-GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs) {
+ChannelPitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
+  const auto pitch = [](const Pieces& pieces, std::int64_t channels) {
+    return !pieces.is_packed() && pieces.is_aligned() ? channels : 0;
+  };
+  return {pitch(x_pieces(kernel, range, samples), kernel.problem.in_channels),
+          pitch(y_pieces(kernel, range, samples), kernel.problem.out_channels)};
+}
+
+GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
+                         bool takes_strides) {
   const ChannelRange range(kernel, 0, channels, of_inputs);
+  const ChannelPitch pitch = takes_strides ? slice_pitch(kernel, range, samples) : ChannelPitch{};
   const Pieces filter = filter_pieces(kernel, range);
   const Pieces in = x_pieces(kernel, range, samples), out = y_pieces(kernel, range, samples);
   x = copied(filter, filter.is_packed());
-  y = x + copied(in, in.is_in_place());
-  size = y + copied(out, out.is_in_place());
+  y = x + copied(in, in.is_in_place() || pitch.x > 0);
+  size = y + copied(out, out.is_in_place() || pitch.y > 0);
 }
 
 }  // namespace mucudnn

@@ -9,8 +9,9 @@
 //   backward_filter   output channels, or with `of_inputs` input channels
 //
 // A grouped convolution (groups > 1) keeps its own groups whole, and x, w and y are all sliced. A group
-// divides the mini-batch as any kernel does. A slice of a tensor that is packed is used in place. Any other
-// slice is copied through scratch memory.
+// divides the mini-batch as any kernel does. A slice of a tensor that is packed is used in place. A slice of
+// x or y that is not is used in place by algorithms that take strides, and copied through scratch memory for
+// all others. So is any such slice of w.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "core/kernel.hpp"
+#include "core/tensors.hpp"
 
 namespace mucudnn {
 
@@ -45,9 +47,10 @@ struct Pieces {
   std::size_t pitch;
   std::size_t count;
   bool is_packed() const { return count == 1 || width == pitch; }
-  // Returns whether a library can compute on the pieces where they are. They are packed, and all of them are
-  // aligned as packed memory is.
-  bool is_in_place() const { return is_packed() && (width == 0 || pitch % (width & (~width + 1)) == 0); }
+  // Returns whether all pieces are aligned as packed memory is.
+  bool is_aligned() const { return width == 0 || pitch % (width & (~width + 1)) == 0; }
+  // Returns whether any algorithm can compute on the pieces where they are.
+  bool is_in_place() const { return is_packed() && is_aligned(); }
   std::size_t bytes() const { return width * count; }
 };
 
@@ -65,10 +68,16 @@ Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range);
 Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
+// Returns the pitch of a slice of a group's x and y where they are. It is 0 for a tensor that every algorithm
+// takes there, and for one that none takes, because it is not aligned.
+ChannelPitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
+
 // How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w
-// begins at 0, those of x and y at `x` and `y`. The algorithm's workspace follows the copies, at `size`.
+// begins at 0, those of x and y at `x` and `y`. The algorithm's workspace follows the copies, at `size`. An
+// algorithm that takes strides needs no copies of x and y.
 struct GroupCopies {
-  GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs = false);
+  GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs = false,
+              bool takes_strides = false);
   std::size_t x;
   std::size_t y;
   std::size_t size;

@@ -85,12 +85,11 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
     for (const Slice& slice : in_order(group.slices, kernel.problem.mini_batch,
                                        "the micro-batches do not add to the mini-batch of ",
                                        [](const Slice& one) { return one.micro_batch; })) {
-      auto& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
-      if (prepared == nullptr)
-        prepared = engine.prepare(part.kernel.with_mini_batch(slice.micro_batch), slice.algorithm);
-      const GroupCopies copies(kernel, group.channels, slice.micro_batch, of_inputs);
-      part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared->workspace());
-      part.steps.push_back({slice.micro_batch, prepared.get()});
+      Prepared& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
+      if (prepared.kernel == nullptr) prepared = prepare(engine, part, slice);
+      const GroupCopies copies(kernel, group.channels, slice.micro_batch, of_inputs, prepared.takes_strides);
+      part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared.kernel->workspace());
+      part.steps.push_back({slice.micro_batch, &prepared, copies});
     }
     workspace_ = std::max(workspace_, part.accumulator_at + part.accumulator_size);
     first += group.channels;
@@ -98,9 +97,29 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
   }
 }
 
+ChannelDivision::Prepared ChannelDivision::prepare(Engine& engine, const Part& part,
+                                                   const Slice& slice) const {
+  const Kernel kernel = part.kernel.with_mini_batch(slice.micro_batch);
+  const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
+  const ChannelPitch pitch = slice_pitch(kernel_, range, slice.micro_batch);
+  Prepared copied{engine.prepare(kernel, slice.algorithm), false};
+  if (pitch.x == 0 && pitch.y == 0) return copied;
+  const auto copies = [&](bool takes_strides) {
+    return GroupCopies(kernel_, part.channels, slice.micro_batch, part.of_inputs, takes_strides).size;
+  };
+  try {
+    Prepared strided{engine.prepare(kernel, slice.algorithm, pitch), true};
+    if (strided.kernel->workspace() + copies(true) <= copied.kernel->workspace() + copies(false))
+      return strided;
+  } catch (const EngineError&) {
+    // The algorithm takes packed tensors only.
+  }
+  return copied;
+}
+
 std::vector<std::string> ChannelDivision::notes() const {
   std::vector<std::string> notes;
-  for (const auto& [part, prepared] : prepared_) notes.push_back(prepared->notes());
+  for (const auto& [part, prepared] : prepared_) notes.push_back(prepared.kernel->notes());
   return notes;
 }
 
@@ -158,21 +177,25 @@ void ChannelDivision::run_step(cudnnHandle_t handle, const Part& part, const Ste
   Arguments at = whole;
   at.tensors = advanced(kernel_.problem, whole.tensors, sample);
   const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
-  const GroupCopies copies(kernel_, part.channels, step.micro_batch, part.of_inputs);
+  const auto is_copied = [&](const Pieces& pieces) {
+    return !pieces.is_in_place() && !(step.prepared->takes_strides && pieces.is_aligned());
+  };
   const auto take = [&](char*& tensor, const Pieces& pieces, char* copy, bool is_output) {
-    char* const original = std::exchange(tensor, pieces.is_in_place() ? tensor + pieces.offset : copy);
-    if (!pieces.is_in_place() && (!is_output || at.beta != 0))
+    char* const original = std::exchange(tensor, is_copied(pieces) ? copy : tensor + pieces.offset);
+    if (is_copied(pieces) && (!is_output || at.beta != 0))
       copy_in(device_, copy, original, pieces, at.stream);
     return original;
   };
+  const GroupCopies& copies = step.copies;
   const Pieces x = x_pieces(kernel_, range, step.micro_batch);
   const Pieces y = y_pieces(kernel_, range, step.micro_batch);
   char* const to_x = take(at.tensors.x, x, scratch + copies.x, kernel_.pass == Pass::backward_data);
   char* const to_y = take(at.tensors.y, y, scratch + copies.y, kernel_.pass == Pass::forward);
-  step.prepared->execute(handle, at, {scratch + copies.size, step.prepared->workspace()});
-  if (kernel_.pass == Pass::backward_data && !x.is_in_place())
+  const PreparedKernel& prepared = *step.prepared->kernel;
+  prepared.execute(handle, at, {scratch + copies.size, prepared.workspace()});
+  if (kernel_.pass == Pass::backward_data && is_copied(x))
     copy_out(device_, to_x, at.tensors.x, x, at.stream);
-  if (kernel_.pass == Pass::forward && !y.is_in_place()) copy_out(device_, to_y, at.tensors.y, y, at.stream);
+  if (kernel_.pass == Pass::forward && is_copied(y)) copy_out(device_, to_y, at.tensors.y, y, at.stream);
 }
 
 }  // namespace mucudnn

@@ -32,9 +32,14 @@ class ChannelDivision final : public PreparedConfiguration {
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
 
  private:
+  struct Prepared {
+    std::unique_ptr<PreparedKernel> kernel;
+    bool takes_strides = false;
+  };
   struct Step {
     std::int64_t micro_batch;
-    const PreparedKernel* prepared;
+    const Prepared* prepared;
+    GroupCopies copies;
   };
   struct Part {
     std::int64_t first;  // the first channel
@@ -46,13 +51,15 @@ class ChannelDivision final : public PreparedConfiguration {
     std::size_t accumulator_size;
   };
 
+  // Prepares an algorithm on the slices where they are, if it takes them so without more memory than copies.
+  Prepared prepare(Engine& engine, const Part& part, const Slice& slice) const;
   void run_part(cudnnHandle_t handle, const Part& part, Arguments arguments, char* scratch) const;
   void run_step(cudnnHandle_t handle, const Part& part, const Step& step, std::int64_t sample,
                 const Arguments& whole, char* scratch) const;
 
   Device& device_;
   Kernel kernel_;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> prepared_;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::string>, Prepared> prepared_;
   std::vector<Part> parts_;
   std::size_t workspace_ = 0;
 };

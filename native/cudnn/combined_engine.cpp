@@ -27,9 +27,10 @@ class CombinedEngine final : public Engine {
     return all;
   }
 
-  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) override {
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
+                                          const ChannelPitch& pitch) override {
     const bool is_engine = has_engines_for(kernel.problem) && parse_engine_name(algorithm);
-    return (is_engine ? graph_ : legacy_)->prepare(kernel, algorithm);
+    return (is_engine ? graph_ : legacy_)->prepare(kernel, algorithm, pitch);
   }
 
  private:

@@ -70,24 +70,29 @@ std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
   return kFirstOperand + static_cast<std::int64_t>(operation);
 }
 
-ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms)
+ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms,
+                                   const ChannelPitch& pitch)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const Problem& p = kernel.problem;
-  const Backend& y = tensor(kY, y_sizes(p), p.type_of_y(), p.layout_of_y(), terms.alignment);
+  const Backend& y = tensor(kY, y_sizes(p), pitch.of_y(p), p.type_of_y(), p.layout_of_y(), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
-  add_convolution(kernel, terms, convolved);
+  add_convolution(kernel, terms, pitch.of_x(p), convolved);
   add_epilogue(p, terms, convolved, y);
   if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("describing an operation graph");
 }
 
+// Makes a tensor that has so many channels in memory.
 const Backend& ConvolutionGraph::tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes,
-                                        DataType type, Layout layout, std::int64_t alignment) {
+                                        std::int64_t channels, DataType type, Layout layout,
+                                        std::int64_t alignment) {
+  std::vector<std::int64_t> in_memory = sizes;
+  in_memory[1] = channels;
   Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(type));
   tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
-  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes, layout));
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(in_memory, layout));
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
   tensor.finalize("describing a tensor");
@@ -132,13 +137,15 @@ const Backend& ConvolutionGraph::function(const Problem& p, PointwiseKind kind) 
   return function;
 }
 
-void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& terms, const Backend& y) {
+void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& terms,
+                                       std::int64_t channels_of_x, const Backend& y) {
   const Problem& p = kernel.problem;
   const OperationAttributes& attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
   // cuDNN takes the number of groups from the channels of x and of w.
-  operation.set(attributes.x, tensor(kX, x_sizes(p), p.data_type, p.layout, terms.alignment));
-  operation.set(attributes.w, tensor(kW, w_sizes(p), p.data_type, p.layout_of_w(), terms.alignment));
+  operation.set(attributes.x, tensor(kX, x_sizes(p), channels_of_x, p.data_type, p.layout, terms.alignment));
+  operation.set(attributes.w,
+                tensor(kW, w_sizes(p), w_sizes(p)[1], p.data_type, p.layout_of_w(), terms.alignment));
   operation.set(attributes.y, y);
   operation.set(attributes.convolution, convolution(p));
   set_factor(operation, attributes.alpha, terms.alpha, p.data_type);
@@ -162,7 +169,7 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, co
         for (std::size_t axis = 0; axis < sizes.size(); ++axis) sizes[axis] = axis == 1 ? sizes[axis] : 1;
       }
       operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-                    tensor(operand_uid(i), sizes, p.data_type, p.layout_of_y(), terms.alignment));
+                    tensor(operand_uid(i), sizes, sizes[1], p.data_type, p.layout_of_y(), terms.alignment));
       set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, factor, p.data_type);
     }
     if (scale != 1) set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, scale, p.data_type);

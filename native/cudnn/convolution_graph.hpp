@@ -7,6 +7,7 @@
 
 #include "abi/convolution_operations.hpp"
 #include "core/kernel.hpp"
+#include "core/tensors.hpp"
 #include "cudnn/context.hpp"
 #include "cudnn/engine_name.hpp"
 
@@ -58,7 +59,8 @@ class ConvolutionGraph {
   static std::int64_t operand_uid(std::size_t operation);
 
   // Throws CallFailed if the library does not take the problem. The context must outlive the graph.
-  ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms);
+  ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms,
+                   const ChannelPitch& pitch = {});
 
   // Appends the engines that the heuristics of a mode recommend, the best first. Throws CallFailed, also if
   // the heuristics do not know the problem.
@@ -72,12 +74,13 @@ class ConvolutionGraph {
 
  private:
   // Each of these functions stores the descriptor that it makes in parts_.
-  const Backend& tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes, DataType type,
-                        Layout layout, std::int64_t alignment);
+  const Backend& tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes, std::int64_t channels,
+                        DataType type, Layout layout, std::int64_t alignment);
   const Backend& intermediate(const Problem& problem, std::size_t operation);
   const Backend& convolution(const Problem& problem);
   const Backend& function(const Problem& problem, PointwiseKind kind);
-  void add_convolution(const Kernel& kernel, const PlanTerms& terms, const Backend& y);
+  void add_convolution(const Kernel& kernel, const PlanTerms& terms, std::int64_t channels_of_x,
+                       const Backend& y);
   void add_epilogue(const Problem& problem, const PlanTerms& terms, const Backend& convolved,
                     const Backend& y);
   Backend engine(std::int64_t number) const;

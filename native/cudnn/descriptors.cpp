@@ -58,8 +58,8 @@ std::vector<int> narrow(const std::vector<std::int64_t>& numbers) {
 }
 
 // Throws CallFailed if one sample has more elements than cuDNN's 32-bit strides can express.
-std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes, Layout layout) {
-  const std::vector<std::int64_t> strides = packed_strides(sizes, layout);
+std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory, Layout layout) {
+  const std::vector<std::int64_t> strides = packed_strides(sizes_in_memory, layout);
   if (strides[0] > std::numeric_limits<int>::max()) {
     throw CallFailed(
         "cudnnSetTensorNdDescriptor", CUDNN_STATUS_NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED",
@@ -70,20 +70,22 @@ std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes, Layout l
 
 }  // namespace
 
-Descriptors::Descriptors(const Library& c, const Problem& p)
+Descriptors::Descriptors(const Library& c, const Problem& p, const ChannelPitch& pitch)
     : x(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       y(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       w(c, c.cudnnCreateFilterDescriptor, c.cudnnDestroyFilterDescriptor),
       convolution(c, c.cudnnCreateConvolutionDescriptor, c.cudnnDestroyConvolutionDescriptor) {
-  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, const std::vector<std::int64_t>& sizes,
-                              DataType type, Layout layout) {
-    const std::vector<int> narrow_sizes = narrow(sizes), strides = narrow_strides(sizes, layout);
+  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, std::vector<std::int64_t> sizes,
+                              std::int64_t channels, DataType type, Layout layout) {
+    const std::vector<int> narrow_sizes = narrow(sizes);
+    sizes[1] = channels;
+    const std::vector<int> strides = narrow_strides(sizes, layout);
     c.check(c.cudnnSetTensorNdDescriptor(descriptor, cudnn_type(type), 2 + p.dims, narrow_sizes.data(),
                                          strides.data()),
             "cudnnSetTensorNdDescriptor");
   };
-  set_tensor(x, x_sizes(p), p.data_type, p.layout);
-  set_tensor(y, y_sizes(p), p.type_of_y(), p.layout_of_y());
+  set_tensor(x, x_sizes(p), pitch.of_x(p), p.data_type, p.layout);
+  set_tensor(y, y_sizes(p), pitch.of_y(p), p.type_of_y(), p.layout_of_y());
   const auto format = p.layout_of_w() == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
   c.check(
       c.cudnnSetFilterNdDescriptor(w, cudnn_type(p.data_type), format, 2 + p.dims, narrow(w_sizes(p)).data()),

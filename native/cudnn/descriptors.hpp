@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/problem.hpp"
+#include "core/tensors.hpp"
 #include "cudnn/legacy_call.hpp"
 
 namespace mucudnn {
@@ -35,7 +36,7 @@ class Owned {
 
 // The descriptors of one problem. Throws CallFailed if the library refuses the problem.
 struct Descriptors {
-  Descriptors(const Library& library, const Problem& problem);
+  Descriptors(const Library& library, const Problem& problem, const ChannelPitch& pitch = {});
 
   LegacyDescriptors all() const { return {x, w, convolution, y}; }
 

@@ -11,6 +11,7 @@
 
 #include "abi/cudnn.h"
 #include "core/kernel.hpp"
+#include "core/tensors.hpp"
 
 namespace mucudnn {
 
@@ -78,13 +79,20 @@ inline bool is_lasting(cudnnStatus_t status) {
          category == CUDNN_STATUS_NOT_SUPPORTED;
 }
 
+// A note: the algorithm takes x and y that are some channels of larger tensors, in the same workspace.
+constexpr const char* kStrided = "strided";
+// Returns the pitch at which it is asked: the kernel has half of the channels.
+inline ChannelPitch pitch_of_halves(const Problem& p) { return {2 * p.in_channels, 2 * p.out_channels}; }
+
 // One algorithm of a kernel, as the library describes it.
 struct Candidate {
   std::string algorithm;
   std::string status;  // CUDNN_STATUS_SUCCESS, or the reason why it cannot run
   std::size_t workspace = 0;
-  std::string notes;       // space-separated: deterministic, tensor_op, fft, winograd
+  std::string notes;       // space-separated: deterministic, tensor_op, fft, winograd, strided
   bool is_lasting = true;  // false if `status` may be another one at another time
+
+  void add_note(const char* note) { notes.append(notes.empty() ? "" : " ").append(note); }
 };
 
 // The algorithms that a library has for a kernel.
@@ -114,8 +122,9 @@ class Engine {
   // The handle that enumerate(), prepare() and measurements use.
   virtual cudnnHandle_t handle() const = 0;
   virtual Enumeration enumerate(const Kernel& kernel) = 0;
-  // Throws EngineError if the algorithm is unknown or cannot run.
-  virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) = 0;
+  // Throws EngineError if the algorithm is unknown or cannot run, also if it cannot on tensors of this pitch.
+  virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
+                                                  const ChannelPitch& pitch = {}) = 0;
 };
 
 }  // namespace mucudnn

@@ -49,9 +49,9 @@ struct Planned {
 
 // The graphs that a kernel's execution plans are made from.
 struct Graphs {
-  Graphs(const Context& context, const Kernel& kernel, std::int64_t alignment)
-      : plain(context, kernel, {1, 0, alignment}) {
-    if (adds_slices(kernel.pass)) adding.emplace(context, kernel, PlanTerms{1, 1, alignment});
+  Graphs(const Context& context, const Kernel& kernel, std::int64_t alignment, const ChannelPitch& pitch = {})
+      : plain(context, kernel, {1, 0, alignment}, pitch) {
+    if (adds_slices(kernel.pass)) adding.emplace(context, kernel, PlanTerms{1, 1, alignment}, pitch);
   }
 
   Planned plan(const EngineName& name) const {
@@ -66,14 +66,45 @@ struct Graphs {
   std::optional<ConvolutionGraph> adding;
 };
 
+// Asks the library about tensors that are some channels of larger ones. Notes the calls that fail in `asked`.
+class StrideProbe {
+ public:
+  StrideProbe(const Context& context, const Kernel& kernel, Enumeration& asked) : asked_(asked) {
+    const Problem& p = kernel.problem;
+    if (p.is_mixed()) return;  // such kernels are not divided into groups of channels
+    try {
+      graph_.emplace(context, kernel, PlanTerms{1, 0, usual_alignment(p)}, pitch_of_halves(p));
+    } catch (const CallFailed& failure) {
+      // The library refuses such tensors, so no engine takes them.
+      asked.note(failure.code());
+    }
+  }
+
+  // Returns whether an engine takes them in so much workspace.
+  bool takes(const EngineName& name, std::size_t workspace) const {
+    try {
+      return graph_ && graph_->plan(name).workspace <= workspace;
+    } catch (const CallFailed& failure) {
+      asked_.note(failure.code());
+      return false;
+    }
+  }
+
+ private:
+  Enumeration& asked_;
+  std::optional<ConvolutionGraph> graph_;
+};
+
 class GraphKernel final : public PreparedKernel {
  public:
-  GraphKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const EngineName& name)
+  GraphKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const EngineName& name,
+              const ChannelPitch& pitch)
       : context_(std::move(context)),
         kernel_(kernel),
+        pitch_(pitch),
         name_(name),
         alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem)),
-        planned_(Graphs(*context_, kernel, alignment_).plan(name)) {
+        planned_(Graphs(*context_, kernel, alignment_, pitch).plan(name)) {
     const Problem& problem = kernel.problem;
     if (!is_allowed(problem, planned_.plain.notes)) {
       throw EngineError(to_text(name) + " (" + planned_.plain.notes.text() +
@@ -128,7 +159,7 @@ class GraphKernel final : public PreparedKernel {
     }
     // The handle that the kernel was prepared on may be gone.
     const Context here(context_->shared_library(), handle);
-    EnginePlan plan = ConvolutionGraph(here, kernel_, terms).plan(name_);
+    EnginePlan plan = ConvolutionGraph(here, kernel_, terms, pitch_).plan(name_);
     if (plan.workspace > planned_.workspace) {
       throw EngineError(to_text(name_) + " needs more workspace than usual for these factors or addresses");
     }
@@ -138,6 +169,7 @@ class GraphKernel final : public PreparedKernel {
 
   std::shared_ptr<const Context> context_;
   Kernel kernel_;
+  ChannelPitch pitch_;
   EngineName name_;
   std::int64_t alignment_;  // the alignment in bytes that `planned_` is for
   Planned planned_;
@@ -156,8 +188,9 @@ class GraphEngine final : public Engine {
     if (kernel.is_fused_gradient()) return all;
     try {
       const Graphs graphs(*context_, kernel, usual_alignment(kernel.problem));
+      const StrideProbe probe(*context_, kernel, all);
       for (const EngineName& name : names(graphs.plain, kernel.problem.is_fused(), all))
-        add_candidate(graphs, kernel.problem, name, all);
+        add_candidate(graphs, probe, kernel.problem, name, all);
     } catch (const CallFailed& failure) {
       // If the library cannot describe the problem, it has no engine for it.
       all.note(failure.code());
@@ -165,7 +198,8 @@ class GraphEngine final : public Engine {
     return all;
   }
 
-  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) override {
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
+                                          const ChannelPitch& pitch) override {
     const auto name = parse_engine_name(algorithm);
     if (!name) {
       throw EngineError("'" + algorithm + "' names no engine of the graph API" +
@@ -174,7 +208,7 @@ class GraphEngine final : public Engine {
     if (kernel.is_fused_gradient()) {
       throw EngineError(std::string("no ") + name_of(kernel.pass) + " is fused: " + to_text(kernel.problem));
     }
-    return std::make_unique<GraphKernel>(context_, kernel, *name);
+    return std::make_unique<GraphKernel>(context_, kernel, *name, pitch);
   }
 
  private:
@@ -210,8 +244,8 @@ class GraphEngine final : public Engine {
     return all;
   }
 
-  static void add_candidate(const Graphs& graphs, const Problem& problem, const EngineName& name,
-                            Enumeration& all) {
+  static void add_candidate(const Graphs& graphs, const StrideProbe& probe, const Problem& problem,
+                            const EngineName& name, Enumeration& all) {
     Candidate& candidate = all.candidates.emplace_back();
     candidate.algorithm = to_text(name);
     try {
@@ -219,6 +253,7 @@ class GraphEngine final : public Engine {
       candidate.status = is_allowed(problem, planned.plain.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
       candidate.workspace = planned.workspace;
       candidate.notes = planned.plain.notes.text();
+      if (probe.takes(name, planned.workspace)) candidate.add_note(kStrided);
     } catch (const CallFailed& failure) {
       candidate.status = failure.status();
       candidate.is_lasting = is_lasting(failure.code());

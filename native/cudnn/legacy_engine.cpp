@@ -1,6 +1,7 @@
 #include "cudnn/legacy_engine.hpp"
 
 #include <iterator>
+#include <optional>
 
 #include "cudnn/descriptors.hpp"
 
@@ -102,9 +103,10 @@ struct Described {
 
 class LegacyKernel final : public PreparedKernel {
  public:
-  LegacyKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const std::string& algorithm)
+  LegacyKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const std::string& algorithm,
+               const ChannelPitch& pitch)
       : context_(std::move(context)),
-        descriptors_(context_->library(), kernel.problem),
+        descriptors_(context_->library(), kernel.problem, pitch),
         pass_(kernel.pass),
         algorithm_(algorithm_named(pass_, algorithm)),
         is_double_(kernel.problem.data_type == DataType::f64) {
@@ -139,6 +141,36 @@ class LegacyKernel final : public PreparedKernel {
   std::size_t workspace_ = 0;
 };
 
+// Asks the library about tensors that are some channels of larger ones. Notes the statuses in `asked`.
+class StrideProbe {
+ public:
+  StrideProbe(const Context& context, const Kernel& kernel, Enumeration& asked)
+      : context_(context), pass_(kernel.pass), asked_(asked) {
+    try {
+      descriptors_.emplace(context.library(), kernel.problem, pitch_of_halves(kernel.problem));
+    } catch (const CallFailed& failure) {
+      // The library refuses such tensors, so no algorithm takes them.
+      asked.note(failure.code());
+    }
+  }
+
+  // Returns whether an algorithm takes them in so much workspace.
+  bool takes(unsigned algorithm, std::size_t workspace) const {
+    if (!descriptors_) return false;
+    std::size_t needed = 0;
+    const cudnnStatus_t status = get_workspace_size(context_.library(), context_.handle(), pass_,
+                                                    descriptors_->all(), algorithm, needed);
+    asked_.note(status);
+    return status == CUDNN_STATUS_SUCCESS && needed <= workspace;
+  }
+
+ private:
+  const Context& context_;
+  Pass pass_;
+  Enumeration& asked_;
+  std::optional<Descriptors> descriptors_;
+};
+
 template <typename Traits>
 Enumeration enumeration(const Context& context, const Kernel& kernel) {
   const Library& library = context.library();
@@ -152,12 +184,16 @@ Enumeration enumeration(const Context& context, const Kernel& kernel) {
   try {
     const Descriptors descriptors(library, kernel.problem);
     const Described<Traits> described(context, descriptors.all());
+    const StrideProbe probe(context, kernel, all);
     all.note(described.status);
     for (unsigned algorithm = 0; algorithm < all.candidates.size(); ++algorithm) {
       Candidate& candidate = all.candidates[algorithm];
-      set_status(candidate, get_workspace_size(library, context.handle(), kernel.pass, descriptors.all(),
-                                               algorithm, candidate.workspace));
+      const cudnnStatus_t status = get_workspace_size(library, context.handle(), kernel.pass,
+                                                      descriptors.all(), algorithm, candidate.workspace);
+      set_status(candidate, status);
       candidate.notes = described.notes_on(algorithm);
+      if (status == CUDNN_STATUS_SUCCESS && probe.takes(algorithm, candidate.workspace))
+        candidate.add_note(kStrided);
     }
     // The library cannot describe the problem, so no algorithm can run it.
   } catch (const CallFailed& failure) {
@@ -178,12 +214,13 @@ class LegacyEngine final : public Engine {
                        [&](auto traits) { return enumeration<decltype(traits)>(*context_, kernel); });
   }
 
-  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm) override {
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
+                                          const ChannelPitch& pitch) override {
     if (kernel.problem.is_fused()) {
       throw EngineError("the legacy API does not fuse '" + to_text(kernel.problem.epilogue) +
                         "': " + algorithm);
     }
-    return std::make_unique<LegacyKernel>(context_, kernel, algorithm);
+    return std::make_unique<LegacyKernel>(context_, kernel, algorithm, pitch);
   }
 
  private:

@@ -17,7 +17,7 @@ import pytest
 from programs import run
 from shim_clients import HERE
 
-from mucudnn._native import NOT_ALLOWED, Problem, group_copies, group_kernel, parse_descriptor
+from mucudnn._native import NOT_ALLOWED, STRIDED, Problem, group_copies, group_kernel, parse_descriptor
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 from mucudnn.problems import kernels
@@ -305,6 +305,13 @@ for name in {NAMES!r}:
     assert (ran.returncode, len(lines)) == (0, len(NAMES)), ran.stderr
     assert all(line.startswith("refused") for line in lines)
     assert "the legacy API plans on a GPU alone" in lines[0]
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_every_engine_in_nchw_takes_half_of_the_channels_where_they_are(plan: Plan, pass_: str) -> None:
+    whole = kernels.Kernel(described("f16:mb16_ic512ih14_oc512_kh3_ph1"), pass_)
+    (candidates,) = plan([(group_kernel(whole, 256).problem, pass_)], "h100")
+    assert {STRIDED in candidate.notes.split() for candidate in candidates if candidate.runs} == {True}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from mucudnn._native import Engine, Problem, group_copies, group_kernel, tile_copies, tile_kernel
+from mucudnn._native import STRIDED, Engine, Problem, group_copies, group_kernel, tile_copies, tile_kernel
 from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
@@ -220,9 +220,10 @@ class CheckedKernel:
             accumulator = self.engine.accumulator_size(kernel, len(parts))
             for size, algorithm in parts:
                 found = self.engine.enumerate(kernel.at(size))
-                own = next(c.workspace for c in found if c.algorithm == algorithm)
-                copies = group_copies(self.kernel, channels, size, of_inputs)
-                most = max(most, own + copies + accumulator)
+                own = next(c for c in found if c.algorithm == algorithm)
+                strided = STRIDED in own.notes.split()
+                copies = group_copies(self.kernel, channels, size, of_inputs, strided)
+                most = max(most, own.workspace + copies + accumulator)
         return most
 
     def _run(

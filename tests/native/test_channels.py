@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel
+from wrapped_library import build_wrapper
 
 from mucudnn._native import (
+    STRIDED,
     Engine,
     EngineError,
     Problem,
@@ -17,6 +21,7 @@ from mucudnn._native import (
     divided_channels,
     group_copies,
     group_kernel,
+    host_library,
     most_slices,
     parse_descriptor,
 )
@@ -158,6 +163,33 @@ def test_slices_that_are_packed_in_the_tensors_are_not_copied() -> None:
     assert group_copies(last, 2, 1) == 2 * 64 * 4
 
 
+def test_algorithms_that_take_strides_need_no_copies_of_aligned_slices() -> None:
+    for kernel in (FORWARD, FILTER, Kernel(problem(groups=2), "forward")):
+        assert group_copies(kernel, 2, 2, takes_strides=True) == 0
+    assert group_copies(DATA, 2, 2, takes_strides=True) == 512  # the part of w
+    # A sample of the slice has 512 bytes. The next one begins 768 bytes later.
+    odd = Kernel(problem(out_channels=3), "forward")
+    assert group_copies(odd, 2, 2, takes_strides=True) == 2 * 2 * 64 * 4
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_slices_are_copied_for_a_library_that_takes_packed_tensors_only(
+    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_ENGINE", host_library())
+    if refused:
+        monkeypatch.setenv("PACKED_ONLY", "1")
+    engine = Engine(str(build_wrapper(tmp_path)))
+    notes = {one.algorithm: one.notes for one in engine.enumerate(FORWARD)}
+    assert notes["IMPLICIT_GEMM"] == ("deterministic" if refused else f"deterministic {STRIDED}")
+    groups = [(2, [(2, "IMPLICIT_GEMM")] * 2)] * 2
+    assert engine.prepare_groups(FORWARD, groups).workspace == (1024 if refused else 0)
+    checked = CheckedKernel(engine, FORWARD)
+    assert np.linalg.norm(checked.run_groups(groups) - checked.exact()) <= 2 * checked.tolerance(
+        "IMPLICIT_GEMM"
+    )
+
+
 def test_bf16_filter_gradients_of_many_slices_are_summed_in_fp32_in_each_group(engine: Engine) -> None:
     kernel = Kernel(SMALL.replace(mini_batch=64, data_type="bf16"), "backward_filter")
     checked = CheckedKernel(engine, kernel)
@@ -185,8 +217,8 @@ def test_groups_that_do_not_add_up_are_refused(engine: Engine) -> None:
 
 
 def test_groups_say_how_much_workspace_they_lack(engine: Engine) -> None:
-    checked = CheckedKernel(engine, FORWARD)
-    division = engine.prepare_groups(FORWARD, [(2, [(2, "IMPLICIT_GEMM")] * 2)] * 2)
-    assert division.workspace == 1024
-    with pytest.raises(EngineError, match="need a workspace of 1024 bytes, 1023 are given"):
-        division.execute(*checked.memory.values(), engine.allocate(1023))
+    checked = CheckedKernel(engine, DATA)
+    division = engine.prepare_groups(DATA, [(2, [(2, "ALGO_1")] * 2)] * 3)
+    assert division.workspace == 512
+    with pytest.raises(EngineError, match="need a workspace of 512 bytes, 511 are given"):
+        division.execute(*checked.memory.values(), engine.allocate(511))

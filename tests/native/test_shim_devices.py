@@ -147,7 +147,8 @@ def test_the_copies_of_groups_of_channels_go_to_the_stream_of_the_call(
         cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), TRACE="1", **libraries
     )
     assert found.summary == "2 of 2 convolutions divided"
-    assert re.findall(r"copy on stream (\w+)", found.stderr) == ["0x40"] * 6 + ["0x80"] * 6
+    # The slices of 4 of 6 channels are not aligned where they are. Those of 2 channels are not copied.
+    assert re.findall(r"copy on stream (\w+)", found.stderr) == ["0x40"] * 3 + ["0x80"] * 3
     plain = [{**one, "stream": None} for one in cases]
     check_results(plain, found, tmp_path)
 

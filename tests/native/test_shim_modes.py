@@ -17,7 +17,7 @@ from shim_journal import journal_in
 from shim_modes import measurements, run_online
 from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine, cudart_library, host_library, parse_plan
+from mucudnn._native import STRIDED, Engine, cudart_library, host_library, parse_plan
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT
@@ -116,7 +116,7 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
             runnable = cache.enumerations(machine, Kernel(problem_of(case(SMALL, "")), "forward"))
         assert (machine.device, machine.library) == (engine.device, engine.library)
         assert len(rows) == measurements(found)
-        assert {row["notes"] for row in rows} == {"deterministic"}
+        assert {row["notes"] for row in rows} == {f"deterministic {STRIDED}"}
         for size, listed in runnable.items():
             measured = [row for row in rows if (row["micro_batch"], row["pass"]) == (size, "forward")]
             assert {one.algorithm for one in listed} >= {row["algorithm"] for row in measured} > set()

@@ -76,6 +76,13 @@ static void make_nondeterministic(cudnnConvolutionBwdFilterAlgoPerf_t* results, 
   }
 }
 
+/* Returns whether samples follow each other without a gap. */
+static int is_packed(int dims, const int* sizes, const int* strides) {
+  long sample = 1;
+  for (int i = 1; i < dims; ++i) sample *= sizes[i];
+  return sizes[0] == 1 || strides[0] == sample;
+}
+
 /* Returns the number of an engine, or -1 for any other descriptor or one that is not finalized. */
 static int64_t index_of(cudnnBackendDescriptor_t engine) {
   int64_t index = -1, got = 0;
@@ -116,6 +123,8 @@ AFTER = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
     "cudnnBackendFinalize": 'if (refuses("REFUSED_ENGINE", index_of(descriptor))) return 3000;',
     "cudnnGetConvolutionForwardWorkspaceSize": 'if (refuses("REFUSED_ALGORITHM", algorithm)) return 3000;',
+    "cudnnSetTensorNdDescriptor": 'if (getenv("PACKED_ONLY") != NULL && !is_packed(dims, sizes, strides)) '
+    "return 3000;",
     "cudnnBackendGetAttribute": "if (status == 0 && name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) "
     "add_notes(descriptor, requested, count, elements);",
 }
@@ -156,6 +165,7 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     - REFUSED: the name of a function that fails
     - REFUSED_ENGINE: the number of an engine that cannot be finalized
     - REFUSED_ALGORITHM: the number of a forward algorithm for which GetWorkspaceSize fails
+    - PACKED_ONLY: tensors with gaps between samples are refused
     - CALLS: the file for `calls_in`
 
     With the option `-DNO_HOST` the library hides that it is the host engine, and so passes for NVIDIA's.

@@ -72,7 +72,7 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
   std::vector<std::size_t> places;
   const auto add = [&](bool is_legacy_wanted) {
     for (std::size_t i = 0; i < found.missing.size(); ++i) {
-      const auto& [task, is_deterministic] = found.missing[i];
+      const auto& [task, is_deterministic, takes_strides] = found.missing[i];
       const bool is_legacy = shim::is_legacy(task.algorithm);
       if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
         continue;

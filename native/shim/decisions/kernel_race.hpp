@@ -16,6 +16,7 @@ namespace mucudnn::shim {
 struct Missing {
   Task task;
   bool is_deterministic = false;
+  bool takes_strides = false;
 };
 
 // The measurements of a kernel that are known, and those that are not.

@@ -101,7 +101,7 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
     auto found = find_or_measure(engine, group, api, may_measure, {nullptr, permissions});
     if (!found) break;
     for (Measured& one : *found) {
-      const GroupCopies copies(kernel, channels, one.part.micro_batch, of_inputs);
+      const GroupCopies copies(kernel, channels, one.part.micro_batch, of_inputs, one.takes_strides);
       one.part.workspace += static_cast<std::int64_t>(copies.size);
     }
     measured.try_emplace(channels, kernel.problem.mini_batch,

@@ -13,6 +13,7 @@ struct Measured {
   MicroConfiguration part;
   bool is_deterministic = false;
   bool is_legacy = true;
+  bool takes_strides = false;
 };
 
 class MeasuredKernel {

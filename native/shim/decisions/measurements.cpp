@@ -90,10 +90,11 @@ Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>&
     const auto time = at.measured.find(candidate.algorithm);
     if (time == at.measured.end()) {
       found.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
-                               is_deterministic(candidate.notes)});
+                               is_deterministic(candidate.notes),
+                               takes_strides(candidate.notes)});
     } else {
-      found.measured.push_back(
-          {time->second, is_deterministic(candidate.notes), is_legacy(candidate.algorithm)});
+      found.measured.push_back({time->second, is_deterministic(candidate.notes),
+                                is_legacy(candidate.algorithm), takes_strides(candidate.notes)});
     }
   };
   for (const std::int64_t size : sizes) {
@@ -193,7 +194,8 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
             options_.thorough ? timer.measure(task).median_ms : race.measure(timer, found, *place);
         outcome.measured.push_back(
             {task.micro_batch, task.algorithm, ms, static_cast<std::int64_t>(task.workspace)});
-        found.measured.push_back({outcome.measured.back(), one.is_deterministic, is_legacy(task.algorithm)});
+        found.measured.push_back(
+            {outcome.measured.back(), one.is_deterministic, is_legacy(task.algorithm), one.takes_strides});
       } catch (const EngineError&) {
         // The library listed the algorithm as able to run, but it failed.
         outcome.failed.push_back(task);

@@ -3,11 +3,15 @@
 
 #include <string>
 
+#include "cudnn/engine.hpp"
+
 namespace mucudnn::shim {
 
 inline bool is_deterministic(const std::string& notes) {
   return notes.find("deterministic") != std::string::npos;
 }
+
+inline bool takes_strides(const std::string& notes) { return notes.find(kStrided) != std::string::npos; }
 
 // Returns whether an algorithm is neither FFT nor Winograd. Legacy algorithms show it in their names, engines
 // of the graph API in their notes.
