@@ -51,13 +51,21 @@ def described_device(properties: str) -> str:
         processors = int(values["multiProcessorCount"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"the text does not describe a device: {error!r}; `mucudnn doctor --write-device-properties` "
-            "writes such a text"
+            f"the text does not describe a device: {_explain(error)}; `mucudnn doctor "
+            "--write-device-properties` writes such a text"
         ) from None
     if not name.isprintable():  # the name becomes a line of plans
         raise UsageError(f"the text does not describe a device: its name is {shown(name)}")
     capability = f"{version // 100}.{version // 10 % 10}"
     return f"{name}, compute capability {capability}, {processors} multiprocessors, described"
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)
 
 
 def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:

@@ -94,6 +94,14 @@ def test_properties_that_describe_no_device(text: str) -> None:
         described_device(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"), [("{}", "it has no 'deviceName'"), ("[" * 100_000, "it is nested too deeply")]
+)
+def test_the_reason_is_said_in_words(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"a device: {reason}; `mucudnn doctor"):
+        described_device(text)
+
+
 def test_a_byte_order_mark_is_no_part_of_a_file_and_named_in_a_plan(tmp_path: Path) -> None:
     plan, network, device = tmp_path / "a.plan", tmp_path / "a.txt", tmp_path / "a.json"
     plan.write_bytes(b"\xef\xbb\xbf" + PLAN.read_bytes())
