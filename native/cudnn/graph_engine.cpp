@@ -250,10 +250,11 @@ class GraphEngine final : public Engine {
     candidate.algorithm = to_text(name);
     try {
       const Planned planned = graphs.plan(name);
-      candidate.status = is_allowed(problem, planned.plain.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
+      const bool may_run = is_allowed(problem, planned.plain.notes);
+      candidate.status = may_run ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
       candidate.workspace = planned.workspace;
       candidate.notes = planned.plain.notes.text();
-      if (probe.takes(name, planned.workspace)) candidate.add_note(kStrided);
+      if (may_run && probe.takes(name, planned.workspace)) candidate.add_note(kStrided);
     } catch (const CallFailed& failure) {
       candidate.status = failure.status();
       candidate.is_lasting = is_lasting(failure.code());

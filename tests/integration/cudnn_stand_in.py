@@ -13,7 +13,7 @@ from mucudnn import _native
 
 ON_CUDA = """
 import numpy as np
-from mucudnn._native import Engine, EngineError, Problem, cudart_library, host_library
+from mucudnn._native import STRIDED, Engine, EngineError, Problem, cudart_library, host_library
 from mucudnn.problems.kernels import Kernel
 cuda = Engine(host_library(), cuda=True)
 host = Engine(host_library())
