@@ -104,13 +104,10 @@ ChannelDivision::Prepared ChannelDivision::prepare(Engine& engine, const Part& p
   const ChannelPitch pitch = slice_pitch(kernel_, range, slice.micro_batch);
   Prepared copied{engine.prepare(kernel, slice.algorithm), false};
   if (pitch.x == 0 && pitch.y == 0) return copied;
-  const auto copies = [&](bool takes_strides) {
-    return GroupCopies(kernel_, part.channels, slice.micro_batch, part.of_inputs, takes_strides).size;
-  };
   try {
+    // The condition for the note `strided`, from which plans know how much is copied.
     Prepared strided{engine.prepare(kernel, slice.algorithm, pitch), true};
-    if (strided.kernel->workspace() + copies(true) <= copied.kernel->workspace() + copies(false))
-      return strided;
+    if (strided.kernel->workspace() <= copied.kernel->workspace()) return strided;
   } catch (const EngineError&) {
     // The algorithm takes packed tensors only.
   }
