@@ -47,8 +47,9 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     problem += pulp.LpAffineExpression(workspace) <= capacity * units
 
     problem.solve(
-        # One thread, so that equal inputs get equal answers.
-        pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit)
+        # One thread, so that equal inputs get equal answers. HiGHS's presolve loses the optimum where some
+        # workspaces are a billion times as large as others. Solving takes as long without it.
+        pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit, presolve="off")
     )
     # PuLP's `status` is Optimal even at the time limit; `sol_status` tells if the answer is an optimum.
     bound = float(problem.solverModel.getInfo().mip_dual_bound) * milliseconds

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mucudnn.solver import exact, ilp
@@ -73,8 +73,18 @@ def test_dynamic_programming_keeps_the_gap_asked_for(problem: Problem, gap: floa
     assert time_of(options, answer.choice) * (1 - gap) <= best * (1 + 2 * TIE)
 
 
+# HiGHS's presolve loses its optimum.
+FULL = 3_307_094_304
+UNEQUAL_WORKSPACES = [
+    Options(np.array([0, 5]), np.array([5.0, 1.0])),
+    Options(np.array([0, 1, FULL - 5]), np.array([6.0, 5.0, 1.0])),
+    Options(np.array([0, 1, 2, 3]), np.array([4.0, 3.0, 2.0, 1.0])),
+]
+
+
 @settings(deadline=None)
 @given(problems())
+@example((UNEQUAL_WORKSPACES, FULL))
 def test_the_linear_program_finds_the_optimum_within_its_tolerance(problem: Problem) -> None:
     options, capacity = problem
     options = [kernel.take(np.flatnonzero(kernel.workspace <= capacity)) for kernel in options]
