@@ -100,7 +100,6 @@ def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
     limit = limit_of(workspace)
     ready = prepared(CALL._replace(workspace=workspace))
     assert ready._workspace <= (2**63 if limit is None else limit)
-    assert ready.configuration.mini_batch == 8
 
 
 @pytest.mark.usefixtures("thorough")
