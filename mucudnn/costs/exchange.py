@@ -71,7 +71,7 @@ def _row(kind: Any, values: dict[str, Any]) -> Row:
     columns = table.columns
     if values.keys() != columns.keys():
         missing, extra = columns.keys() - values.keys(), values.keys() - columns.keys()
-        raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)} is no column")
+        raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)!r} is no column")
     return table, checked_row(table, values)
 
 
