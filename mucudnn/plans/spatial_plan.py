@@ -1,7 +1,9 @@
 """The plan of a model that several devices share one sample of: numbers and text, without PyTorch."""
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,13 @@ class SpatialPlan:
     notes: tuple[str, ...]
     stages: tuple[SpatialStage, ...] = ()
 
+    def __str__(self) -> str:
+        """Return the text that `parse_spatial_plan` reads."""
+        return json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}, indent=1)
+
     def write(self, path: str | Path) -> None:
         """Write the plan to a file, which `mucudnn plan show` prints. Raises MucudnnError."""
-        text = json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}, indent=1)
-        write_lines(Path(path), [text, "\n"], "the spatial plan")
+        write_lines(Path(path), [str(self), "\n"], "the spatial plan")
 
 
 def is_spatial(text: str) -> bool:
@@ -89,33 +94,90 @@ def parse_spatial_plan(text: str) -> SpatialPlan:
     """Parse the text of a plan. Raises ValueError, and NewerFileError for the plan of a newer version."""
     try:
         found = json.loads(text)
-        if found["kind"] != _KIND:
-            raise ValueError(f"its kind is {shown(found['kind'])}")
-        if found["version"] > _VERSION:
+        if not isinstance(found, dict) or found.pop("kind", None) != _KIND:
+            raise ValueError("its kind is another one")
+        if _whole(found.pop("version", 0)) > _VERSION:
             raise NewerFileError("a newer version of mucudnn wrote it")
-        return SpatialPlan(
-            {str(name): int(size) for name, size in found["mesh"].items()},
-            {int(axis): str(name) for axis, name in found["axes"].items()},
-            found["gather_before"],
-            float(found["time_ms"]),
-            int(found["memory"]),
-            found["memory_limit"],
-            tuple(SpatialLayer(**layer) for layer in found["layers"]),
-            tuple(_read_candidate(candidate) for candidate in found["candidates"]),
-            tuple(map(str, found["notes"])),
-            _read_stages(found),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        return SpatialPlan(**_read(SpatialPlan, _with_stages(found)))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"this is no spatial plan that can be read: {error}") from None
 
 
-def _read_candidate(found: dict[str, Any]) -> SpatialCandidate:
-    return SpatialCandidate(**{**found, "stages": _read_stages(found)})
+def _with_stages(found: dict[str, Any]) -> dict[str, Any]:
+    """Add the places to gather, of which a plan of version 1 has at most one."""
+    before = found.get("gather_before")
+    stages = [] if before is None else [{"before": before, "divided": []}]
+    return {"stages": stages, **found}
 
 
-def _read_stages(found: dict[str, Any]) -> tuple[SpatialStage, ...]:
-    """Return the places to gather. A plan of version 1 has at most one."""
-    if "stages" not in found:
-        before = found["gather_before"]
-        return () if before is None else (SpatialStage(before, ()),)
-    return tuple(SpatialStage(stage["before"], tuple(stage["divided"])) for stage in found["stages"])
+def _read(kind: type, found: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass. Raises ValueError if one is missing, unknown, or of another type."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{shown(found)} is no JSON object")
+    known = {one.name: one for one in fields(kind)}
+    for name in found:
+        if name not in known:
+            raise ValueError(f"there is nothing named {shown(name)} in it")
+    for name, one in known.items():
+        if name not in found and one.default is MISSING:
+            raise ValueError(f"it has no {name}")
+    return {name: _READERS[known[name].type](value) for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{shown(value)} is no text that can be printed")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or math.isnan(value):
+        raise ValueError(f"{shown(value)} is no number")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{shown(value)} is no whole number from 0 to 2^63 - 1")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is neither true nor false")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{shown(value)} is no list")
+    return value
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is no JSON object")
+    return list(value.items())
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    str: _text,
+    float: _number,
+    int: _whole,
+    bool: _flag,
+    str | None: lambda value: None if value is None else _text(value),
+    int | None: lambda value: None if value is None else _whole(value),
+    dict[str, int]: lambda value: {_text(name): _whole(size) for name, size in _items(value)},
+    dict[int, str]: lambda value: {int(_text(axis)): _text(name) for axis, name in _items(value)},
+    tuple[str, ...]: lambda value: tuple(map(_text, _list(value))),
+    tuple[SpatialStage, ...]: lambda value: tuple(
+        SpatialStage(**_read(SpatialStage, one)) for one in _list(value)
+    ),
+    tuple[SpatialLayer, ...]: lambda value: tuple(
+        SpatialLayer(**_read(SpatialLayer, one)) for one in _list(value)
+    ),
+    tuple[SpatialCandidate, ...]: lambda value: tuple(
+        SpatialCandidate(**_read(SpatialCandidate, _with_stages(one) if isinstance(one, dict) else one))
+        for one in _list(value)
+    ),
+}

@@ -26,6 +26,7 @@ from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.plan import Plan
+from mucudnn.plans.spatial_plan import parse_spatial_plan
 from mucudnn.problems.descriptor import geometry, problem_key, short_text
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, _read_lines_of
 from mucudnn.problems.network import Network
@@ -188,6 +189,16 @@ def check_memory_plan(data: bytes) -> None:
     assert str(MemoryPlan.parse(written)) == written
 
 
+def check_spatial_plan(data: bytes) -> None:
+    """Read a plan of a model that several devices share, and write it."""
+    try:
+        plan = parse_spatial_plan(text_of(data))
+    except (ValueError, MucudnnError) as error:
+        check_message(error)
+        return
+    assert parse_spatial_plan(str(plan)) == plan
+
+
 HARNESSES: dict[str, Check] = {
     "sizes": check_sizes,
     "settings": check_settings,
@@ -195,6 +206,7 @@ HARNESSES: dict[str, Check] = {
     "network": check_network,
     "plan": check_plan,
     "memory_plan": check_memory_plan,
+    "spatial_plan": check_spatial_plan,
     "journal": check_journal,
     "rows": check_rows,
     "cells": check_cells,

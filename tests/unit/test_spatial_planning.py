@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import needs_torch  # noqa: F401
 import pytest
@@ -11,7 +13,7 @@ from needs_torch import torch
 
 from mucudnn.cli import main
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
-from mucudnn.plans.spatial_plan import SpatialStage, read_spatial_plan
+from mucudnn.plans.spatial_plan import SpatialStage, parse_spatial_plan, read_spatial_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
 
@@ -125,6 +127,15 @@ def test_a_layer_costs_its_neighbours_and_its_halo() -> None:
     assert first.exchange_ms == pytest.approx(1.0 + first.halo_bytes / 1e3)
 
 
+LAYER = {"name": "a", "place": "whole", "time_ms": 1.0, "exchange_ms": 0.0, "halo_bytes": 0}
+CANDIDATE = {"mesh": {"depth": 2}, "gather_before": "a", "time_ms": 1.0, "memory": 3, "fits": True}
+OLD_PLAN: dict[str, Any] = {
+    "kind": "mucudnn spatial plan", "version": 1, "mesh": {"depth": 2}, "axes": {"2": "depth"},
+    "gather_before": "a", "time_ms": 1.0, "memory": 3, "memory_limit": None, "layers": [LAYER],
+    "candidates": [CANDIDATE], "notes": [],
+}  # fmt: skip
+
+
 def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = spatial.plan(
         network(), (1, 1, 32, 32, 32), world=4, memory="1GiB", link=FAST, time_ms=multiplications
@@ -140,15 +151,34 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
         read_spatial_plan(tmp_path / "broken")
 
 
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"kind": "another"}, "its kind is another one"),
+        ({"version": 3}, "a newer version"),
+        ({"version": "1"}, "'1' is no whole number"),
+        ({"mesh": ["depth"]}, r"\['depth'\] is no JSON object"),
+        ({"axes": {"two": "depth"}}, "'two'"),
+        ({"memory": -1}, "-1 is no whole number"),
+        ({"time_ms": "1"}, "'1' is no number"),
+        ({"time_ms": math.nan}, "nan is no number"),
+        ({"gather_before": "a\x1b[2J"}, "is no text that can be printed"),
+        ({"notes": ["\ud800"]}, "is no text that can be printed"),
+        ({"layers": "a"}, "'a' is no list"),
+        ({"layers": [{**LAYER, "\ud800": 1}]}, "nothing named '.ud800'"),
+        ({"layers": [{"name": "a"}]}, "it has no place"),
+        ({"candidates": [{**CANDIDATE, "fits": 1}]}, "1 is neither true nor false"),
+        ({"candidates": [3]}, "3 is no JSON object"),
+    ],
+)
+def test_a_plan_with_a_wrong_value_is_refused_with_the_value(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises((ValueError, MucudnnError), match=fault) as refused:
+        parse_spatial_plan(json.dumps(OLD_PLAN | changes))
+    str(refused.value).encode()
+
+
 def test_a_plan_of_version_1_is_read_with_its_one_place_to_gather(tmp_path: Path) -> None:
-    layer = {"name": "a", "place": "whole", "time_ms": 1.0, "exchange_ms": 0.0, "halo_bytes": 0}
-    candidate = {"mesh": {"depth": 2}, "gather_before": "a", "time_ms": 1.0, "memory": 3, "fits": True}
-    old = {
-        "kind": "mucudnn spatial plan", "version": 1, "mesh": {"depth": 2}, "axes": {"2": "depth"},
-        "gather_before": "a", "time_ms": 1.0, "memory": 3, "memory_limit": None, "layers": [layer],
-        "candidates": [candidate], "notes": [],
-    }  # fmt: skip
-    (tmp_path / "old").write_text(json.dumps(old))
+    (tmp_path / "old").write_text(json.dumps(OLD_PLAN))
     found = read_spatial_plan(tmp_path / "old")
     assert found.stages == found.candidates[0].stages == (SpatialStage("a", ()),)
 
