@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mucudnn.errors import NewerFileError, shown
 from mucudnn.input import read_document
@@ -13,10 +13,15 @@ from mucudnn.output import write_lines
 
 _KIND, _VERSION = "mucudnn spatial plan", 2
 
+T = TypeVar("T", bound="SpatialStage | SpatialLayer | SpatialCandidate | SpatialPlan")
+
 
 @dataclass(frozen=True)
 class SpatialStage:
-    """A place to gather: the layer before it, and the dimensions of the mesh that still divide the tensor."""
+    """A gathering of the divided tensor before a layer.
+
+    `divided` are the dimensions of the mesh that still divide the tensor from there on.
+    """
 
     before: str
     divided: tuple[str, ...]
@@ -41,7 +46,7 @@ class SpatialLayer:
 
 @dataclass(frozen=True)
 class SpatialCandidate:
-    """A mesh with the best places to gather: milliseconds of a step and bytes on a rank."""
+    """A mesh with its best gatherings (`stages`): milliseconds of a step and bytes on a rank."""
 
     mesh: dict[str, int]
     gather_before: str | None
@@ -72,7 +77,7 @@ class SpatialPlan:
     stages: tuple[SpatialStage, ...] = ()
 
     def __str__(self) -> str:
-        """Return the text that `parse_spatial_plan` reads."""
+        """Return the plan as JSON, which `parse_spatial_plan` reads."""
         return json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}, indent=1)
 
     def write(self, path: str | Path) -> None:
@@ -93,35 +98,29 @@ def read_spatial_plan(path: str | Path) -> SpatialPlan:
 def parse_spatial_plan(text: str) -> SpatialPlan:
     """Parse the text of a plan. Raises ValueError, and NewerFileError for the plan of a newer version."""
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict) or found.pop("kind", None) != _KIND:
-            raise ValueError("its kind is another one")
-        if _whole(found.pop("version", 0)) > _VERSION:
+        found = _object(json.loads(text))
+        if (kind := found.pop("kind", None)) != _KIND:
+            raise ValueError(f"its kind is {shown(kind)}")
+        if _whole(found.pop("version", None)) > _VERSION:
             raise NewerFileError("a newer version of mucudnn wrote it")
-        return SpatialPlan(**_read(SpatialPlan, _with_stages(found)))
+        return _read(SpatialPlan, found)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"this is no spatial plan that can be read: {error}") from None
 
 
-def _with_stages(found: dict[str, Any]) -> dict[str, Any]:
-    """Add the places to gather, of which a plan of version 1 has at most one."""
-    before = found.get("gather_before")
-    stages = [] if before is None else [{"before": before, "divided": []}]
-    return {"stages": stages, **found}
-
-
-def _read(kind: type, found: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass. Raises ValueError if one is missing, unknown, or of another type."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{shown(found)} is no JSON object")
-    known = {one.name: one for one in fields(kind)}
-    for name in found:
+def _read(kind: type[T], found: Any) -> T:
+    """Make a dataclass of a JSON object. Raises ValueError for missing, unknown or mistyped fields."""
+    values, known = _object(found), {one.name: one for one in fields(kind)}
+    if "stages" in known and "stages" not in values:  # version 1 knew `gather_before` alone
+        before = values.get("gather_before")
+        values["stages"] = [] if before is None else [{"before": before, "divided": []}]
+    for name in values:
         if name not in known:
             raise ValueError(f"there is nothing named {shown(name)} in it")
     for name, one in known.items():
-        if name not in found and one.default is MISSING:
+        if name not in values and one.default is MISSING:
             raise ValueError(f"it has no {name}")
-    return {name: _READERS[known[name].type](value) for name, value in found.items()}
+    return kind(**{name: _READERS[known[name].type](value) for name, value in values.items()})
 
 
 def _text(value: Any) -> str:
@@ -154,12 +153,13 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _items(value: Any) -> list[tuple[str, Any]]:
+def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{shown(value)} is no JSON object")
-    return list(value.items())
+    return dict(value)
 
 
+# The function for each type of field makes the field of a JSON value, and raises ValueError for other values.
 _READERS: dict[Any, Callable[[Any], Any]] = {
     str: _text,
     float: _number,
@@ -167,17 +167,10 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     bool: _flag,
     str | None: lambda value: None if value is None else _text(value),
     int | None: lambda value: None if value is None else _whole(value),
-    dict[str, int]: lambda value: {_text(name): _whole(size) for name, size in _items(value)},
-    dict[int, str]: lambda value: {int(_text(axis)): _text(name) for axis, name in _items(value)},
+    dict[str, int]: lambda value: {_text(name): _whole(size) for name, size in _object(value).items()},
+    dict[int, str]: lambda value: {int(_text(axis)): _text(name) for axis, name in _object(value).items()},
     tuple[str, ...]: lambda value: tuple(map(_text, _list(value))),
-    tuple[SpatialStage, ...]: lambda value: tuple(
-        SpatialStage(**_read(SpatialStage, one)) for one in _list(value)
-    ),
-    tuple[SpatialLayer, ...]: lambda value: tuple(
-        SpatialLayer(**_read(SpatialLayer, one)) for one in _list(value)
-    ),
-    tuple[SpatialCandidate, ...]: lambda value: tuple(
-        SpatialCandidate(**_read(SpatialCandidate, _with_stages(one) if isinstance(one, dict) else one))
-        for one in _list(value)
-    ),
+    tuple[SpatialStage, ...]: lambda value: tuple(_read(SpatialStage, one) for one in _list(value)),
+    tuple[SpatialLayer, ...]: lambda value: tuple(_read(SpatialLayer, one) for one in _list(value)),
+    tuple[SpatialCandidate, ...]: lambda value: tuple(_read(SpatialCandidate, one) for one in _list(value)),
 }

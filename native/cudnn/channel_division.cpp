@@ -88,7 +88,7 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
       Prepared& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
       if (prepared.kernel == nullptr) prepared = prepare(engine, part, slice);
       const GroupCopies copies(kernel, group.channels, slice.micro_batch, of_inputs, prepared.takes_strides);
-      part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared.kernel->workspace());
+      part.accumulator_at = std::max(part.accumulator_at, copies.size + prepared.workspace);
       part.steps.push_back({slice.micro_batch, &prepared, copies});
     }
     workspace_ = std::max(workspace_, part.accumulator_at + part.accumulator_size);
@@ -102,16 +102,18 @@ ChannelDivision::Prepared ChannelDivision::prepare(Engine& engine, const Part& p
   const Kernel kernel = part.kernel.with_mini_batch(slice.micro_batch);
   const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
   const ChannelPitch pitch = slice_pitch(kernel_, range, slice.micro_batch);
-  Prepared copied{engine.prepare(kernel, slice.algorithm), false};
-  if (pitch.x == 0 && pitch.y == 0) return copied;
+  Prepared packed{engine.prepare(kernel, slice.algorithm), false, 0};
+  packed.workspace = packed.kernel->workspace();
+  if (pitch.x == 0 && pitch.y == 0) return packed;
   try {
-    // The condition for the note `strided`, from which plans know how much is copied.
-    Prepared strided{engine.prepare(kernel, slice.algorithm, pitch), true};
-    if (strided.kernel->workspace() <= copied.kernel->workspace()) return strided;
+    // An algorithm that needs more workspace for strided tensors than for packed ones works on packed copies.
+    // Its notes lack `strided` for the same reason, so that plans count these copies.
+    Prepared strided{engine.prepare(kernel, slice.algorithm, pitch), true, packed.workspace};
+    if (strided.kernel->workspace() <= packed.workspace) return strided;
   } catch (const EngineError&) {
     // The algorithm takes packed tensors only.
   }
-  return copied;
+  return packed;
 }
 
 std::vector<std::string> ChannelDivision::notes() const {

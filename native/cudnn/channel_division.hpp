@@ -35,6 +35,8 @@ class ChannelDivision final : public PreparedConfiguration {
   struct Prepared {
     std::unique_ptr<PreparedKernel> kernel;
     bool takes_strides = false;
+    // The bytes that the algorithm needs for packed tensors, as in plans. Strided tensors need no more.
+    std::size_t workspace = 0;
   };
   struct Step {
     std::int64_t micro_batch;
@@ -51,7 +53,8 @@ class ChannelDivision final : public PreparedConfiguration {
     std::size_t accumulator_size;
   };
 
-  // Prepares an algorithm on the slices where they are, if it takes them so without more memory than copies.
+  // Prepares an algorithm on the slices where they are, if it takes strides in the workspace that it needs
+  // for packed tensors; else on packed copies.
   Prepared prepare(Engine& engine, const Part& part, const Slice& slice) const;
   void run_part(cudnnHandle_t handle, const Part& part, Arguments arguments, char* scratch) const;
   void run_step(cudnnHandle_t handle, const Part& part, const Step& step, std::int64_t sample,

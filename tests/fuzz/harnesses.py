@@ -190,7 +190,7 @@ def check_memory_plan(data: bytes) -> None:
 
 
 def check_spatial_plan(data: bytes) -> None:
-    """Read a plan of a model that several devices share, and write it."""
+    """Read a spatial plan, which divides a model's samples over several devices, and write it."""
     try:
         plan = parse_spatial_plan(text_of(data))
     except (ValueError, MucudnnError) as error:
@@ -241,8 +241,6 @@ def check_message(error: Exception) -> None:
 
 def check_rows_in_cache(rows: list[Row]) -> None:
     """Check that a cache takes rows and gives them back."""
-    if not rows:
-        return
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(empty_cache())
     with CacheRows(Path("memory"), cache_file.Database(connection)) as cache:
@@ -255,7 +253,7 @@ def check_rows_in_cache(rows: list[Row]) -> None:
 
 @lru_cache(maxsize=1)
 def empty_cache() -> bytes:
-    """Return the file of an empty cache. To load it takes less time than to make its tables again."""
+    """Return the bytes of an empty cache's file. Loading them is faster than creating the tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     cache_file.bring_up_to_date(connection)
     return connection.serialize()

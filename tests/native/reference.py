@@ -204,8 +204,7 @@ class CheckedKernel:
         self._fill_output(over)
         x, w, y, *operands = self.memory.values()
         division = self.engine.prepare_groups(self.kernel, groups, of_inputs)
-        # An algorithm may need less on strided tensors than on the packed ones of `group_workspace`.
-        assert division.workspace <= self.group_workspace(groups, of_inputs=of_inputs)
+        assert division.workspace == self.group_workspace(groups, of_inputs=of_inputs)
         division.execute(
             x, w, y, self.engine.allocate(division.workspace), alpha=alpha, beta=beta, operands=operands
         )

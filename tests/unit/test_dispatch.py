@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn._native import Engine
+from mucudnn._native import Engine, tile_steps
 from mucudnn.arrays import dispatch
 from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import Call, limit_of
@@ -32,7 +32,7 @@ from mucudnn.plans.result import to_plan
 from mucudnn.problems import shapes
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Tiling
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -53,6 +53,16 @@ def measured_algorithms(path: Path) -> dict[int, set[str]]:
         for row in cache.measurements(machine, KERNEL):
             found.setdefault(row.micro_batch, set()).add(row.algorithm)
         return found
+
+
+def computes_everything(choice: Configuration | Tiling | ChannelGroups) -> bool:
+    """Return whether the parts add to all samples, all channels and all lines of KERNEL's output."""
+    if isinstance(choice, ChannelGroups):
+        each = [computes_everything(group.configuration) for group in choice.parts]
+        return choice.channels == W.shape[0] and all(each)
+    if isinstance(choice, Tiling):
+        return choice.steps == tile_steps(KERNEL)
+    return choice.mini_batch == X.shape[0]
 
 
 @pytest.fixture
@@ -100,6 +110,7 @@ def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
     limit = limit_of(workspace)
     ready = prepared(CALL._replace(workspace=workspace))
     assert ready._workspace <= (2**63 if limit is None else limit)
+    assert computes_everything(ready.configuration)
 
 
 @pytest.mark.usefixtures("thorough")

@@ -154,7 +154,7 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"kind": "another"}, "its kind is another one"),
+        ({"kind": "another"}, "its kind is 'another'"),
         ({"version": 3}, "a newer version"),
         ({"version": "1"}, "'1' is no whole number"),
         ({"mesh": ["depth"]}, r"\['depth'\] is no JSON object"),
