@@ -15,6 +15,7 @@ _DT_RPATH, _DT_RUNPATH, _DT_AUDIT, _DT_DEPAUDIT = 15, 29, 0x6FFFFEFC, 0x6FFFFEFB
 _TEXTS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_AUDIT, _DT_DEPAUDIT)
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _PAGE = 4096
+_PROGRAM_HEADER, _SECTION_HEADER = 56, 64  # bytes
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _MOST_LETTERS_A_BYTE = 8  # letters of all names, for each byte of the file
 
@@ -42,14 +43,19 @@ class Elf:
 def read_elf(path: Path) -> Elf:
     """Read the headers of the ELF file at `path`. Raises NotElfError, OSError."""
     with mapped(path) as data:
-        if data[:4] != b"\x7fELF":
-            raise NotElfError(f"{path} is no ELF file")
-        if data[4:6] != b"\x02\x01":
-            raise NotElfError(f"{path} is not a 64-bit little-endian ELF file")
-        try:
-            return _parse(data)
-        except (struct.error, IndexError, OverflowError, ValueError):
-            raise NotElfError(f"{path} is cut short or damaged") from None
+        return parse_elf(data, str(path))
+
+
+def parse_elf(data: mmap.mmap | bytes, name: str) -> Elf:
+    """Read the headers in the bytes of an ELF file, which errors call `name`. Raises NotElfError."""
+    if data[:4] != b"\x7fELF":
+        raise NotElfError(f"{name} is no ELF file")
+    if data[4:6] != b"\x02\x01":
+        raise NotElfError(f"{name} is not a 64-bit little-endian ELF file")
+    try:
+        return _parse(data)
+    except (struct.error, IndexError, OverflowError, ValueError):
+        raise NotElfError(f"{name} is cut short or damaged") from None
 
 
 class _Names:
@@ -85,12 +91,14 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     (machine,) = struct.unpack_from("<H", data, 18)
     program_offset, section_offset = struct.unpack_from("<QQ", data, 32)
     program_size, programs, section_size, sections = struct.unpack_from("<HHHH", data, 54)
+    if (programs and program_size != _PROGRAM_HEADER) or (sections and section_size != _SECTION_HEADER):
+        raise ValueError("the headers have another size than the format gives them")
     interpreter, names = None, _Names(data)
     loads: list[tuple[int, int, int]] = []
     dynamic: list[int] = []
     end = 0
     for i in range(programs):
-        at = program_offset + i * program_size
+        at = program_offset + i * _PROGRAM_HEADER
         kind, _, offset, address, _, in_file, in_memory, _ = struct.unpack_from("<IIQQQQQQ", data, at)
         if kind == _PT_INTERP:
             interpreter = names.at(offset)
@@ -103,7 +111,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
             end = address + in_memory
     tags = _read_tags(data, names, loads, dynamic)
     headers = [
-        struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * section_size) for i in range(sections)
+        struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * _SECTION_HEADER) for i in range(sections)
     ]
     addresses: dict[str, int] = {}
     imports: set[str] = set()

@@ -26,5 +26,5 @@ def instrument() -> None:
 if __name__ == "__main__":
     check = HARNESSES[sys.argv.pop(1)]
     instrument()
-    atheris.Setup(sys.argv, check)
+    atheris.Setup(sys.argv, lambda data: check(data) and None)
     atheris.Fuzz()

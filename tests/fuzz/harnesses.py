@@ -2,13 +2,14 @@
 
 Each gives a text or the bytes of a file to one parser and checks the parser's promises. A parser refuses with
 an error that names the fault, and raises no other exception. A value that is written as text can be parsed
-again, and is equal. Two parsers of one grammar accept the same texts.
+again, and is equal. Two parsers of one grammar accept the same texts. A harness
+tells whether its parser took the input.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import mmap
 import sqlite3
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -21,7 +22,7 @@ from mucudnn.costs.exchange import checked_row, format_rows, parse_rows
 from mucudnn.costs.journal import _decode, _is_forgotten, rows_of
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import TABLES, Row
-from mucudnn.drop_in.elf import NotElfError, read_elf
+from mucudnn.drop_in.elf import NotElfError, parse_elf
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
 from mucudnn.plans.memory import MemoryPlan
@@ -32,43 +33,45 @@ from mucudnn.problems.kernels import PASSES, Flags, Kernel, _read_lines_of
 from mucudnn.problems.network import Network
 from mucudnn.problems.network_text import format_network, parse_network
 
-Check = Callable[[bytes], None]
+Check = Callable[[bytes], bool]
 
 
-def check_sizes(data: bytes) -> None:
+def check_sizes(data: bytes) -> bool:
     """Compare the parser of the command line with that of the drop-in."""
     text = text_of(data)
     if not text or "\0" in text:  # no argument and no variable is such a text
-        return
-    assert value_of(sizes.parse_size, text) == value_of(_native.parse_size, text)
+        return False
+    size = value_of(sizes.parse_size, text)
+    assert size == value_of(_native.parse_size, text)
     try:
         limit = sizes.parse_limit(text)
     except UsageError:
         assert value_of(read_limit, text) is ValueError
-        return
+        return size is not ValueError
     # The drop-in takes the largest limit for none.
     assert value_of(read_limit, text) == (None if limit == 2**63 - 1 else limit)
     assert sizes.parse_limit(sizes.spell_limit(limit)) == limit
     assert sizes.format_size(limit)
     sizes.doubt_limit(text)
+    return True
 
 
-def check_settings(data: bytes) -> None:
+def check_settings(data: bytes) -> bool:
     """Read a text as each setting of the environment."""
     text = text_of(data)
     if not text or "\0" in text:
-        return
-    for variable in _native.settings():
-        value_of(partial(_native.parse_setting, variable), text)
+        return False
+    values = [value_of(partial(_native.parse_setting, variable), text) for variable in _native.settings()]
+    return any(value is not ValueError for value in values)
 
 
-def check_descriptors(data: bytes) -> None:
+def check_descriptors(data: bytes) -> bool:
     """Read a file of descriptors, and each problem's short text."""
     try:
         read = _read_lines_of(text_of(data), "a file", Flags())
     except UsageError as error:
         check_message(error)
-        return
+        return False
     for problem, _, count in read:
         assert count >= 1
         for text in (str(problem), short_text(problem)):
@@ -78,15 +81,16 @@ def check_descriptors(data: bytes) -> None:
         for text in (problem_key(problem), short_text(problem, mini_batch=False)):
             assert _native.parse_descriptor(text)[0] == at_one, text
         assert geometry(problem)["ic"] == problem.in_channels
+    return True
 
 
-def check_network(data: bytes) -> None:
+def check_network(data: bytes) -> bool:
     """Read a network, ask it about its memory, and write it."""
     try:
         tensors, steps = parse_network(text_of(data))
     except MucudnnError as error:
         check_message(error)
-        return
+        return False
     written = format_network(tensors, steps)
     assert parse_network(written) == (tensors, steps)
     network = Network(tensors, steps)
@@ -96,15 +100,16 @@ def check_network(data: bytes) -> None:
     network.kernels()
     for tensor in network.saved:
         assert network.tensor(tensor.name) == tensor
+    return True
 
 
-def check_plan(data: bytes) -> None:
+def check_plan(data: bytes) -> bool:
     """Read a plan, and write it."""
     try:
         plan = Plan.parse(text_of(data))
     except ValueError as error:
         check_message(error)
-        return
+        return False
     written = str(plan)
     again = Plan.parse(written)
     assert str(again) == written
@@ -113,27 +118,30 @@ def check_plan(data: bytes) -> None:
     assert {k.kernel: k.answers for k in again.kernels} == {k.kernel: k.answers for k in plan.kernels}
     assert again.header == plan.header
     plan._repr_html_()
+    return True
 
 
-def check_journal(data: bytes) -> None:
+def check_journal(data: bytes) -> bool:
     """Take a journal into a cache, and leave documents out of it."""
     rows = list(rows_of(_decode(data)))
     check_rows_in_cache(rows)
     _is_forgotten(data, lambda header: header.get("threads") == "1")
+    return bool(rows)
 
 
-def check_rows(data: bytes) -> None:
+def check_rows(data: bytes) -> bool:
     """Read exported rows, take them into a cache, and write them."""
     try:
         rows = list(parse_rows(text_of(data).splitlines(keepends=True), "a file"))
     except MucudnnError as error:
         check_message(error)
-        return
+        return False
     assert list(parse_rows(format_rows(rows), "a file")) == rows
     check_rows_in_cache(rows)
+    return True
 
 
-def check_cells(data: bytes) -> None:
+def check_cells(data: bytes) -> bool:
     """Change cells of a row in a cache to values of any type of sqlite, and let the cache read the row."""
     try:
         number, changes = json.loads(text_of(data))
@@ -141,62 +149,68 @@ def check_cells(data: bytes) -> None:
         values = {name: DAMAGES.get(value, value) if isinstance(value, str) else value
                   for name, value in changes.items()}  # fmt: skip
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
-        return
+        return False
     if any(isinstance(value, list | dict | bool) for value in values.values()):
-        return
+        return False
     row = {**USUAL[table.kind], **{name: v for name, v in values.items() if name in table.columns}}
     try:
         checked = checked_row(table, row)
     except ValueError as error:
         check_message(error)
-        return
+        return False
     check_rows_in_cache([(table, checked)])
+    return True
 
 
-def check_device(data: bytes) -> None:
+def check_device(data: bytes) -> bool:
     """Read the description of a device, whose identity becomes part of plans and cache rows."""
     try:
         device = described_device(text_of(data))
     except UsageError as error:
         check_message(error)
-        return
+        return False
     header = {"device": device}
     assert Plan.parse(str(Plan(header))).header == header
     check_rows_in_cache([(TABLES[0], checked_row(TABLES[0], {**USUAL["measurement"], "device": device}))])
+    return True
 
 
-def check_elf(data: bytes) -> None:
+def check_elf(data: bytes) -> bool:
     """Read the headers of a program or a library."""
-    path = Path(f"/dev/shm/mucudnn-fuzz-{os.getpid()}.elf")
-    path.write_bytes(data)
-    try:
-        read_elf(path)
-    except NotElfError as error:
-        check_message(error)
-    finally:
-        path.unlink()
+    if not data:  # it cannot be mapped
+        return False
+    with mmap.mmap(-1, len(data)) as memory:
+        memory.write(data)
+        try:
+            parse_elf(memory, "a file")
+        except NotElfError as error:
+            check_message(error)
+            return False
+    return True
 
 
-def check_memory_plan(data: bytes) -> None:
+def check_memory_plan(data: bytes) -> bool:
     """Read a memory plan, and write it."""
     try:
         plan = MemoryPlan.parse(text_of(data))
     except MucudnnError as error:
         check_message(error)
-        return
+        return False
     written = str(plan)
     assert MemoryPlan.parse(written) == plan
     assert str(MemoryPlan.parse(written)) == written
+    return True
 
 
-def check_spatial_plan(data: bytes) -> None:
+def check_spatial_plan(data: bytes) -> bool:
     """Read a spatial plan, which divides a model's samples over several devices, and write it."""
     try:
         plan = parse_spatial_plan(text_of(data))
     except (ValueError, MucudnnError) as error:
         check_message(error)
-        return
+        return False
     assert parse_spatial_plan(str(plan)) == plan
+    return True
 
 
 HARNESSES: dict[str, Check] = {
@@ -241,6 +255,8 @@ def check_message(error: Exception) -> None:
 
 def check_rows_in_cache(rows: list[Row]) -> None:
     """Check that a cache takes rows and gives them back."""
+    if not rows:
+        return
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(empty_cache())
     with CacheRows(Path("memory"), cache_file.Database(connection)) as cache:

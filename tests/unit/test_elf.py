@@ -43,7 +43,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def rewritten(library: Path, path: Path, *, headers: int, distance: int, entries: bytes) -> Path:
+def rewritten(library: Path, path: Path, *, headers: int, entries: bytes) -> Path:
     """Write the library with `headers` section headers that all show `entries` as the symbols."""
     data = bytearray(library.read_bytes())
     (offset,) = struct.unpack_from("<Q", data, 40)
@@ -53,16 +53,27 @@ def rewritten(library: Path, path: Path, *, headers: int, distance: int, entries
         if struct.unpack_from("<I", data, offset + 64 * i + 4)[0] == 11
     )
     struct.pack_into("<QQI", data, header + 24, len(data), len(entries), 0)
-    struct.pack_into("<Q", data, 40, header)
-    struct.pack_into("<HH", data, 58, distance, headers)
-    path.write_bytes(data + entries + b"\0")
+    struct.pack_into("<Q", data, 40, len(data) + len(entries))
+    struct.pack_into("<H", data, 60, headers)
+    path.write_bytes(data + entries + data[header : header + 64] * headers + b"\0")
     return path
 
 
 def test_a_small_file_does_not_take_minutes(library: Path, tmp_path: Path) -> None:
     symbols = struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0, 0) * 40_000
     with pytest.raises(NotElfError, match="is cut short or damaged"):
-        read_elf(rewritten(library, tmp_path / "a.so", headers=65535, distance=0, entries=symbols))
+        read_elf(rewritten(library, tmp_path / "a.so", headers=2000, entries=symbols))
+
+
+@pytest.mark.parametrize(("place", "size"), [(54, 56), (58, 64)], ids=["program headers", "section headers"])
+def test_headers_of_a_strange_size_are_refused(library: Path, tmp_path: Path, place: int, size: int) -> None:
+    data, path = bytearray(library.read_bytes()), tmp_path / "a.so"
+    assert struct.unpack_from("<H", data, place) == (size,)
+    for strange in (0, size - 8, size + 8):
+        struct.pack_into("<H", data, place, strange)
+        path.write_bytes(data)
+        with pytest.raises(NotElfError, match="is cut short or damaged"):
+            read_elf(path)
 
 
 def test_a_small_file_does_not_take_gigabytes(library: Path, tmp_path: Path) -> None:
@@ -70,9 +81,7 @@ def test_a_small_file_does_not_take_gigabytes(library: Path, tmp_path: Path) -> 
     begin = 24 * 20_000
     symbols = b"".join(struct.pack("<IBBHQQ", begin + i, 0x12, 0, 1, 0, 0) for i in range(20_000))
     with pytest.raises(NotElfError, match="is cut short or damaged"):
-        read_elf(
-            rewritten(library, tmp_path / "a.so", headers=1, distance=64, entries=symbols + b"a" * 1_200_000)
-        )
+        read_elf(rewritten(library, tmp_path / "a.so", headers=1, entries=symbols + b"a" * 1_200_000))
 
 
 def test_a_librarys_name_needs_and_exports_are_read(library: Path) -> None:
