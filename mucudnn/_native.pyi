@@ -200,6 +200,7 @@ RACE_SHARE: float
 """The budget for the runs of one candidate, in times of the undivided rival."""
 
 HOST_BYTES_PER_MS: float
+LONG_RUN_MS: float
 """No algorithm of the host engine fills its workspace faster, on one thread."""
 
 class EngineError(RuntimeError):

@@ -52,6 +52,7 @@ void bind_race(py::module_& module) {
   module.attr("RACE_RUNS") = kRaceRuns;
   module.attr("RACE_SHARE") = kRaceShare;
   module.attr("HOST_BYTES_PER_MS") = kHostBytesPerMs;
+  module.attr("LONG_RUN_MS") = kLongRunMs;
 }
 
 }  // namespace mucudnn::python

@@ -137,8 +137,10 @@ class Field {
     double spent = 0;
     for (const Algorithm& own : algorithms_) {
       for (const auto& [size, ms] : own.rows) {
-        // A run that does not count comes first. It is the only one where it was hopeless.
-        spent += ms * static_cast<double>(size) * (ms > 2 * best_ms_ ? 1 : 2);
+        // A run that does not count comes first. It is the only one where it was hopeless or long.
+        const double run_ms = ms * static_cast<double>(size);
+        const bool is_only_one = ms > 2 * best_ms_ || (!race_.is_on_gpu && run_ms >= kLongRunMs);
+        spent += run_ms * (is_only_one ? 1 : 2);
       }
     }
     return spent > kBudget * stock_ms_.value_or(best_ms_) * static_cast<double>(mini_batch_);

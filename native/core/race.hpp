@@ -32,6 +32,9 @@ constexpr const char* kStockSlice = "STOCK_SLICE";
 constexpr int kRaceRuns = 7;
 constexpr double kRaceShare = 0.06;   // the budget, in times of the undivided rival
 constexpr double kRaceLeastMs = 0.3;  // the budget of a tiny kernel's candidate
+// A run on a CPU that takes so many milliseconds hardly notices cold caches and waking threads. So it is
+// measured once.
+constexpr double kLongRunMs = 100.0;
 // No algorithm of the host engine fills its workspace faster, on one thread.
 constexpr double kHostBytesPerMs = 16e6;
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ class Device {
   // Returns null if the device cannot sum slices.
   virtual Accumulator* accumulator() { return nullptr; }
 
+  // Returns the milliseconds from which on the first run of an algorithm tells as much as later ones. On a
+  // GPU no run is so long: the first one may load code, which takes longer than most runs.
+  virtual double long_run_ms() const { return std::numeric_limits<double>::infinity(); }
   // Returns a number of bytes that exceeds the caches, so that tensors of this size are read from memory.
   virtual std::size_t bytes_beyond_caches() const { return std::size_t{64} << 20; }
   // Returns the bytes that can be allocated now.

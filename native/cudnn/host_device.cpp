@@ -11,6 +11,7 @@
 #include <new>
 
 #include "core/half.hpp"
+#include "core/race.hpp"
 
 namespace mucudnn {
 namespace {
@@ -48,6 +49,7 @@ class HostDevice final : public Device, private Accumulator {
 
   std::string name() const override { return name_; }
   Accumulator* accumulator() override { return this; }
+  double long_run_ms() const override { return kLongRunMs; }
 
   void* allocate(std::size_t size) override {
     if (size > std::numeric_limits<std::size_t>::max() - 3 * kAlignment) throw std::bad_alloc();

@@ -36,7 +36,7 @@ constexpr int kLeastRuns = 3;
 //
 // If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:
 // nobody needs the exact time of a slow algorithm. With one as `least_runs`, a first run far above
-// `hopeless_ms` is the only one.
+// `hopeless_ms` is the only one, and so is a long one: see Device::long_run_ms.
 //
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the
@@ -46,7 +46,7 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
                             int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
 
 // Returns the times in ms of each configuration. The configurations run whole and in turns, `rounds` times,
-// after one uncounted turn.
+// after one uncounted turn. The only one of `rounds` needs no turn before it if all first runs are long.
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds);

@@ -221,6 +221,38 @@ def test_what_is_hopeless_is_not_measured_long(budget_ms: float, runs: int, engi
     assert len(times) == runs
 
 
+def runs_made(engine: Engine, sample: Problem) -> int:
+    """Return the runs of a race's measurement of one sample. Each run writes the next of four samples."""
+    x, w, y = (engine.allocate(4 * 4 * n) for n in (sample.x_elements, sample.w_elements, sample.y_elements))
+    for memory in (x, w, y):
+        memory.fill_random("f32", memory.size // 4, 1)
+    before = y.read("f32", 4 * sample.y_elements)
+    engine.measure(
+        Kernel(sample, "forward"),
+        "IMPLICIT_GEMM",
+        x,
+        w,
+        y,
+        None,
+        repeats=9,
+        budget_ms=0.0,
+        least_runs=1,
+    )
+    after = y.read("f32", 4 * sample.y_elements)
+    return sum(
+        not np.array_equal(*pair) for pair in zip(before.reshape(4, -1), after.reshape(4, -1), strict=True)
+    )
+
+
+def test_a_run_that_is_long_is_made_once(engine: Engine) -> None:
+    small = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+    assert runs_made(engine, small) == 2
+    long = Problem(
+        mini_batch=1, in_channels=512, out_channels=512, input=(96, 96), kernel=(3, 3), padding=(1, 1)
+    )
+    assert runs_made(engine, long) == 1  # 43 GFLOP
+
+
 def test_a_tensor_beyond_the_abi_leaves_every_algorithm_unsupported(engine: Engine) -> None:
     problem = Problem(mini_batch=2**20, in_channels=64, out_channels=64, input=(64, 64), kernel=(3, 3))
     statuses = {c.status for c in engine.enumerate(Kernel(problem, "forward"))}
