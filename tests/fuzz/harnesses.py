@@ -254,25 +254,27 @@ def check_message(error: Exception) -> None:
 
 
 def check_rows_in_cache(rows: list[Row]) -> None:
-    """Check that a cache takes rows and gives them back."""
+    """Check that an empty cache takes rows and gives them back."""
     if not rows:
         return
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(empty_cache())
-    with CacheRows(Path("memory"), cache_file.Database(connection)) as cache:
+    connection, cache = _cache()
+    try:
         cache.merge(rows)
         kept = {(table.kind, *(row[name] for name in table.key)): row for table, row in cache.rows()}
+    finally:
+        for table in TABLES:
+            connection.execute(f"DELETE FROM {table.name}")
     for table, row in rows:
         found = kept[(table.kind, *(row[name] for name in table.key))]
         assert found.keys() == row.keys()
 
 
 @lru_cache(maxsize=1)
-def empty_cache() -> bytes:
-    """Return the bytes of an empty cache's file. Loading them is faster than creating the tables."""
+def _cache() -> tuple[sqlite3.Connection, CacheRows]:
+    """Return a cache in memory, which all inputs share: opening it takes longer than most of them."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     cache_file.bring_up_to_date(connection)
-    return connection.serialize()
+    return connection, CacheRows(Path("memory"), cache_file.Database(connection))
 
 
 # A JSON text cannot name these cells of sqlite.
