@@ -9,9 +9,6 @@ namespace mucudnn {
 namespace {
 
 constexpr double kClearlyHopeless = 1.5;
-// The first touch of so many bytes takes at most a twentieth of a millisecond.
-constexpr double kNewBytesPerMs = 100e3;
-
 // Returns whether a first run tells as much as a later one: it is long, and new memory for its workspace took
 // a small part of it.
 bool is_telling(const Device& device, double first_ms, std::size_t workspace) {

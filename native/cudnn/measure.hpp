@@ -30,13 +30,16 @@ struct Region {
 void check_sizes(const Problem& problem, const Region& region);
 
 constexpr int kLeastRuns = 3;
+// The first touch of so many bytes takes at most a twentieth of a millisecond.
+constexpr double kNewBytesPerMs = 100e3;
 
 // Returns the times in ms of single runs, after one uncounted run. There are at least `least_runs`, and up to
 // `repeats` while their sum stays below `budget_ms`.
 //
 // If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:
 // nobody needs the exact time of a slow algorithm. With one as `least_runs`, a first run far above
-// `hopeless_ms` is the only one, and so is a long one: see Device::long_run_ms.
+// `hopeless_ms` is the only one. So is a long one, see Device::long_run_ms, with at most kNewBytesPerMs of
+// workspace for each of its ms.
 //
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the

@@ -138,6 +138,16 @@ def test_a_race_ends_where_it_took_too_long() -> None:
     assert len(list(run(costs, Race(1)))) < 10
 
 
+@pytest.mark.parametrize(("whole_ms", "algorithms"), [(60.0, 4), (101.0, 8)], ids=["short", "long"])
+def test_a_long_run_is_made_once_and_leaves_the_budget_to_more_algorithms(
+    whole_ms: float, algorithms: int
+) -> None:
+    costs = {Candidate(8, STOCK, 0): whole_ms}
+    costs |= {Candidate(8, f"A{number}", number): 1.5 * whole_ms for number in range(20)}
+    measured = [row for row in run(costs, Race(8)) if row.algorithm != STOCK]
+    assert len(measured) == algorithms
+
+
 def test_an_algorithm_that_fails_at_a_size_is_tried_at_another_one() -> None:
     candidates = [Candidate(size, "A", 0) for size in (1, 2, 4)]
     failed = row_of(Candidate(8, "A", 0), 0.0, status="CUDNN_STATUS_NOT_SUPPORTED")
