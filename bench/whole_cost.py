@@ -17,7 +17,8 @@ _STOCK_S = {
     "shufflenet_v2_x1_0": 0.6,
 }  # fmt: skip
 _ONE_THREAD, _INFERENCE = 1.8, 0.3  # times of a step, relative to two threads and to training
-_START_S = 7.0  # starting a process and building the model
+_START_S = 7.0  # starting the process and building the model
+_FORK_S = 1.5  # a fork for the times, and one for each peak
 _STOCK_STEPS = 3 + 2  # before the rounds, and for the peak
 # A way's steps in stock steps: the first one, those of the verdict, and three for the peak.
 _STEPS_OF_WAY = 4 + 10 + 3
@@ -50,7 +51,7 @@ class Estimates:
         step = self.stock_s(case)
         steps = _STOCK_STEPS + ways * _STEPS_OF_WAY
         rounds = math.ceil(max(_ROUNDS, rounds_s / (step * (1 + ways))))
-        return _START_S * (2 + ways) + step * (steps + rounds * (1 + ways))
+        return _START_S + _FORK_S * (2 + ways) + step * (steps + rounds * (1 + ways))
 
 
 def _usual_s(case: Case) -> float:

@@ -1,7 +1,7 @@
 """`python -m bench.whole_networks`: steps of whole networks, converted, against stock PyTorch.
 
 One process measures a case: a network, a mini-batch, a number of threads, training or inference. It measures
-stock PyTorch once, and each workspace limit with an empty cache. More processes measure the peaks.
+stock PyTorch once, and each workspace limit with an empty cache.
 
 The program goes on where it was stopped. It leaves out the rows that this machine has measured in this run.
 `--run 2` measures everything again: the difference is the noise. `--draw` only draws the picture.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,38 +43,38 @@ def measure(case: Case, ways: Sequence[Way], rounds_s: float, most_s: float) -> 
     start = time.monotonic()
     given = [case.network, "--batch", str(case.batch), "--threads", str(case.threads)]
     given += ["--inference"] if case.inference else []
-    # Freed tensors shall go back to the system at once: see bench.frameworks.
-    peak_environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    given += ["--seconds", str(rounds_s), "--ways", *map(str, ways)]
     with tempfile.TemporaryDirectory() as folder:
-        given += ["--caches", folder]
-
-        def figures(environment: dict[str, str], *more: str) -> dict[str, Any]:
-            return run_step([*given, *more], environment, most_s - (time.monotonic() - start))
-
-        timed = figures({**os.environ}, "--seconds", str(rounds_s), "--ways", *map(str, ways))
-        stock_peak = figures(peak_environment, "--peak")["peak"]
-        peaks = {way: figures(peak_environment, "--peak", "--ways", str(way))["peak"] for way in ways}
+        timed = run_step([*given, "--caches", folder], most_s)
+    stock_peak = timed["peak"]
     shared = {key: timed[key] for key in ("stock_ms", "rounds")}
     shared |= {"together": len(ways), "seconds": time.monotonic() - start}
     records = []
     for way in ways:
         found = timed["ways"][str(way)]
-        row, memory = name(case, way), {"peak_mib": peaks[way] / 2**20, "stock_peak_mib": stock_peak / 2**20}
+        row, peak = name(case, way), found.pop("peak")
+        memory = {"peak_mib": peak / 2**20, "stock_peak_mib": stock_peak / 2**20}
         records += [
             Record("whole", row, SPEEDUP, found.pop("speedup"), _UNITS[SPEEDUP], {**found, **shared}),
             Record("whole", row, FIRST, found["first"], _UNITS[FIRST]),
-            Record("whole", row, PEAK, peaks[way] / max(stock_peak, 1), _UNITS[PEAK], memory),
+            Record("whole", row, PEAK, peak / max(stock_peak, 1), _UNITS[PEAK], memory),
         ]
     return records
 
 
-def run_step(arguments: Sequence[str], environment: dict[str, str], most_s: float) -> dict[str, Any]:
+def run_step(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
     """Return what a process of bench.network_step prints. Raises subprocess.SubprocessError."""
     command = [sys.executable, "-m", "bench.network_step", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, check=True, env=environment, timeout=max(most_s, 0.001)
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        try:
+            out, errors = process.communicate(timeout=max(most_s, 0.001))
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it forked
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, out, errors)
+    found: dict[str, Any] = json.loads(out)
     return found
 
 

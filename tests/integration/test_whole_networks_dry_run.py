@@ -1,4 +1,4 @@
-"""The processes of bench.whole_networks, on a network of two small layers."""
+"""The processes of bench.whole_networks, most of them on a network of two small layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,13 @@ from bench.whole_networks import Session
 from bench.whole_rows import FIRST, LIMITS, PEAK, SPEEDUP, Case, Way, name
 
 nn = torch.nn
+RUN_STEP = whole_networks.run_step
 MACHINE = {"kind": "machine", "processor": "a CPU", "vectors": "avx2", "cores": 2}
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Let each network be a small one, and each process a call in this one."""
+    """Let each network be a small one, and each process a call in this process."""
     threads = torch.get_num_threads()
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "before.sqlite"))
     monkeypatch.setattr(
@@ -35,11 +38,12 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     )
     monkeypatch.setattr(network_step, "sample_of", lambda _, batch: torch.ones(batch, 3, 12, 12))
     monkeypatch.setattr(whole_networks, "run_step", _run_here)
+    monkeypatch.setattr(network_step, "in_fork", lambda work: work())
     yield
     torch.set_num_threads(threads)
 
 
-def _run_here(arguments: Sequence[str], environment: dict[str, str], most_s: float) -> dict[str, Any]:
+def _run_here(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
     out, before = io.StringIO(), sys.argv
     sys.argv = ["network_step", *arguments]
     try:
@@ -118,3 +122,37 @@ def test_the_interval_of_a_ratio_holds_the_ratio_and_grows_with_the_noise() -> N
     assert noisy[1] - noisy[0] > steady[1] - steady[0]
     together = interval([2.0, 4.0, 2.0, 8.0, 2.0, 6.0], [1.0, 2.0, 1.0, 4.0, 1.0, 3.0])
     assert together == (2.0, 2.0), "what slows a whole round down does not change the ratio"
+
+
+VOLUME = ("unet3d", "--batch", "1", "--inference", "--seconds", "0", "--ways", "8MiB", "--caches")
+
+
+def test_a_process_measures_times_and_peaks_of_a_network(tmp_path: Path) -> None:
+    found = RUN_STEP((*VOLUME, str(tmp_path)), 600.0)
+    assert found["peak"] > 0
+    assert found["stock_ms"] > 0
+    assert found["ways"]["8MiB"]["peak"] > 0
+    assert found["ways"]["8MiB"]["speedup"] > 0
+
+
+def test_a_process_that_takes_too_long_ends_with_all_that_it_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "forks"
+    script.write_text("#!/bin/sh\nsh -c 'sleep 1000; true' \"$@\" &\nwait\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(subprocess.TimeoutExpired):
+        RUN_STEP((*VOLUME, str(tmp_path)), 1.0)
+    end = time.monotonic() + 30
+    while _mentions(tmp_path):
+        assert time.monotonic() < end, "a process lives on"
+
+
+def _mentions(folder: Path) -> bool:
+    """Return whether a process has a folder in its arguments."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if str(folder) in file.read_text(errors="replace"):
+                return True
+    return False
