@@ -8,7 +8,7 @@ from here.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import mucudnn
@@ -83,7 +83,7 @@ class Table:
     told_by_problem: tuple[Column, ...] = ()
     keeps_mini_batch: bool = False
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, Column]:
         """The columns of an exported row, by name."""
         return {column.name: column for column in (*MACHINE, _PROBLEM, _PASS, *self.own, *_ORIGIN)}

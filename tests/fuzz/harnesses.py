@@ -21,7 +21,7 @@ from mucudnn.costs import file as cache_file
 from mucudnn.costs.exchange import checked_row, format_rows, parse_rows
 from mucudnn.costs.journal import _decode, _is_forgotten, rows_of
 from mucudnn.costs.rows import CacheRows
-from mucudnn.costs.schema import TABLES, Row
+from mucudnn.costs.schema import TABLES, Row, Table
 from mucudnn.drop_in.elf import NotElfError, parse_elf
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
@@ -255,8 +255,13 @@ def check_message(error: Exception) -> None:
 
 def check_rows_in_cache(rows: list[Row]) -> None:
     """Check that an empty cache takes rows and gives them back."""
-    if not rows:
-        return
+    if rows:
+        _take_and_give_back(tuple((table, tuple(row.items())) for table, row in rows))
+
+
+@lru_cache(maxsize=50_000)  # most inputs have the rows of another one
+def _take_and_give_back(items: tuple[tuple[Table, tuple[tuple[str, Any], ...]], ...]) -> None:
+    rows = [(table, dict(row)) for table, row in items]
     connection, cache = _cache()
     try:
         cache.merge(rows)
