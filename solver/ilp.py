@@ -47,8 +47,8 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     problem += pulp.LpAffineExpression(workspace) <= capacity * units
 
     problem.solve(
-        # One thread, so that equal inputs get equal answers. No presolve: that of HiGHS can discard the best
-        # choice if some workspaces are a billion times as large as others, and it saves no time here.
+        # On one thread HiGHS gives equal answers to equal inputs. Its presolve is off: it lost the optimum
+        # where some workspaces were a billion times as large as others, and it saved no time here.
         pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit, presolve="off")
     )
     # PuLP's `status` is Optimal even at the time limit; `sol_status` tells if the answer is an optimum.

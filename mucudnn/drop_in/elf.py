@@ -47,7 +47,7 @@ def read_elf(path: Path) -> Elf:
 
 
 def parse_elf(data: mmap.mmap | bytes, name: str) -> Elf:
-    """Read the headers in the bytes of an ELF file, which errors call `name`. Raises NotElfError."""
+    """Parse the headers of an ELF file from its bytes. Raises NotElfError, whose text calls it `name`."""
     if data[:4] != b"\x7fELF":
         raise NotElfError(f"{name} is no ELF file")
     if data[4:6] != b"\x02\x01":

@@ -18,9 +18,10 @@ T = TypeVar("T", bound="SpatialStage | SpatialLayer | SpatialCandidate | Spatial
 
 @dataclass(frozen=True)
 class SpatialStage:
-    """A gathering of the divided tensor before a layer.
+    """A place in a model where ranks put the parts of a divided tensor together again.
 
-    `divided` are the dimensions of the mesh that still divide the tensor from there on.
+    `before` names the layer that follows. `divided` are the dimensions of the mesh that still divide the
+    tensor from there on.
     """
 
     before: str

@@ -382,7 +382,6 @@ void bind_engine(py::module_& module) {
 
   module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size),
              py::arg("kernel"), py::arg("parts"));
-  module.attr("NEW_BYTES_PER_MS") = kNewBytesPerMs;
   module.attr("STRIDED") = kStrided;
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(

@@ -43,8 +43,8 @@ class Device {
   // Returns null if the device cannot sum slices.
   virtual Accumulator* accumulator() { return nullptr; }
 
-  // Returns the milliseconds from which on the first run of an algorithm tells as much as later ones. On a
-  // GPU no run is so long: the first one may load code, which takes longer than most runs.
+  // Returns the milliseconds of a run that is so long that an algorithm's first run needs no second one. On a
+  // GPU no run is: the first one may load code, which takes longer than most runs.
   virtual double long_run_ms() const { return std::numeric_limits<double>::infinity(); }
   // Returns a number of bytes that exceeds the caches, so that tensors of this size are read from memory.
   virtual std::size_t bytes_beyond_caches() const { return std::size_t{64} << 20; }

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/race.hpp"
 #include "cudnn/division.hpp"
 
 namespace mucudnn {
 namespace {
 
 constexpr double kClearlyHopeless = 1.5;
-// Returns whether a first run tells as much as a later one: it is long, and new memory for its workspace took
-// a small part of it.
+
+// Returns whether the time of an algorithm's first run is as exact as that of a later one: cold caches and
+// new memory for its workspace took a small part of it.
 bool is_telling(const Device& device, double first_ms, std::size_t workspace) {
   return first_ms >= device.long_run_ms() && static_cast<double>(workspace) <= kNewBytesPerMs * first_ms;
 }

@@ -30,8 +30,6 @@ struct Region {
 void check_sizes(const Problem& problem, const Region& region);
 
 constexpr int kLeastRuns = 3;
-// The first touch of so many bytes takes at most a twentieth of a millisecond.
-constexpr double kNewBytesPerMs = 100e3;
 
 // Returns the times in ms of single runs, after one uncounted run. There are at least `least_runs`, and up to
 // `repeats` while their sum stays below `budget_ms`.

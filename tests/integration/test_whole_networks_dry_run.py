@@ -30,7 +30,7 @@ MACHINE = {"kind": "machine", "processor": "a CPU", "vectors": "avx2", "cores": 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Let each network be a small one, and each process a call in this process."""
+    """Replace each network by two small layers, and each new process by a call within this process."""
     threads = torch.get_num_threads()
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "before.sqlite"))
     monkeypatch.setattr(

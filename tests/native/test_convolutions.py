@@ -222,7 +222,10 @@ def test_what_is_hopeless_is_not_measured_long(budget_ms: float, runs: int, engi
 
 
 def runs_made(engine: Engine, sample: Problem) -> int:
-    """Return the runs of a race's measurement of one sample. Each run writes the next of four samples."""
+    """Count the runs that a race makes to measure an algorithm on one sample.
+
+    The tensors hold four samples. Each run writes the next sample of y, so the changed ones are counted.
+    """
     x, w, y = (engine.allocate(4 * 4 * n) for n in (sample.x_elements, sample.w_elements, sample.y_elements))
     for memory in (x, w, y):
         memory.fill_random("f32", memory.size // 4, 1)

@@ -111,7 +111,10 @@ class Convolution:
 
 
 def is_in_both_layouts(problem: Problem) -> bool:
-    """Return whether packed x, w and y are NCHW and NHWC at once: each has one channel or one pixel."""
+    """Return whether NCHW and NHWC order the values of x, w and y in the same way.
+
+    They do so in a tensor with one channel, and in one with one pixel.
+    """
     channels = (problem.in_channels, problem.out_channels, problem.in_channels // problem.groups)
     sizes = (problem.input, problem.output, problem.kernel)
     return all(one == 1 or math.prod(size) == 1 for one, size in zip(channels, sizes, strict=True))

@@ -73,7 +73,7 @@ def test_dynamic_programming_keeps_the_gap_asked_for(problem: Problem, gap: floa
     assert time_of(options, answer.choice) * (1 - gap) <= best * (1 + 2 * TIE)
 
 
-# A division of FULL bytes whose best choice HiGHS discards if its presolve is on.
+# Kernels that share FULL bytes of workspace. With its presolve, HiGHS misses their best configurations.
 FULL = 3_307_094_304
 UNEQUAL_WORKSPACES = [
     Options(np.array([0, 5]), np.array([5.0, 1.0])),
