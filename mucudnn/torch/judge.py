@@ -10,6 +10,9 @@ when all calls of a converted model are decided, its next steps run in different
 The fastest way stays. These steps are real ones of the program, so nothing is measured twice. A way that is
 far behind gets few of them.
 
+Processors slow down while they get warm, and other programs come and go. So a step is compared with the steps
+of the other ways that ran next to it, and the order turns around each time: CC SS MM, MM SS CC, and so on.
+
 The times are kept, so that a later process with the same model does not compare again.
 
 A step lasts from one call of the model's first convolution to the next. Each shape of its input has a
@@ -62,6 +65,7 @@ class _Trial:
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
     way: str = CHOICES  # the next step runs so
     turn: int = 0  # the steps of this turn so far
+    is_forward: bool = True  # whether the turns follow one another in the order of _WAYS, or backwards
     steps: int = 0
     asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up
     verdict: str | None = None
@@ -69,7 +73,7 @@ class _Trial:
 
     def restart(self) -> None:
         """Let the next step run with the choices, as the first one did."""
-        self.way, self.turn, self.steps = CHOICES, 0, 0
+        self.way, self.turn, self.steps, self.is_forward = CHOICES, 0, 0, True
 
     def add(self, modules: tuple[int, ...], took: float) -> dict[str, list[float]]:
         """Add the time of a step in the present way. Return the times of its like, by way."""
@@ -82,12 +86,17 @@ class _Trial:
         # see both of its calls in all ways.
         self.turn += 1
         if self.turn == 2 or self.way not in self.left:
-            self.turn = 0
-            while True:
-                self.way = _WAYS[(_WAYS.index(self.way) + 1) % len(_WAYS)]
-                if self.way in self.left:
-                    break
+            self.turn, self.way = 0, self._next()
         return times
+
+    def _next(self) -> str:
+        """Return the way of the next turn. The last one of an order is the first one of the next order."""
+        order = _WAYS if self.is_forward else _WAYS[::-1]
+        for way in order[order.index(self.way) + 1 :]:
+            if way in self.left:
+                return way
+        self.is_forward = not self.is_forward
+        return next(way for way in reversed(order) if way in self.left)
 
 
 class Judge:
@@ -198,11 +207,13 @@ class Judge:
         times = trial.add(modules, took)
         if len(trial.left) > 1:
             return
-        found = {way: min(own) * 1e3 for way, own in times.items()}
-        self._rule(trial, found)
-        medians = {way: statistics.median(own) for way, own in times.items()}
-        # If the medians tell otherwise, other programs disturbed the steps: a later process compares again.
-        is_clear = (_fastest(medians) == STOCK_WAY) == (trial.verdict == STOCK_WAY)
+        [verdict] = trial.left
+        fastest = times[verdict]
+        found = {way: _ratio(own, fastest) * min(fastest) * 1e3 for way, own in times.items()}
+        self._rule(trial, verdict, found)
+        # If the shortest steps tell otherwise, something disturbed them: a later process compares again.
+        shortest = {way: min(own) for way, own in times.items()}
+        is_clear = all((_fastest(own) == STOCK_WAY) == (verdict == STOCK_WAY) for own in (shortest, found))
         if self._times is not None and is_clear:
             self._times.keep([call for _, call in self._called], found)
 
@@ -214,13 +225,13 @@ class Judge:
         found = self._times.find([call for _, call in self._called])
         if not {CHOICES, STOCK_WAY} <= found.keys():
             return False
-        self._rule(trial, {way: found[way] for way in _WAYS if way in found})
+        known = {way: found[way] for way in _WAYS if way in found}
+        self._rule(trial, _fastest(known), known)
         return True
 
-    def _rule(self, trial: _Trial, times: Mapping[str, float]) -> None:
-        """Let the fastest way run from now on."""
-        trial.verdict = _fastest(times)
-        self._way = trial.verdict
+    def _rule(self, trial: _Trial, verdict: str, times: Mapping[str, float]) -> None:
+        """Let a way run from now on, and tell the ms of all ways."""
+        self._way = trial.verdict = verdict
         trial.given = {module: self._runs_stock(call) for module, call in self._called}
         little = sum(call in self._unclear for _, call in self._called)
         texts = {
@@ -230,7 +241,7 @@ class Judge:
         }
         names = {CHOICES: "the choices", STOCK_WAY: "PyTorch's own", MIXTURE: "the mixture"}
         told = ", ".join(f"{times[way]:.4g} ms {texts[way]}" for way in _WAYS if way in times)
-        _logger.info("A step takes %s: %s run", told, names[trial.verdict])
+        _logger.info("A step takes %s: %s run", told, names[verdict])
 
 
 def _fastest(times: Mapping[str, float]) -> str:
@@ -238,13 +249,27 @@ def _fastest(times: Mapping[str, float]) -> str:
 
 
 def _far_behind(times: Mapping[str, Sequence[float]]) -> set[str]:
-    """Return the ways that so many steps show to be slower than the fastest one."""
-    fewest, best = min(map(len, times.values())), {way: min(own) for way, own in times.items()}
+    """Return the ways that so many steps show to be slower than the fastest one.
+
+    Before the last step they are those that every round of steps shows to be as slow.
+    """
+    rounds = [min(steps) for steps in zip(*times.values(), strict=False)]
     is_long = min(map(sum, times.values())) >= _LONG
-    if fewest >= (_MOST if is_long else _MOST_SHORT):
-        return times.keys() - {_fastest(best)}
-    share = _FAR if fewest == _FEWEST - 1 else _CLOSE if fewest >= _FEWEST else float("inf")
-    return {way for way in times if best[way] > min(best.values()) * (1 + share)}
+    if len(rounds) >= (_MOST if is_long else _MOST_SHORT):
+        return times.keys() - {_fastest({way: _ratio(own, rounds) for way, own in times.items()})}
+    if len(rounds) < _FEWEST - 1:
+        return set()
+    share = _CLOSE if len(rounds) >= _FEWEST else _FAR
+    return {
+        way
+        for way, own in times.items()
+        if all(one > least * (1 + share) for one, least in zip(own, rounds, strict=False))
+    }
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Return the median of the ratios of steps that ran next to one another."""
+    return statistics.median(one / other for one, other in zip(above, below, strict=False))
 
 
 def _is_captured(x: Tensor) -> bool:

@@ -200,13 +200,36 @@ def test_a_later_process_runs_the_mixture_of_an_earlier_one() -> None:
     assert steps(Judge(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices"] * 3
 
 
-def test_a_verdict_that_hangs_on_one_lucky_step_is_not_kept() -> None:
+def test_one_lucky_step_does_not_decide_and_its_comparison_is_not_kept() -> None:
     memory, clock = Memory(), Clock()
     judge = Judge(memory, clock)
     for ours, count in ((5.0, 1), (0.1, 1), (5.0, 30)):
         steps(judge, clock, count, ours, 2.0)
-    assert steps(judge, clock, 1, 1.0, 1.0) == ["choices"]
+    assert judge.verdict == "stock"
     assert memory.kept == {}
+
+
+@pytest.mark.parametrize("rest", ["after the first steps", "all the time"])
+@pytest.mark.parametrize(("ours", "stock", "faster"), [(1.03, 1.0, "stock"), (1.0, 1.03, "choices")])
+def test_a_processor_that_slows_down_does_not_decide(
+    rest: str, ours: float, stock: float, faster: str
+) -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    for step in range(30):
+        slower = 1 + (0.01 * step if rest == "all the time" else 0.25 * (step > 2))
+        steps(judge, clock, 1, ours * slower, stock * slower)
+    assert judge.verdict == faster
+
+
+@given(st.permutations([1.0, 1.05, 1.3]), st.integers(7, 20), st.floats(1.0, 10.0))
+def test_slow_steps_of_a_while_do_not_decide(times: list[float], start: int, factor: float) -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    for step in range(60):
+        slower = factor if start <= step < start + 3 else 1.0
+        steps(judge, clock, 1, *(slower * time for time in times))
+    assert judge.verdict == ("choices", "stock", "mixture")[times.index(1.0)]
 
 
 def test_half_of_the_times_are_none() -> None:
