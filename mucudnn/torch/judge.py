@@ -104,7 +104,10 @@ class Judge:
 
     def __init__(self, times: Times | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._times, self._clock = times, clock
-        self._leader: int | None = None
+        self.leader: int | None = None  # the module whose call begins a step
+        # Whether a verdict lets PyTorch's own convolutions run the present step. The leader's call begins the
+        # next one. Attributes, because each layer reads them in each call.
+        self.has_given_step = False
         self._trials: dict[Hashable, _Trial] = {}
         self._trial: _Trial | None = None  # None if nothing is to be found out in this step
         self._way = CHOICES  # this step runs so
@@ -118,20 +121,13 @@ class Judge:
     @property
     def verdict(self) -> str | None:
         """The way in which the last step ran if steps like it are decided; None if they are compared."""
-        return self._way if self._leader is not None and self._trial is None else None
-
-    def has_given_step(self, module: int) -> bool:
-        """Return whether a verdict lets PyTorch's own convolutions run the present step.
-
-        Always return False for the first module of a step, because its call begins the next one.
-        """
-        return self._way == STOCK_WAY and self._trial is None and module != self._leader
+        return self._way if self.leader is not None and self._trial is None else None
 
     def wants_stock(self, module: int, call: Hashable, x: Tensor) -> bool:
         """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
-        if self._leader is None:
-            self._leader = module
-        if module == self._leader:
+        if self.leader is None:
+            self.leader = module
+        if module == self.leader:
             self._end(x)
             self._begin(call, x)
         if self._trial is not None:
@@ -175,6 +171,7 @@ class Judge:
             self._unclear.clear()
         trial = self._trials.setdefault(call, _Trial())
         self._way, self._trial = trial.verdict or CHOICES, None
+        self.has_given_step = trial.verdict == STOCK_WAY
         if trial.verdict or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
             return
         self._trial, self._called, self._way = trial, [], trial.way

@@ -64,17 +64,19 @@ class _Divided:
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         chosen = self._mucudnn
-        if chosen is not None and functional.is_divided(input):
-            return _run_divided(self, input, weight, bias, chosen)
         if chosen is not None:
-            # Small networks have steps in which describing each call takes 3 % of the time.
-            is_given = (
-                not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-                and chosen.judge is not None
-                and chosen.judge.has_given_step(id(self))
-            )
-            if is_given:
+            # Small networks have steps in which more than these few words would take 3 % of the time.
+            if (
+                not torch.compiler.is_compiling()
+                and (judge := chosen.judge) is not None
+                and judge.has_given_step
+                and judge.leader != id(self)
+                and isinstance(input, Tensor)
+                and not torch.jit.is_tracing()
+            ):
                 return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+            if functional.is_divided(input):
+                return _run_divided(self, input, weight, bias, chosen)
             call = _call_of(self, input, weight, bias, chosen)
             judge = None if call is None else chosen.judge
             if judge is not None and judge.wants_stock(id(self), call, input):
