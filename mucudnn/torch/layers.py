@@ -32,8 +32,11 @@ _LEAST_GAIN = 0.03
 # Predictions have erred by less than this share. Beyond it our operators run without a comparison, and also
 # in a mixture (see `judge`).
 CLEAR_GAIN = 0.25
-# An operator of Python costs so much more than PyTorch's own: see the theme `overhead` of bench.frameworks.
+# An operator of Python costs so much more than PyTorch's own, and a call of a converted module costs so much
+# beside its operators: 0.12 ms in all without gradients, 0.6 ms with them, on two cores of an EPYC (Zen 3).
+# A GPU computes meanwhile.
 _OPERATOR_MS = 0.03
+_CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.08, 0.5
 # A converted model compares whole steps afterwards, so few rounds are enough.
 _BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 25.0, 1, 3
 _MOST = 4096
@@ -198,6 +201,7 @@ def _decide(
                 return 1.0
             stock_ms = sum(rival.time_ms for rival in rivals if rival)
             ours_ms = sum(one.predicted_ms for one in ready.values()) + _OPERATOR_MS * len(ready)
+            ours_ms += _call_ms(x, len(ready))
             gain = 1 - ours_ms / stock_ms
             if _LEAST_GAIN <= gain < CLEAR_GAIN:
                 gain = _compared_gain(x, w, bias, needed, options, ready, gain, may_measure)
@@ -240,7 +244,16 @@ def _compared_gain(
                 return predicted
             cache.add_comparison(source.machine, kernel, *ways, compared)
     assert compared.undivided_ms is not None
-    return 1 - (compared.divided_ms + _OPERATOR_MS * len(ready)) / compared.undivided_ms
+    # The comparison ran the operators, and on a CPU their own time was part of it.
+    beside_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
+    return 1 - (compared.divided_ms + beside_ms) / compared.undivided_ms
+
+
+def _call_ms(x: Tensor, passes: int) -> float:
+    """Return the time that a call with so many passes costs beside its operators."""
+    if not x.is_cpu:
+        return 0.0
+    return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
 
 
 def _race(

@@ -37,6 +37,9 @@ _TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 _BLOCK = 1 << 18  # random values; they repeat in larger tensors
 # The protocol of native/cudnn/kernel_timer.cpp.
 _FEWEST_RUNS, _RUNS, _BUDGET_MS = 3, 7, 50.0
+# On a CPU the runs of a race last at least so long. In the first ones PyTorch's threads wake up, which
+# doubles the time of small convolutions. In a network they are awake.
+_AWAKE_MS = 2.0
 _MOST_KEPT = 1 << 28  # bytes of tensors that wait for the next pass of their problem
 Tensors = tuple[Tensor, Tensor, Tensor]  # x, w and y
 Arguments = tuple[Any, ...]  # from stride to groups, as PyTorch's operators take them
@@ -202,12 +205,14 @@ class TorchTimer:
     def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
         """Time the operator on slices that rotate through the tensors. Raises RuntimeError.
 
-        With `budget_ms` one timed run is enough, and more are made within these ms. A run that takes longer
-        than the very first one was disturbed, so the first one bounds the result. On a CPU a long first one
-        is enough: see kLongRunMs in native/core/race.hpp.
+        With `budget_ms` one timed run is enough, and more are made within these ms, or within 2 ms on a CPU.
+        A run that takes longer than the very first one was disturbed, so the first one bounds the result. On
+        a CPU a long first one is enough: see kLongRunMs in native/core/race.hpp.
         """
         runs = max(self._kernel.mini_batch // micro_batch, _RUNS)
         fewest, budget = (_FEWEST_RUNS, _BUDGET_MS) if budget_ms is None else (1, budget_ms)
+        if self._device == "cpu":
+            budget = max(budget, _AWAKE_MS)
         places, times, first = max(self._x.shape[0] // micro_batch, 1), list[float](), list[float]()
 
         def first_run() -> Tensor | None:

@@ -201,6 +201,7 @@ def test_in_a_race_a_long_run_is_made_once_and_a_disturbed_one_takes_no_longer_t
 
     assert measured(150.0, budget_ms=1.0) == 150.0
     assert measured(9.0, 5.0, budget_ms=1.0) == 5.0
+    assert measured(9.0, 1.0, 0.5, 0.6, budget_ms=0.3) == 0.6, "the threads are awake after two milliseconds"
     assert measured(9.0, 70.0, budget_ms=1.0) == 9.0
     assert measured(9.0, 70.0, 70.0, 70.0, budget_ms=None) == 70.0, "a thorough median needs no bound"
 
@@ -312,6 +313,24 @@ def test_close_predictions_are_settled_by_running_both(
         monkeypatch.setattr(layers, "_known", {})
         convolution(x)
     assert len(races) == 1  # the cache has the times
+
+
+@pytest.mark.parametrize("needs_gradients", [False, True])
+@pytest.mark.parametrize(("slower", "wins"), [(0.9, False), (1.3, True)])
+def test_a_gain_below_the_cost_of_a_call_is_none(
+    timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, needs_gradients: bool, slower: float,
+    wins: bool,
+) -> None:  # fmt: skip
+    passes, call_ms = (3, layers._CALL_WITH_GRADIENTS_MS) if needs_gradients else (1, layers._CALL_MS)
+    cost_ms = call_ms + passes * layers._OPERATOR_MS
+    monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
+    timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
+    monkeypatch.setattr(dispatch, "choose_within", _without_stock(dispatch.choose_within))
+    monkeypatch.setattr(layers, "_race", lambda *_: layers.Comparison(1.0, 0.01, 0.0, 0.0, None, None, None))
+    model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=needs_gradients)
+    with torch.set_grad_enabled(needs_gradients):
+        mt.convert(model)(x)
+    assert [gain > 0 for gain in layers._known.values()] == [wins]
 
 
 def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:
