@@ -29,11 +29,12 @@ from bench.whole_rows import NETWORKS, Way
 from bench.zoo import build, loss_of, sample_of
 
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
-SLOW_S = 40.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
-FEWEST, FEWEST_IF_SLOW = 3, 2
+SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
+FEWEST, FEWEST_IF_SLOW = 5, 3
+TURN_S = 0.25  # short steps run one after another for so long, with warm caches, as in a program
 _FEWEST_OF_INTERVAL = 6  # the range of fewer values is no interval of 95 % of their median
 _MOST_EARLY = 60  # steps that a model may take for its verdict
-_M_MMAP_THRESHOLD = -3  # in glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # in glibc's malloc.h
 
 
 def main() -> None:
@@ -53,6 +54,7 @@ def main() -> None:
     threads, inference, folder = arguments.threads, arguments.inference, arguments.caches
 
     def times() -> dict[str, Any]:
+        keep_freed_memory()
         load_libraries(threads, folder)
         return in_turns(model, x, arguments.ways, inference, folder, arguments.seconds)
 
@@ -79,6 +81,17 @@ def in_fork(work: Callable[[], Any]) -> Any:
         raise SystemExit(1) from None
     finally:
         process.join()
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what the program frees, as the allocators do that PyTorch's tuning guide recommends.
+
+    Otherwise it gives large tensors back to the system. The page faults of the next step take a third of its
+    time, and their number varies: equal steps differ by a fifth.
+    """
+    library = ctypes.CDLL(None)
+    library.mallopt(_M_MMAP_MAX, 0)
+    library.mallopt(_M_TRIM_THRESHOLD, -1)  # never
 
 
 def load_libraries(threads: int, caches: Path) -> None:
@@ -117,8 +130,8 @@ def in_turns(
 ) -> dict[str, Any]:
     """Return the figures of each way by its name, under "ways", and those of stock PyTorch.
 
-    Each way makes its first step, and further ones until its model has a verdict. Then one step of each way
-    and one of stock PyTorch make a round.
+    Each way makes its first step, and further ones until its model has a verdict. Then a round has one step
+    of each way and one of stock PyTorch, or equally many of each if they are short.
     """
     stock = _stepper(model, x, inference)
     stock()
@@ -138,20 +151,27 @@ def in_turns(
             "first_ms": early[0] * 1e3, "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s),
             "early_steps": len(early), "verdict": _verdict(ours),
         }  # fmt: skip
-    times = _rounds(stepped, FEWEST_IF_SLOW if is_slow else FEWEST, seconds)
+    together = max(1, round(TURN_S / min(stock_s)))
+    turns = {name: partial(_repeat, step, together) for name, step in stepped.items()}
+    times = _rounds(turns, FEWEST_IF_SLOW if is_slow else FEWEST, seconds)
     stock_times = times.pop("stock")
-    stock_ms = statistics.median(stock_times) * 1e3
+    stock_ms = statistics.median(stock_times) / together * 1e3
     for name, taken in times.items():
-        ms = statistics.median(taken) * 1e3
         found[name] |= {
-            "speedup": stock_ms / ms, "interval": interval(stock_times, taken), "ms": ms,
+            "speedup": _ratio(stock_times, taken), "interval": interval(stock_times, taken),
             "speedup_of_minima": min(stock_times) / min(taken),
+            "ms": statistics.median(taken) / together * 1e3,
         }  # fmt: skip
-    return {"stock_ms": stock_ms, "rounds": len(stock_times), "ways": found}
+    return {"stock_ms": stock_ms, "rounds": len(stock_times), "steps": together, "ways": found}
+
+
+def _repeat(step: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        step()
 
 
 def _rounds(steps: Mapping[str, Callable[[], None]], fewest: int, seconds: float) -> dict[str, list[float]]:
-    """Return the seconds of steps in turns, until all ratios to stock's are narrow or the time is spent.
+    """Return the seconds of turns, until all ratios to stock's are narrow or the time is spent.
 
     Each round begins with another step, so that none always follows the same one.
     """
@@ -172,21 +192,26 @@ def _are_narrow(times: Mapping[str, Sequence[float]]) -> bool:
     if len(stock) < _FEWEST_OF_INTERVAL:
         return False
     for name, taken in times.items():
-        ratio = statistics.median(stock) / statistics.median(taken)
+        ratio = _ratio(stock, taken)
         least, most = interval(stock, taken)
         if name != "stock" and not (1 - NARROW) * ratio < least <= most < (1 + NARROW) * ratio:
             return False
     return True
 
 
-def interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of 95 % of the ratio of two medians, from resampled rounds (bootstrap).
+def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Return the median of the rounds' ratios.
 
     The values at the same place are of one round, which another program may have slowed down as a whole.
     """
-    chosen = np.random.default_rng(1).integers(len(above), size=(1000, len(above)))
-    ratios = np.median(np.array(above)[chosen], axis=1) / np.median(np.array(below)[chosen], axis=1)
-    least, most = np.quantile(ratios, (0.025, 0.975))
+    return statistics.median(one / other for one, other in zip(above, below, strict=True))
+
+
+def interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of 95 % of the median of the rounds' ratios, from resampled rounds (bootstrap)."""
+    ratios = np.array(above) / np.array(below)
+    chosen = np.random.default_rng(1).integers(len(ratios), size=(1000, len(ratios)))
+    least, most = np.quantile(np.median(ratios[chosen], axis=1), (0.025, 0.975))
     return round(float(least), 4), round(float(most), 4)
 
 

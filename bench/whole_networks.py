@@ -47,7 +47,7 @@ def measure(case: Case, ways: Sequence[Way], rounds_s: float, most_s: float) -> 
     with tempfile.TemporaryDirectory() as folder:
         timed = run_step([*given, "--caches", folder], most_s)
     stock_peak = timed["peak"]
-    shared = {key: timed[key] for key in ("stock_ms", "rounds")}
+    shared = {key: timed[key] for key in ("stock_ms", "rounds", "steps")}
     shared |= {"together": len(ways), "seconds": time.monotonic() - start}
     records = []
     for way in ways:

@@ -30,7 +30,7 @@ def build(name: str) -> nn.Module:
     more: dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):
         more = {"aux_logits": False, "init_weights": False}
-    if name == "deeplabv3_resnet50":
+    if name.startswith("deeplabv3"):
         more = {"weights": None, "weights_backbone": None}
     built: nn.Module = models.get_model(name, **more)
     return built
