@@ -65,7 +65,7 @@ class _Trial:
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
     way: str = CHOICES  # the next step runs so
     turn: int = 0  # the steps of this turn so far
-    is_forward: bool = True  # whether the turns follow one another in the order of _WAYS, or backwards
+    is_forward: bool = True  # True if the turns follow the order of _WAYS, False if backwards
     steps: int = 0
     asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up
     verdict: str | None = None
@@ -105,8 +105,8 @@ class Judge:
     def __init__(self, times: Times | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._times, self._clock = times, clock
         self.leader: int | None = None  # the module whose call begins a step
-        # Whether a verdict lets PyTorch's own convolutions run the present step. The leader's call begins the
-        # next one. Attributes, because each layer reads them in each call.
+        # True if a verdict lets PyTorch's own convolutions run the present step. The leader's call is no part
+        # of it: it begins the next one. Each layer reads both values in each call, so they are no functions.
         self.has_given_step = False
         self._trials: dict[Hashable, _Trial] = {}
         self._trial: _Trial | None = None  # None if nothing is to be found out in this step

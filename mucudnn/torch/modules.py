@@ -65,7 +65,7 @@ class _Divided:
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         chosen = self._mucudnn
         if chosen is not None:
-            # Small networks have steps in which more than these few words would take 3 % of the time.
+            # Each layer pays for these lines in each call, which small networks feel.
             if (
                 not torch.compiler.is_compiling()
                 and (judge := chosen.judge) is not None
