@@ -2,7 +2,8 @@
 
 Each WAY is a workspace limit, such as `64MiB`, and makes one converted copy of the model. Stock PyTorch and
 all copies run in turns. Each copy begins with an empty cache. The peak of the memory is measured for stock
-PyTorch and each WAY in a forked process of its own. The program prints one line of JSON.
+PyTorch and each WAY in a forked process of its own. The times are not: a forked process cannot share
+PyTorch's threads, so programs that fork run slower. The program prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -48,39 +49,47 @@ def main() -> None:
     parser.add_argument("--caches", type=Path, required=True, help="folder for the cache of each way")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for the rounds")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # a forked process lacks the threads of a team
+    torch.set_num_threads(1)  # a forked process would lack the other threads, and wait for them
     model, x = build(arguments.network), sample_of(arguments.network, arguments.batch)
     model.train(not arguments.inference)
     threads, inference, folder = arguments.threads, arguments.inference, arguments.caches
-
-    def times() -> dict[str, Any]:
-        keep_freed_memory()
-        load_libraries(threads, folder)
-        return in_turns(model, x, arguments.ways, inference, folder, arguments.seconds)
-
-    figures = in_fork(times)
-    figures["peak"] = in_fork(partial(peak, model, x, None, threads, inference, folder))
+    all_ways: tuple[Way | None, ...] = (None, *arguments.ways)
+    measured = {way: forked(partial(peak, model, x, way, threads, inference, folder)) for way in all_ways}
+    keep_freed_memory()
+    load_libraries(threads, folder)
+    figures = in_turns(model, x, arguments.ways, inference, folder, arguments.seconds)
+    figures["peak"] = measured[None]()
     for way in arguments.ways:
-        figures["ways"][str(way)]["peak"] = in_fork(partial(peak, model, x, way, threads, inference, folder))
+        figures["ways"][str(way)]["peak"] = measured[way]()
     print(json.dumps(figures))
 
 
-def in_fork(work: Callable[[], Any]) -> Any:
-    """Return the result of `work` in a forked process, which takes seconds less than a new one does.
+def forked(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Fork a process that waits. Return a function that lets it do the work and returns the result.
 
-    Raises SystemExit if the process fails.
+    A fork takes seconds less than a new process. The function raises SystemExit if the process fails.
     """
     fork = multiprocessing.get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=lambda: sender.send(work()))
+    ours, theirs = fork.Pipe()
+
+    def wait() -> None:
+        theirs.recv()
+        theirs.send(work())
+
+    process = fork.Process(target=wait, daemon=True)
     process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        raise SystemExit(1) from None
-    finally:
-        process.join()
+    theirs.close()
+
+    def finish() -> Any:
+        ours.send("begin")
+        try:
+            return ours.recv()
+        except EOFError:
+            raise SystemExit(1) from None
+        finally:
+            process.join()
+
+    return finish
 
 
 def keep_freed_memory() -> None:

@@ -18,7 +18,7 @@ from needs_torch import torch
 from rich.console import Console
 
 from bench import network_step, whole_networks
-from bench.network_step import interval
+from bench.network_step import forked, interval
 from bench.record import read
 from bench.whole_networks import Session
 from bench.whole_rows import FIRST, LIMITS, PEAK, SPEEDUP, Case, Way, name
@@ -38,7 +38,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     )
     monkeypatch.setattr(network_step, "sample_of", lambda _, batch: torch.ones(batch, 3, 12, 12))
     monkeypatch.setattr(whole_networks, "run_step", _run_here)
-    monkeypatch.setattr(network_step, "in_fork", lambda work: work())
+    monkeypatch.setattr(network_step, "forked", lambda work: work)
     yield
     torch.set_num_threads(threads)
 
@@ -156,3 +156,21 @@ def _mentions(folder: Path) -> bool:
             if str(folder) in file.read_text(errors="replace"):
                 return True
     return False
+
+
+def test_the_times_are_of_the_process_itself_and_each_peak_of_a_forked_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_step, "forked", forked)
+    monkeypatch.setattr(network_step, "peak", lambda *_: os.getpid())
+    monkeypatch.setattr(network_step, "in_turns", lambda *_: {"process": os.getpid(), "ways": {"8MiB": {}}})
+
+    figures = _run_here(["squeezenet1_1", "--ways", "8MiB", "--caches", str(tmp_path)], 60)
+
+    assert figures["process"] == os.getpid()
+    assert len({os.getpid(), figures["peak"], figures["ways"]["8MiB"]["peak"]}) == 3
+
+
+def test_a_forked_process_that_fails_ends_the_program() -> None:
+    with pytest.raises(SystemExit):
+        forked(lambda: sys.exit(1))()
