@@ -35,7 +35,7 @@ def empty_cache(folder: Path) -> Iterator[Path]:
         layers = sys.modules.get("mucudnn.torch.layers")
         if layers is not None:
             patch.setattr(layers, "_known", {})
-            patch.setattr(layers, "_stock_calls", set())
+            patch.setattr(layers, "_decisions", {})
         yield path
 
 

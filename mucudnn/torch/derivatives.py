@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from mucudnn.errors import NotDifferentiableError
+from mucudnn.torch import passes
 from mucudnn.torch.options import Ints, Options
+from mucudnn.torch.passes import is_transformed
 
 # The roles of a pass's first and second tensor and of its result.
 _ROLES = {"forward": ("x", "w", "y"), "backward_data": ("y", "w", "x"), "backward_filter": ("x", "y", "w")}
@@ -33,20 +35,21 @@ _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
 _Transform = torch._C._functorch.TransformType
 
 
-@torch.compiler.assume_constant_result  # a compiler calls it while it traces, and keeps the result
-def is_transformed() -> bool:
-    """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
 def convolve(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
     """Run a pass so that autograd and transforms follow it.
 
     For the forward pass, `third` is the bias or None. For the other passes it is the shape of the result.
     Raises NotDifferentiableError for a derivative under functionalize.
     """
-    run = _transformed if is_transformed() else _operator
-    return run(pass_, first, second, third, *options)
+    if passes.is_followed(first, second, third):
+        run = _transformed if is_transformed() else _operator
+        return run(pass_, first, second, third, *options)
+    if torch.is_grad_enabled() and (
+        first.requires_grad or second.requires_grad or (isinstance(third, Tensor) and third.requires_grad)
+    ):
+        result: Tensor = Pass.apply(pass_, first, second, third, options)
+        return result
+    return passes.run(pass_, first, second, third, options)
 
 
 def _operator(pass_: str, *arguments: Any) -> Tensor:
@@ -91,6 +94,23 @@ def gradients(
         _pass_to(two, {one: first, result: g}, second.shape, options) if needed[1] else None,
         g.sum([0, *range(2, g.dim())]) if pass_ == "forward" and needed[2] else None,
     )
+
+
+class Pass(torch.autograd.Function):
+    """A pass that reverse mode alone follows. PyTorch calls it in less time than an operator."""
+
+    @staticmethod
+    def forward(ctx: Any, pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+        """Run the pass, and save its two tensors and its options for the gradients."""
+        ctx.pass_, ctx.options = pass_, options
+        ctx.save_for_backward(first, second)
+        return passes.run(pass_, first, second, third, options)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        """Return a gradient for each argument of `forward`; None for those that have none."""
+        found = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
+        return (None, *found, None)
 
 
 class Convolution(torch.autograd.Function):

@@ -10,7 +10,12 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from mucudnn.arrays.call import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import layers, ops, stock
+from mucudnn.torch import (
+    layers,
+    ops,  # noqa: F401 (defines the operators)
+    passes,
+    stock,
+)
 from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.formats import channels_last
 from mucudnn.torch.options import Options, handle_of
@@ -147,14 +152,31 @@ def _convolve(
     call = None
     if plan is None and isinstance(x, Tensor) and isinstance(w, Tensor):
         call = layers.call_of(x, w, bias, workspace, dims, stride, padding, dilation, groups)
-        if layers.is_stock_call(call):
-            return _STOCK[dims](x, w, bias, stride, padding, dilation, groups)
+        decision = layers.decision_of(call)
+        if decision is not None:
+            if decision.options is None:
+                return _STOCK[dims](x, w, bias, stride, padding, dilation, groups)
+            return convolve("forward", x, w, bias, decision.options)
     given = operands(dims, x, w, bias, stride, padding, dilation, groups, workspace, plan, fallback=False)
-    if not runs_stock(given):
+    gain = gain_of(given)
+    remember(call, given, gain, x, w, bias)
+    if gain != 0:
         return run(given)
-    layers.remember_stock_call(call)
-    y = stock.forward(given.x, given.w, given.bias, ops.stock_arguments(given.options))
+    y = stock.forward(given.x, given.w, given.bias, passes.stock_arguments(given.options))
     return y if given.batched else y.squeeze(0)
+
+
+def remember(
+    call: Hashable | None, given: Operands, gain: float | None, x: Tensor, w: Tensor, bias: Tensor | None
+) -> None:
+    """Keep the decision about a call, so that the next one like it needs neither operands nor a gain.
+
+    A call that is ours is kept only if its operands are its own tensors, neither cast nor padded.
+    """
+    if gain == 0:
+        layers.remember(call, layers.STOCK_CALL)
+    elif gain is not None and given.batched and given.x is x and given.w is w and given.bias is bias:
+        layers.remember(call, layers.Decision(given.options, gain))
 
 
 def is_divided(input: Any) -> bool:
@@ -186,11 +208,7 @@ def run(given: Operands) -> Tensor:
 
     Return its result without a batch axis if the caller's input had none.
     """
-    tensors = given.x, given.w, given.bias
-    if not (ops.is_followed(*tensors) or ops.is_watched(*tensors)):
-        y = ops.run_forward(*tensors, *given.options)
-    else:
-        y = convolve("forward", *tensors, given.options)
+    y = convolve("forward", given.x, given.w, given.bias, given.options)
     return y if given.batched else y.squeeze(0)
 
 
@@ -205,10 +223,9 @@ def runs_stock(given: Operands) -> bool | None:
 
 def gain_of(given: Operands, tune: str = "eager", module: Hashable = None) -> float | None:
     """Return the gain of mucudnn's operators over PyTorch's own: see `layers.gain_of`."""
-    tensors = given.x, given.w, given.bias
-    if ops.is_followed(*tensors):
+    if passes.is_followed(given.x, given.w, given.bias):
         return None
-    return layers.gain_of(*tensors, given.options, tune, module)
+    return layers.gain_of(given.x, given.w, given.bias, given.options, tune, module)
 
 
 def operands(
@@ -256,8 +273,8 @@ def operands(
     else:
         paddings = _each("padding", padding, dims)
     if bias is not None and not fallback:
-        ops.check_bias(bias, w)
-    exact = ops.is_plain(x) and ops.is_plain(w) and not torch.compiler.is_compiling()
+        passes.check_bias(bias, w)
+    exact = passes.is_plain(x) and passes.is_plain(w) and not torch.compiler.is_compiling()
     last = channels_last(x, w, bias, strides, paddings, dilations, groups, exact=exact)
     options = Options(
         strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch import ops, stock
+from mucudnn.torch import passes, stock
 from mucudnn.torch.options import Options, plan_of
 from mucudnn.torch.tuning import Work, tuner
 
@@ -33,10 +33,11 @@ _LEAST_GAIN = 0.03
 # in a mixture (see `judge`).
 CLEAR_GAIN = 0.25
 # An operator of Python costs so much more than PyTorch's own, and a call of a converted module costs so much
-# beside its operators: 0.12 ms in all without gradients, 0.6 ms with them, on two cores of an EPYC (Zen 3).
-# A GPU computes meanwhile.
+# beside its operators: 0.06 ms in all without gradients, 0.18 ms with them, on two cores of an EPYC (Zen 3).
+# A network pays more than such a loop of equal calls: its other layers push the interpreter out of the
+# caches. A GPU computes meanwhile.
 _OPERATOR_MS = 0.03
-_CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.08, 0.5
+_CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
 # A converted model compares whole steps afterwards, so few rounds are enough.
 _BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 25.0, 1, 3
 _MOST = 4096
@@ -45,7 +46,17 @@ _logger = logging.getLogger("mucudnn")
 _LIMIT = settings.WORKSPACE_LIMIT.variable
 
 _known: dict[Hashable, float] = {}
-_stock_calls: set[Hashable] = set()  # calls that PyTorch's own convolution runs
+
+
+class Decision(NamedTuple):
+    """The answer about a call: PyTorch's own convolution runs it, or mucudnn's pass with these options."""
+
+    options: Options | None  # None for PyTorch's own convolution
+    gain: float = 0.0  # the share of the time that the pass saves, see `gain_of`
+
+
+STOCK_CALL = Decision(None)
+_decisions: dict[Hashable, Decision] = {}  # a key is one that `call_of` returns
 
 
 def gain_of(
@@ -93,7 +104,7 @@ def _decide_in_parts(key: Hashable, x: Tensor, w: Tensor, bias: Tensor | None, o
     grads = torch.is_grad_enabled()
     try:
         calls = _calls(x, w, _needed(x, w, bias) or (False, False, False), options)
-    except ops.FAILURES as error:
+    except passes.FAILURES as error:
         _logger.warning("mucudnn leaves a convolution to PyTorch: %s", error)
         calls = None
 
@@ -134,7 +145,7 @@ def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: An
     # Every call of a converted model pays for these lines: they avoid calls of Python functions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return None
-    if type(x) not in ops.PLAIN or type(w) not in ops.PLAIN or not (x.is_cpu or x.is_cuda):
+    if type(x) not in passes.PLAIN or type(w) not in passes.PLAIN or not (x.is_cpu or x.is_cuda):
         return None
     device = "cpu" if x.is_cpu else str(x.device)
     kind = "cpu" if x.is_cpu else x.device.type
@@ -149,22 +160,22 @@ def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: An
     )  # fmt: skip
 
 
-def is_stock_call(call: Hashable | None) -> bool:
-    """Return whether PyTorch's own convolution is known to be the choice for a call."""
+def decision_of(call: Hashable | None) -> Decision | None:
+    """Return what was decided about a call; None if nothing was."""
     try:
-        return call in _stock_calls
+        return _decisions.get(call)
     except TypeError:  # a list as stride
-        return False
+        return None
 
 
-def remember_stock_call(call: Hashable | None) -> None:
-    """Keep that PyTorch's own convolution is the choice for a call."""
+def remember(call: Hashable | None, decision: Decision) -> None:
+    """Keep what was decided about a call."""
     if call is None:
         return
-    if len(_stock_calls) >= _MOST:
-        _stock_calls.clear()
+    if len(_decisions) >= _MOST:
+        _decisions.clear()
     with suppress(TypeError):  # a list as stride
-        _stock_calls.add(call)
+        _decisions[call] = decision
 
 
 def _needed(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[bool, bool, bool] | None:
@@ -188,10 +199,10 @@ def _decide(
     """Return the gain of a call as `gain_of` does; None if a pass cannot be prepared."""
     needed = _needed(x, w, bias) or (False, False, False)
     try:
-        with ops.on_device_of(x), one_cache():
+        with passes.on_device_of(x), one_cache():
             stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
             ready = {
-                pass_: ops.ready_of(call, options, stream, may_measure=may_measure)
+                pass_: passes.ready_of(call, options, stream, may_measure=may_measure)
                 for pass_, call in _calls(x, w, needed, options).items()
             }
             if all(one.is_stock for one in ready.values()):
@@ -206,7 +217,7 @@ def _decide(
             if _LEAST_GAIN <= gain < CLEAR_GAIN:
                 gain = _compared_gain(x, w, bias, needed, options, ready, gain, may_measure)
             return gain if gain >= _LEAST_GAIN else 0.0
-    except ops.FAILURES:
+    except passes.FAILURES:
         return None
     finally:
         stock.release(_name(x))
@@ -214,9 +225,9 @@ def _decide(
 
 def _calls(x: Tensor, w: Tensor, needed: tuple[bool, bool, bool], options: Options) -> dict[str, Call]:
     """Return the call of each pass that is needed, by pass. Raises MucudnnError."""
-    vx, vw = (ops.view_of(tensor, name, options) for tensor, name in ((x, "input"), (w, "weight")))
+    vx, vw = (passes.view_of(tensor, name, options) for tensor, name in ((x, "input"), (w, "weight")))
     arrays.check_same("input", vx, "weight", vw)
-    first = ops.call_of("forward", vx, vx.shape, vw.shape, None, options)
+    first = passes.call_of("forward", vx, vx.shape, vw.shape, None, options)
     calls, y = {"forward": first}, geometry(first)[1]["y"]
     for pass_, is_needed in zip(("backward_data", "backward_filter"), needed, strict=False):
         if is_needed:
@@ -261,7 +272,7 @@ def _race(
 ) -> Comparison:
     """Return the times of PyTorch's own passes, as the undivided ones, and of ours."""
     with stock.quiet(_name(x)):
-        dy = torch.ones_like(stock.forward(x, w, bias, ops.stock_arguments(options)))
+        dy = torch.ones_like(stock.forward(x, w, bias, passes.stock_arguments(options)))
         runs: list[Callable[[], object]] = [
             partial(_run_stock, x, w, bias, dy, needed, options),
             partial(_run_ours, x, w, bias, dy, needed, options),
@@ -286,7 +297,7 @@ def _race(
 def _run_stock(
     x: Tensor, w: Tensor, bias: Tensor | None, dy: Tensor, needed: tuple[bool, ...], options: Options
 ) -> None:
-    given = ops.stock_arguments(options)
+    given = passes.stock_arguments(options)
     stock.forward(x, w, bias, given)
     if any(needed):
         sizes = None if bias is None else bias.shape
@@ -296,10 +307,10 @@ def _run_stock(
 def _run_ours(
     x: Tensor, w: Tensor, bias: Tensor | None, dy: Tensor, needed: tuple[bool, ...], options: Options
 ) -> None:
-    ops.run_forward(x, w, bias, *options)
+    passes.run_forward(x, w, bias, options)
     if needed[0]:
-        ops.run_backward_data(dy, w, x.shape, *options)
+        passes.run_backward_data(dy, w, x.shape, options)
     if needed[1]:
-        ops.run_backward_filter(x, dy, w.shape, *options)
+        passes.run_backward_filter(x, dy, w.shape, options)
     if needed[2]:
         dy.sum([0, *range(2, dy.dim())])

@@ -14,10 +14,11 @@ from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
-from mucudnn.torch import functional, layers, ops, transposed
-from mucudnn.torch.derivatives import is_transformed
+from mucudnn.torch import functional, layers, passes, transposed
+from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.judge import Judge
 from mucudnn.torch.options import handle_of
+from mucudnn.torch.passes import is_transformed
 from mucudnn.torch.sharing import plans_of_layers
 from mucudnn.torch.verdicts import StepTimes
 
@@ -81,14 +82,21 @@ class _Divided:
             judge = None if call is None else chosen.judge
             if judge is not None and judge.wants_stock(id(self), call, input):
                 return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
-            if not layers.is_stock_call(call) and can_divide(input, weight):
+            decision = layers.decision_of(call)
+            if decision is not None:
+                if decision.options is None:
+                    return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+                if not (_is_captured(input) or _logger.isEnabledFor(logging.INFO)):
+                    if judge is not None:
+                        judge.note(call, decision.gain)
+                    return convolve("forward", input, weight, bias, decision.options)
+            if can_divide(input, weight):
                 given = operands_of(self, input, weight, bias, chosen)
                 gain = functional.gain_of(given, chosen.tune, id(self))
                 is_stock = None if gain is None else gain == 0
                 if judge is not None:
                     judge.note(call, gain)
-                if is_stock:
-                    layers.remember_stock_call(call)
+                functional.remember(call, given, gain, input, weight, bias)
                 is_ours = is_stock is False or (is_stock is None and chosen.tune == "eager")
                 y = functional.run(given) if is_ours else None
                 is_decided = is_stock is not None or chosen.tune == "eager"
@@ -263,7 +271,7 @@ def _tell(module: Any, given: functional.Operands, is_stock: bool | None) -> Non
     with no_fork:
         from mucudnn.torch.summaries import choice_of_forward  # it imports this module
 
-    if torch.jit.is_tracing() or not ops.is_plain(given.x):
+    if torch.jit.is_tracing() or not passes.is_plain(given.x):
         return
     choice = choice_of_forward(module._mucudnn_name, given, bool(is_stock))
     told = _told.setdefault(module, set())
@@ -284,7 +292,7 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
     unknown_sizes = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return (
         all(
-            ops.is_plain(tensor)
+            passes.is_plain(tensor)
             and tensor.layout is torch.strided
             and (tensor.is_cpu or tensor.is_cuda)
             and tensor.dtype in _TYPES
@@ -292,12 +300,13 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
             for tensor in (input, weight)
         )
         and weight.dim() - input.dim() in (0, 1)  # 1: the input has no batch axis
-        and (
-            not is_transformed()
-            if torch.compiler.is_compiling()
-            else not (input.is_cuda and torch.cuda.is_current_stream_capturing())
-        )
+        and (not is_transformed() if torch.compiler.is_compiling() else not _is_captured(input))
     )
+
+
+def _is_captured(input: Tensor) -> bool:
+    """Return whether a CUDA graph captures what runs on the input now."""
+    return input.is_cuda and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _run_divided(

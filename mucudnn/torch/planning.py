@@ -24,9 +24,9 @@ from mucudnn.plans.recorded_groups import limit_of as limit_of_kernel
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size
-from mucudnn.torch import ops, stock
-from mucudnn.torch.derivatives import is_transformed
+from mucudnn.torch import passes, stock
 from mucudnn.torch.modules import ConversionSettings, can_divide, convolutions, operands_of
+from mucudnn.torch.passes import is_transformed
 
 
 def plan(
@@ -141,5 +141,5 @@ def _uncompiled() -> Any:
 
 def _call(module: Any, x: Tensor) -> Call:
     given = operands_of(module, x, module.weight, module.bias, ConversionSettings())
-    vx, vw = (ops.view_of(tensor, "input", given.options) for tensor in (given.x, given.w))
-    return ops.call_of("forward", vx, vx.shape, vw.shape, None, given.options)
+    vx, vw = (passes.view_of(tensor, "input", given.options) for tensor in (given.x, given.w))
+    return passes.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

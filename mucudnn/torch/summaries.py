@@ -15,7 +15,7 @@ from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 from mucudnn.solver import Tiling
-from mucudnn.torch import ops
+from mucudnn.torch import ops, passes
 from mucudnn.torch.functional import Operands, runs_stock
 from mucudnn.torch.modules import can_divide, converted, is_given_to_stock, operands_of
 from mucudnn.torch.options import Options, plan_of
@@ -154,5 +154,5 @@ def _choice(name: str, pass_: str, call: Call, options: Options) -> LayerChoice:
 
 def _call(pass_: str, x: Tensor, w: Tensor, y: Tensor, options: Options) -> Call:
     """Return the call that the operator of a pass makes."""
-    vx, vw, vy = (ops.view_of(tensor, "tensor", options) for tensor in (x, w, y))
-    return ops.call_of(pass_, vx, vx.shape, vw.shape, None if pass_ == "forward" else vy.shape, options)
+    vx, vw, vy = (passes.view_of(tensor, "tensor", options) for tensor in (x, w, y))
+    return passes.call_of(pass_, vx, vx.shape, vw.shape, None if pass_ == "forward" else vy.shape, options)

@@ -17,7 +17,7 @@ from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.plans.memory_parts import LEAST_BYTES
 from mucudnn.plans.traced import Trace
 from mucudnn.problems.network import Network
-from mucudnn.torch.ops import math_of
+from mucudnn.torch.passes import math_of
 from mucudnn.torch.recorder import DATA_TYPES, Recorder
 from mucudnn.torch.traced_network import identify, make_network
 from mucudnn.torch.traced_run import TracedRun

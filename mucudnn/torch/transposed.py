@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mucudnn.torch import functional, ops
-from mucudnn.torch.derivatives import convolve, is_transformed
+from mucudnn.torch import functional, passes
+from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.formats import channels_last
 from mucudnn.torch.options import Options
+from mucudnn.torch.passes import is_transformed
 
 
 class _Transposed:
@@ -69,7 +70,7 @@ def _can_run(module: Any, input: Any) -> bool:
     is_followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed()
     return (
         not is_followed
-        and all(ops.is_plain(one) for one in (input, module.weight))
+        and all(passes.is_plain(one) for one in (input, module.weight))
         and input.dim() == module.weight.dim()
         and (input.is_cpu or (input.is_cuda and not torch.cuda.is_current_stream_capturing()))
         and input.layout is torch.strided

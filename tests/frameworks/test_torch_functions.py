@@ -19,7 +19,7 @@ from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch import ops
+from mucudnn.torch import ops, passes
 from mucudnn.torch.options import Options
 
 F = torch.nn.functional
@@ -291,7 +291,7 @@ def test_what_cannot_be_convolved(
 
 def test_tensors_on_different_devices() -> None:
     with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
-        ops.run_forward(X, W.to("meta"), None, (1, 1), (0, 0), (1, 1), 1, "", None, None, False)
+        passes.run_forward(X, W.to("meta"), None, Options((1, 1), (0, 0), (1, 1), 1, "", None, None, False))
     assert isinstance(caught.value, MucudnnError)
 
 
@@ -319,7 +319,7 @@ def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
     options = Options((1, 1), (0, 0), (1, 1), 1, "", None, None, False)
 
     def call() -> Call:
-        return ops.call_of("forward", view, view.shape, (4, 3, 3, 3), None, options)
+        return passes.call_of("forward", view, view.shape, (4, 3, 3, 3), None, options)
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
     assert call().math == math
@@ -331,11 +331,11 @@ def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
 def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
     script = (
         "import torch\n"
-        "from mucudnn.torch import ops\n"
+        "from mucudnn.torch import passes\n"
         "conv = getattr(torch.backends.cudnn, 'conv', None)\n"
         "for precision, math in (('ieee', 'strict'), ('tf32', 'tf32')) if conv else ():\n"
         "    conv.fp32_precision = precision\n"
-        "    assert ops.math_of('f32') == math, precision\n"
+        "    assert passes.math_of('f32') == math, precision\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=HANGS)
 

@@ -246,7 +246,7 @@ def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.Mon
     def nothing_fits(*given: object, **options: object) -> None:
         raise NothingFitsError("nothing fits")
 
-    monkeypatch.setattr("mucudnn.torch.ops.prepared", nothing_fits)
+    monkeypatch.setattr("mucudnn.torch.passes.prepared", nothing_fits)
     module = nn.Conv2d(3, 4, 3, padding=1)
     expected = torch.autograd.grad(module(X).sum(), module.weight)[0]
     mt.convert(module)

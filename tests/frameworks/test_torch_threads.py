@@ -11,18 +11,18 @@ from needs_torch import mt, torch
 import mucudnn
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
-from mucudnn.torch import ops
+from mucudnn.torch import passes
 
 X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
 
 
 @pytest.fixture(autouse=True)
 def _default_threads(cache_path: Path) -> Iterator[None]:
-    ops._wanted_threads.cache_clear()
+    passes._wanted_threads.cache_clear()
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-    ops._wanted_threads.cache_clear()
+    passes._wanted_threads.cache_clear()
 
 
 def measured_on(path: Path) -> set[int]:

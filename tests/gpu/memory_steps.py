@@ -19,7 +19,7 @@ from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.problems.descriptor import Problem
-from mucudnn.torch import ops
+from mucudnn.torch import passes
 
 WORKSPACE = 2**20
 LOSS_BYTES = 2 * 512  # PyTorch allocates 512 bytes for a number: the loss, and the gradient 1 of it
@@ -137,6 +137,6 @@ def noted_kernels() -> Iterator[set[tuple[Problem, str]]]:
         found.add((geometry(call)[0], call.pass_))
         return ready_of(call, *given, **options)
 
-    ready_of = ops.ready_of
-    with patch.object(ops, "ready_of", note):
+    ready_of = passes.ready_of
+    with patch.object(passes, "ready_of", note):
         yield found

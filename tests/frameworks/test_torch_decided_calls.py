@@ -1,0 +1,139 @@
+"""A call that was decided once runs without being prepared again, and does all that the first one does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from needs_torch import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mucudnn.torch as mt
+from mucudnn.torch import functional, layers, stock
+from mucudnn.torch.stock import StockTiming
+
+nn = torch.nn
+F = torch.nn.functional
+X = torch.linspace(-1, 1, 2 * 4 * 9 * 8).reshape(2, 4, 9, 8)
+
+
+@pytest.fixture(autouse=True)
+def _ours_are_faster(cache_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyTorch's own convolutions seem to take long, so that the passes of mucudnn are the choice."""
+    monkeypatch.setattr(stock.TorchTimer, "measure", lambda *_, **__: StockTiming(1e9, 0.0, 0))
+
+
+def converted(**options: Any) -> tuple[nn.Conv2d, nn.Conv2d]:
+    """Return a converted layer, and PyTorch's own with the same parameters."""
+    torch.manual_seed(1)
+    ours, own = nn.Conv2d(4, 6, 3, **options), nn.Conv2d(4, 6, 3, **options)
+    own.load_state_dict(ours.state_dict())
+    return mt.convert(ours), own
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise AssertionError("the call was prepared again")
+
+
+def test_the_second_call_of_a_layer_or_a_function_has_its_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = converted(padding=1)
+    calls: list[Callable[[], torch.Tensor]] = [
+        lambda: ours(X),
+        lambda: mt.conv2d(X, ours.weight, ours.bias, 1, 1),
+    ]
+    for call in calls:
+        first = call()
+        with monkeypatch.context() as patch:
+            patch.setattr(functional, "operands", refuse)
+            assert torch.equal(call(), first)
+
+
+@pytest.mark.parametrize("options", [{"padding": 1, "padding_mode": "reflect"}, {"padding": "same"}])
+def test_a_padded_input_is_padded_in_each_call(options: dict[str, Any]) -> None:
+    ours, own = converted(**options)
+    for factor in (1, 2, 3):
+        torch.testing.assert_close(ours(factor * X), own(factor * X))
+
+
+def test_a_sample_without_a_batch_and_autocast_are_heeded_in_each_call() -> None:
+    ours, own = converted()
+    for factor in (1, 2, 3):
+        torch.testing.assert_close(ours(factor * X[0]), own(factor * X[0]))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert ours(X).dtype == torch.bfloat16
+        assert ours(X).dtype == torch.float32
+
+
+def test_gradients_of_gradients_follow_a_decided_call() -> None:
+    ours, own = converted()
+    for _ in range(3):
+        found = []
+        for layer in (ours, own):
+            x = X.clone().requires_grad_()
+            [first] = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+            found.append((first, *torch.autograd.grad(first.square().sum(), [x, *layer.parameters()])))
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
+class _Names(TorchDispatchMode):
+    """A mode that notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_the_operators_of_a_decided_call() -> None:
+    ours, _ = converted()
+    x = X.clone().requires_grad_()
+    for _ in range(2):
+        ours(x).sum().backward()
+    with _Names() as mode:
+        ours(x).sum().backward()
+    passes = ("forward", "backward_data", "backward_filter")
+    assert {f"mucudnn::convolution_{pass_}" for pass_ in passes} <= set(mode.names)
+
+
+def test_a_transform_follows_a_decided_call() -> None:
+    ours, own = converted()
+    for _ in range(2):
+        ours(X)
+    found = torch.func.vmap(ours)(torch.stack([X, 2 * X]))
+    torch.testing.assert_close(found, torch.stack([own(X), own(2 * X)]))
+
+
+def test_the_log_tells_of_each_layer_even_after_its_call_was_decided(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)))
+    for _ in range(2):
+        model(X)
+    with caplog.at_level(logging.INFO, "mucudnn"):
+        model(X)
+    assert [sum(f"the layer {name} is" in text for text in caplog.messages) for name in "01"] == [1, 1]
+
+
+def test_another_limit_is_another_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = converted()
+    for limit in ("1MiB", "2MiB"):
+        monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", limit)
+        for _ in range(2):
+            ours(X)
+    assert len(layers._decisions) == 2
+
+
+def test_ever_new_shapes_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_MOST", 2)
+    ours, own = converted()
+    for rows in range(5, 9):
+        torch.testing.assert_close(ours(X[:, :, :rows]), own(X[:, :, :rows]))
+        assert len(layers._decisions) <= 2
