@@ -98,8 +98,7 @@ def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
             assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
             assert [a.stride() for a in found] == [b.stride() for b in wanted]
         node = convolution(x.clone().requires_grad_()).grad_fn
-        assert "mucudnn" not in repr(node)
-        assert "onvolution" in repr(node)
+        assert "ConvolutionBackward0" in repr(node)
 
 
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])

@@ -52,6 +52,32 @@ def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine
         assert not tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest)
 
 
+def test_tiles_of_a_filter_of_one_tap_are_not_worth_a_try_for_its_transform(engine: Engine) -> None:
+    kernel = Kernel(parse_descriptor("ic16ih48_oc16_kh1")[0], "forward")
+    others = [c.workspace for c in engine.enumerate(kernel) if "FFT" not in c.algorithm]
+    with Cache.in_memory(Path("none")) as cache:
+        for thorough in (False, True):
+            found = Bench(engine, cache, Listener(), thorough=thorough)
+            assert tiles.are_worth_a_try(found, kernel, max(others)) is thorough
+
+
+@pytest.mark.parametrize(("rival_ms", "is_measured"), [(4.9, False), (5.1, True)])
+def test_a_program_that_waits_measures_no_tiles_of_a_short_image(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, rival_ms: float, is_measured: bool
+) -> None:
+    rival = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", rival_ms, 0),))
+    measured: list[Kernel] = []
+    monkeypatch.setattr(tiles, "fastest_tiles", lambda bench, kernel, *_: measured.append(kernel))
+    with Cache.in_memory(Path("none")) as cache:
+        waiting = bench(engine, cache)
+        waiting.hurries = True
+        tiles.better_tiles(waiting, KERNEL, "power_of_two", 512 * 1024, rival)
+        assert measured == [KERNEL] * is_measured
+        waiting.hurries = False
+        tiles.better_tiles(waiting, KERNEL, "power_of_two", 512 * 1024, rival)
+        assert measured[-1:] == [KERNEL]
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_fastest_tiles_add_up_and_stay_within_the_limit(engine: Engine, pass_: str) -> None:
     found = fastest_tiles(engine, "512KiB", pass_)
