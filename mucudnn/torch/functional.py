@@ -152,7 +152,7 @@ def _convolve(
     call = None
     if plan is None and isinstance(x, Tensor) and isinstance(w, Tensor):
         call = layers.call_of(x, w, bias, workspace, dims, stride, padding, dilation, groups)
-        decision = layers.decision_of(call)
+        decision = None if call is None else layers.decision_of(call)  # compiled code has no call
         if decision is not None:
             if decision.options is None:
                 return _STOCK[dims](x, w, bias, stride, padding, dilation, groups)

@@ -160,7 +160,7 @@ def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: An
     )  # fmt: skip
 
 
-def decision_of(call: Hashable | None) -> Decision | None:
+def decision_of(call: Hashable) -> Decision | None:
     """Return what was decided about a call; None if nothing was."""
     try:
         return _decisions.get(call)

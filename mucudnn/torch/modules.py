@@ -82,7 +82,7 @@ class _Divided:
             judge = None if call is None else chosen.judge
             if judge is not None and judge.wants_stock(id(self), call, input):
                 return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
-            decision = layers.decision_of(call)
+            decision = None if call is None else layers.decision_of(call)  # compiled code has no call
             if decision is not None:
                 if decision.options is None:
                     return super()._conv_forward(input, weight, bias)  # type: ignore[misc]

@@ -137,3 +137,14 @@ def test_ever_new_shapes_take_a_bounded_amount_of_memory(monkeypatch: pytest.Mon
     for rows in range(5, 9):
         torch.testing.assert_close(ours(X[:, :, :rows]), own(X[:, :, :rows]))
         assert len(layers._decisions) <= 2
+
+
+def test_decisions_leave_compiled_code_alone() -> None:
+    ours, own = converted()
+    ours(X)
+    compiled = torch.compile(ours, fullgraph=True, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), own(X))
+    ours(X[:, :, :6])
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        torch.testing.assert_close(compiled(X), own(X))
