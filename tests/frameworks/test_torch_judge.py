@@ -127,11 +127,22 @@ def test_a_mixture_that_is_another_way_gets_no_steps() -> None:
         assert "mixture" not in steps(Judge(clock=clock), clock, 30, 1.0, 1.05, gain=gain)
 
 
-def test_close_ways_are_compared_in_more_steps() -> None:
-    for stock, count in ((2.0, 2), (1.2, 3), (1.05, 7)):
+def test_the_closer_the_ways_the_more_steps_compare_them() -> None:
+    for stock, count in ((2.0, 2), (1.2, 3), (1.07, 5), (1.04, 7)):
         clock = Clock()
         ways = steps(Judge(clock=clock), clock, 30, 1.0, stock)
         assert ways.count("stock") in (count, count + 1)
+
+
+def test_pytorchs_own_stays_unless_another_way_saves_more_than_times_err() -> None:
+    for ours, mixture, verdict in ((0.99, 0.99, "stock"), (0.98, 1.0, "choices"), (1.0, 0.98, "mixture")):
+        memory, clock = Memory(), Clock()
+        judge = Judge(memory, clock)
+        steps(judge, clock, 30, ours, 1.0, mixture)
+        assert judge.verdict == verdict
+        later = Judge(memory, clock)
+        steps(later, clock, 2, ours, 1.0, mixture)
+        assert later.verdict == verdict, "from the times that the first judge kept"
 
 
 def test_a_way_that_is_far_behind_gets_two_steps() -> None:
@@ -423,9 +434,9 @@ def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
 def test_short_steps_are_compared_more_often() -> None:
     clock = Clock()
     long, short = Judge(clock=clock), Judge(clock=clock)
-    assert len(set(steps(long, clock, 14, 1.0, 0.95)[-4:])) == 2, "both ways still run"
-    assert set(steps(long, clock, 6, 1.0, 0.95)[-2:]) == {"stock"}
-    steps(short, clock, 28, 1e-3, 0.95e-3)
+    assert len(set(steps(long, clock, 14, 1.0, 0.98)[-4:])) == 2, "both ways still run"
+    assert set(steps(long, clock, 6, 1.0, 0.98)[-2:]) == {"stock"}
+    steps(short, clock, 28, 1e-3, 0.98e-3)
     assert short.verdict is None
-    steps(short, clock, 10, 1e-3, 0.95e-3)
+    steps(short, clock, 10, 1e-3, 0.98e-3)
     assert short.verdict == "stock"
