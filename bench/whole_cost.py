@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 
 from bench.record import Record
-from bench.whole_rows import NETWORKS, SPEEDUP, Case, cases, parts_of
+from bench.whole_rows import NETWORKS, SPEEDUP, Case, cases, parts_of, sample_shape
 
 # Stock PyTorch's seconds of a training step, N=16, two threads, on one machine. Others are a factor away.
 _STOCK_S = {
@@ -56,5 +56,6 @@ class Estimates:
 
 def _usual_s(case: Case) -> float:
     samples = (case.batch + 1) / 17
+    share = math.prod(sample_shape(case.network, case.batch)) / math.prod(NETWORKS[case.network][1])
     threads = _ONE_THREAD if case.threads == 1 else 1.0
-    return _STOCK_S[case.network] * samples * threads * (_INFERENCE if case.inference else 1.0)
+    return _STOCK_S[case.network] * samples * share * threads * (_INFERENCE if case.inference else 1.0)

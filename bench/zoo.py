@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.whole_rows import NETWORKS
+from bench.whole_rows import sample_shape
 from examples.unet3d import UNet3d
 from mucudnn._native import Problem
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -38,7 +38,7 @@ def build(name: str) -> nn.Module:
 
 def sample_of(name: str, batch: int) -> Tensor:
     """Return a random mini-batch for a network, the same in every call."""
-    return torch.randn(batch, *NETWORKS[name][1], generator=torch.Generator().manual_seed(1))
+    return torch.randn(batch, *sample_shape(name, batch), generator=torch.Generator().manual_seed(1))
 
 
 def loss_of(result: Any) -> Tensor:

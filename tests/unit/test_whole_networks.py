@@ -13,7 +13,20 @@ from bench.record import Record, append, read
 from bench.whole_cost import Estimates
 from bench.whole_networks import Session
 from bench.whole_picture import DRAWN, bars, draw
-from bench.whole_rows import FIRST, LIMITS, NETWORKS, PEAK, SPEEDUP, Case, Way, cases, name, parts_of, ways_of
+from bench.whole_rows import (
+    FIRST,
+    LIMITS,
+    NETWORKS,
+    PEAK,
+    SPEEDUP,
+    Case,
+    Way,
+    cases,
+    name,
+    parts_of,
+    sample_shape,
+    ways_of,
+)
 
 HERE = {
     "kind": "machine", "date": "2026-01-01T00:00:00+00:00", "processor": "a CPU", "vectors": "avx2",
@@ -85,7 +98,7 @@ def test_other_machines_and_other_runs_do_not_count(
 
 
 def test_a_case_that_does_not_fit_into_the_time_is_left_out(tmp_path: Path) -> None:
-    large, fake = Case("maxvit_t", 64, 1, False), Fake()
+    large, fake = Case("maxvit_t", 16, 1, False), Fake()
     estimates = Estimates([])
     minutes = (estimates.seconds(SMALL[0], 3, 5.0) + 60) / 60
     assert estimates.seconds(large, 3, 5.0) > 60 * minutes
@@ -152,7 +165,7 @@ def test_the_table_has_a_line_for_a_case_and_a_column_for_a_limit() -> None:
     assert "| network | kind | 8MiB | 64MiB | 512MiB | first step | peak memory |" in text
     assert "| resnet18 | residual | **0.960** | 1.30 |  | 5.00 | 1.05 |" in text
     assert "| vgg11 | plain |  |  | failed |  |  |" in text
-    assert "| rows measured | 2 of 543, 1 failed |" in text
+    assert "| rows measured | 2 of 507, 1 failed |" in text
     assert f"| geometric mean of {SPEEDUP}, training | 1.12, 0.96 to 1.30, of 2 |" in text
     assert f"| geometric mean of {SPEEDUP}, inference | not measured |" in text
     assert f"| rows below 0.97 | 1; the lowest is {case}, 8MiB |" in text
@@ -190,6 +203,17 @@ def test_the_most_important_cases_come_first_and_no_row_comes_twice() -> None:
     assert all(f"{case}".endswith("training, N=16, 2 threads") for case in list(cases())[: len(NETWORKS)])
     assert sum("background" in one for one in names) == 3
     assert len({kind for kind, _ in NETWORKS.values()}) >= 6
+
+
+def test_the_largest_mini_batch_has_twelve_networks_and_smaller_images() -> None:
+    networks = [case.network for case in cases() if case.setting == "training, N=64, 1 thread"]
+    assert len(networks) == 12
+    assert sample_shape("resnet18", 16) == (3, 224, 224)
+    assert sample_shape("resnet18", 64) == (3, 112, 112)
+    assert sample_shape("inception_v3", 64) == (3, 150, 150)
+    assert sample_shape("unet3d", 64) == sample_shape("unet3d", 16), "a 3-D image stays"
+    one, other = Case("resnet18", 16, 2, False), Case("resnet18", 64, 2, False)
+    assert Estimates([]).stock_s(other) < 1.1 * Estimates([]).stock_s(one)
 
 
 def test_the_name_of_a_row_has_all_its_parts() -> None:
