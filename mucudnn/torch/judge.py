@@ -34,14 +34,15 @@ from torch import Tensor
 from mucudnn.torch.layers import CLEAR_GAIN
 
 _FEWEST, _MOST = 3, 7  # steps of each way
-_MOST_SHORT = 16  # steps of each way if _MOST of them take less than _LONG seconds: their times vary more
-_LONG = 1.0
+# A way gets more than _MOST steps if they take less than _LONG seconds: the times of short steps vary more.
+_MOST_SHORT = 32
+_LONG = 3.0
 # A way that is slower by this share in each of the _FEWEST first rounds gets no further step. The more rounds
 # agree, the smaller a share is enough.
 _CLOSE = 0.1
 _LEAST_SAVED = 0.015  # another way than PyTorch's own must save this share: the times err by as much
 _FAR = 0.5  # a way that is slower by this share gets no third step
-_PATIENCE = 60  # steps after which the choices stay without a verdict
+_PATIENCE = 120  # steps after which the choices stay without a verdict
 _MOST_CALLS = 4096
 _MOST_ASKED = 4  # different steps that begin with the same call, and are looked up
 CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which a step runs
@@ -264,7 +265,7 @@ def _far_behind(times: Mapping[str, Sequence[float]]) -> set[str]:
         return times.keys() - {_fastest({way: _ratio(own, rounds) for way, own in times.items()})}
     if len(rounds) < _FEWEST - 1:
         return set()
-    share = _CLOSE * _FEWEST / len(rounds) if len(rounds) >= _FEWEST else _FAR
+    share = max(_CLOSE * _FEWEST / len(rounds), _LEAST_SAVED) if len(rounds) >= _FEWEST else _FAR
     return {
         way
         for way, own in times.items()

@@ -287,8 +287,8 @@ def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() ->
 def test_steps_that_never_repeat_end_without_a_verdict() -> None:
     clock = Clock()
     judge = Judge(clock=clock)
-    every = tuple(range(1, 92))
-    for number in range(91):
+    every = tuple(range(1, 142))
+    for number in range(141):
         for module in every if number == 0 else every[:number]:
             run_call(judge, module, CALL)
         clock.now += 1.0
@@ -362,7 +362,7 @@ def test_a_cache_that_cannot_be_read_keeps_no_times_and_raises_nothing(
     model, x = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3))), torch.randn(2, 4, 9, 9)
     one_step(model, x)
     default_path().write_text("no cache")
-    for _ in range(40):
+    for _ in range(80):
         one_step(model, x)
     [trial] = model[0]._mucudnn.judge._trials.values()
     assert trial.verdict is not None
