@@ -14,6 +14,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +33,9 @@ from bench.zoo import build, loss_of, sample_of
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
 SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
 FEWEST, FEWEST_IF_SLOW = 5, 3
-TURN_S = 0.25  # short steps run one after another for so long, with warm caches, as in a program
+TURN_S = 0.1  # short steps run one after another for so long, with warm caches, as in a program
 _FEWEST_OF_INTERVAL = 6  # the range of fewer values is no interval of 95 % of their median
-_MOST_EARLY = 60  # steps that a model may take for its verdict
+_MOST_EARLY = 120  # steps that a model may take for its verdict
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # in glibc's malloc.h
 
 
@@ -182,17 +183,16 @@ def _repeat(step: Callable[[], None], times: int) -> None:
 def _rounds(steps: Mapping[str, Callable[[], None]], fewest: int, seconds: float) -> dict[str, list[float]]:
     """Return the seconds of turns, until all ratios to stock's are narrow or the time is spent.
 
-    Each round begins with another step, so that none always follows the same one.
+    Each round has another order, so that no step always follows the same one.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
-    names, start = list(steps), time.perf_counter()
+    orders, start = random.Random(1), time.perf_counter()
     while True:
         done = len(times["stock"])
         is_late = time.perf_counter() - start > seconds
         if done >= fewest and (is_late or _are_narrow(times)):
             return times
-        at = done % len(names)
-        for name in (*names[at:], *names[:at]):
+        for name in orders.sample(list(steps), len(steps)):
             times[name].append(_timed(steps[name]))
 
 

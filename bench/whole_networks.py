@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=FILE, help="file for the records")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this text")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after these minutes")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time for the rounds of a case")
+    parser.add_argument("--seconds", type=float, default=40.0, help="time for the rounds of a case")
     parser.add_argument("--run", type=int, default=1, help="the number of the run; 2 measures all rows again")
     parser.add_argument(
         "--list", action="store_true", help="show the cases that are missing, in their order, with minutes"

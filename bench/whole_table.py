@@ -21,6 +21,7 @@ def text(records: Iterable[Record]) -> str:
     values: dict[str, Runs] = {SPEEDUP: {}, FIRST: {}, PEAK: {}}
     failed: set[str] = set()
     unsure: set[str] = set()  # rows of which a run has an interval that reaches WORST
+    same: list[float] = []  # speedups of runs in which our model runs what stock PyTorch does
     for record in records:
         if record.value is None:
             failed.add(record.case)
@@ -28,8 +29,10 @@ def text(records: Iterable[Record]) -> str:
             values[record.metric].setdefault(record.case, []).append(record.value)
         if record.details.get("interval", (0.0, 0.0))[1] >= WORST:
             unsure.add(record.case)
+        if record.details.get("verdict") == "stock" and record.value is not None:
+            same.append(record.value)
     failed -= values[SPEEDUP].keys()
-    lines = [*table(("", "figure"), _summary(values, failed, unsure)), ""]
+    lines = [*table(("", "figure"), _summary(values, failed, unsure, same)), ""]
     for setting in dict.fromkeys(case.setting for case in cases()):
         rows = _rows(setting, values, failed)
         if rows:
@@ -39,7 +42,9 @@ def text(records: Iterable[Record]) -> str:
     return "\n".join(lines)
 
 
-def _summary(values: dict[str, Runs], failed: set[str], unsure: set[str]) -> list[tuple[str, str]]:
+def _summary(
+    values: dict[str, Runs], failed: set[str], unsure: set[str], same: Sequence[float]
+) -> list[tuple[str, str]]:
     speedups = values[SPEEDUP]
     total = sum(len(ways_of(case)) for case in cases())
     means = {row: statistics.mean(runs) for row, runs in speedups.items()}
@@ -47,6 +52,7 @@ def _summary(values: dict[str, Runs], failed: set[str], unsure: set[str]) -> lis
     return [
         ("rows measured", f"{len(means)} of {total}" + (f", {len(failed)} failed" if failed else "")),
         *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
+        ("the same, of runs that keep PyTorch's own convolutions: the noise", _mean(same)),
         (f"rows below {WORST}", f"{len(below)}" + (f"; the lowest is {below[0][1]}" if below else "")),
         ("of these with all of their intervals below", f"{sum(row not in unsure for _, row in below)}"),
         ("difference between two runs of a row", _noise(speedups)),
