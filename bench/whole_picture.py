@@ -35,7 +35,7 @@ def draw(path: Path = PICTURE, file: Path = FILE) -> None:
     names = [name for name in NETWORKS if any(name in speedups for speedups in found.values())]
     width = 0.8 / max(len(found), 1)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(max(4.5, 0.75 * len(names) + 1.5), 4), layout="constrained")
+        figure = Figure(figsize=(max(4.5, 0.75 * len(names) + 1.5), 5), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
