@@ -27,7 +27,7 @@ import torch
 
 import mucudnn.torch
 from bench.training_step import status
-from bench.whole_rows import NETWORKS, Way
+from bench.whole_rows import NETWORKS, ROUNDS_S, Way
 from bench.zoo import build, loss_of, sample_of
 
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--inference", action="store_true")
     parser.add_argument("--caches", type=Path, required=True, help="folder for the cache of each way")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time for the rounds")
+    parser.add_argument("--seconds", type=float, default=ROUNDS_S, help="time for the rounds")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a forked process would lack the other threads, and wait for them
     model, x = build(arguments.network), sample_of(arguments.network, arguments.batch)

@@ -21,7 +21,7 @@ _START_S = 7.0  # starting the process and building the model
 _FORK_S = 1.5  # a fork for the times, and one for each peak
 _STOCK_STEPS = 3 + 2  # before the rounds, and for the peak
 # A way's steps in stock steps: the first one, those of the verdict, and three for the peak.
-_STEPS_OF_WAY = 4 + 10 + 3
+_STEPS_OF_WAY = 4 + 20 + 3
 _ROUNDS = 3
 
 

@@ -27,7 +27,7 @@ from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import Machine, Record, append, describe_machine, read_own, show
 from bench.whole_cost import Estimates
 from bench.whole_picture import FILE, draw
-from bench.whole_rows import FIRST, PEAK, SPEEDUP, Case, Way, cases, name, ways_of
+from bench.whole_rows import FIRST, PEAK, ROUNDS_S, SPEEDUP, Case, Way, cases, name, ways_of
 
 _UNITS = {SPEEDUP: "ratio", FIRST: "stock steps", PEAK: "ratio"}
 _LONGEST = 4.0  # a case that takes so many times its estimate, and half an hour, is given up
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=FILE, help="file for the records")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this text")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after these minutes")
-    parser.add_argument("--seconds", type=float, default=40.0, help="time for the rounds of a case")
+    parser.add_argument("--seconds", type=float, default=ROUNDS_S, help="time for the rounds of a case")
     parser.add_argument("--run", type=int, default=1, help="the number of the run; 2 measures all rows again")
     parser.add_argument(
         "--list", action="store_true", help="show the cases that are missing, in their order, with minutes"

@@ -24,10 +24,13 @@ NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "efficientnet_b0": ("depthwise", (3, 224, 224)),
     "shufflenet_v2_x1_0": ("depthwise", (3, 224, 224)),
 }
-# With this mini-batch, 2-D images have half the side: otherwise these cases alone take most of a day.
+# In mini-batches of so many samples the 2-D images have half the width and height. With whole images, these
+# cases would take most of a day.
 LARGEST = 64
-# maxvit_t takes images of one size only, and the other two are slow.
-_NOT_WITH_LARGEST = ("r3d_18", "maxvit_t", "deeplabv3_mobilenet_v3_large")
+# These networks are not measured in the largest mini-batch, since their images would stay whole: maxvit_t
+# accepts one size only, and r3d_18 has small 3-D ones. A training step would take about 20 s.
+_NOT_WITH_LARGEST = ("r3d_18", "maxvit_t")
+ROUNDS_S = 40.0  # the default seconds for the rounds of a case
 LIMITS = ("64MiB", "8MiB", "512MiB")
 SPEEDUP, FIRST, PEAK = "speedup over stock", "first step in stock steps", "peak memory over stock"
 
@@ -66,7 +69,10 @@ class Way(NamedTuple):
 
 
 def sample_shape(network: str, batch: int) -> tuple[int, ...]:
-    """Return the shape of a sample of a network in a mini-batch of so many samples."""
+    """Return the shape of one sample, without the mini-batch's dimension: (channels, *sizes).
+
+    It is smaller in the largest mini-batch.
+    """
     channels, *sizes = NETWORKS[network][1]
     if batch == LARGEST and len(sizes) == 2:
         sizes = [math.ceil(size / 2) for size in sizes]
@@ -98,13 +104,14 @@ def cases() -> Iterator[Case]:
     for batch, threads, inference in settings:
         for network in NETWORKS:
             case = Case(network, batch, threads, inference)
-            if _can_run(case):
+            if _is_measured(case):
                 yield case
 
 
-def _can_run(case: Case) -> bool:
-    """Return whether a case has rows. DeepLab normalizes pooled images: it cannot train on a single one."""
+def _is_measured(case: Case) -> bool:
+    """Return whether the table has rows for a case."""
     if case.batch == 1 and not case.inference:
+        # DeepLab pools each image to one pixel. PyTorch's batch normalization refuses to train on one value.
         return not case.network.startswith("deeplabv3")
     return case.batch != LARGEST or case.network not in _NOT_WITH_LARGEST
 

@@ -21,7 +21,7 @@ def text(records: Iterable[Record]) -> str:
     values: dict[str, Runs] = {SPEEDUP: {}, FIRST: {}, PEAK: {}}
     failed: set[str] = set()
     unsure: set[str] = set()  # rows of which a run has an interval that reaches WORST
-    same: list[float] = []  # speedups of runs in which our model runs what stock PyTorch does
+    same: list[float] = []  # speedups of runs whose models decided for PyTorch's own convolutions
     for record in records:
         if record.value is None:
             failed.add(record.case)
@@ -52,7 +52,7 @@ def _summary(
     return [
         ("rows measured", f"{len(means)} of {total}" + (f", {len(failed)} failed" if failed else "")),
         *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
-        ("the same, of runs that keep PyTorch's own convolutions: the noise", _mean(same)),
+        ("the same, of runs that keep PyTorch's own convolutions", _mean(same)),
         (f"rows below {WORST}", f"{len(below)}" + (f"; the lowest is {below[0][1]}" if below else "")),
         ("of these with all of their intervals below", f"{sum(row not in unsure for _, row in below)}"),
         ("difference between two runs of a row", _noise(speedups)),

@@ -33,14 +33,16 @@ from torch import Tensor
 
 from mucudnn.torch.layers import CLEAR_GAIN
 
-_FEWEST, _MOST = 3, 7  # steps of each way
-# A way gets more than _MOST steps if they take less than _LONG seconds: the times of short steps vary more.
-_MOST_SHORT = 32
-_LONG = 3.0
-# A way that is slower by this share in each of the _FEWEST first rounds gets no further step. The more rounds
-# agree, the smaller a share is enough.
+_FEWEST, _MOST = 3, 7  # measured steps of each way
+# The times of short steps vary more. So each way runs further steps until its steps take _LONG_S seconds, but
+# not more than _MOST_SHORT of them.
+_MOST_SHORT, _LONG_S = 32, 3.0
+# A way runs no further steps if n of them, _FEWEST or more, were all slower than the fastest way's step of
+# the same round by the share _CLOSE * _FEWEST / n. If more steps agree, a smaller difference is enough.
 _CLOSE = 0.1
-_LEAST_SAVED = 0.015  # another way than PyTorch's own must save this share: the times err by as much
+# The choices and the mixture must save this share of the time that a step takes with PyTorch's own
+# convolutions. Medians of so few steps err by as much, and a model shall not get slower by chance.
+_LEAST_SAVED = 0.015
 _FAR = 0.5  # a way that is slower by this share gets no third step
 _PATIENCE = 120  # steps after which the choices stay without a verdict
 _MOST_CALLS = 4096
@@ -246,7 +248,7 @@ class Judge:
 
 
 def _fastest(times: Mapping[str, float]) -> str:
-    """Return the way that takes the least time. PyTorch's own is it unless another way saves enough."""
+    """Return the way of the shortest time. Ways that save less than _LEAST_SAVED lose to PyTorch's own."""
 
     def claimed(way: str) -> float:
         return times[way] * (1 - _LEAST_SAVED if way == STOCK_WAY else 1)
@@ -260,7 +262,7 @@ def _far_behind(times: Mapping[str, Sequence[float]]) -> set[str]:
     Before the last step they are those that every round of steps shows to be as slow.
     """
     rounds = [min(steps) for steps in zip(*times.values(), strict=False)]
-    is_long = min(map(sum, times.values())) >= _LONG
+    is_long = min(map(sum, times.values())) >= _LONG_S
     if len(rounds) >= (_MOST if is_long else _MOST_SHORT):
         return times.keys() - {_fastest({way: _ratio(own, rounds) for way, own in times.items()})}
     if len(rounds) < _FEWEST - 1:

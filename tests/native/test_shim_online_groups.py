@@ -42,7 +42,7 @@ def edit(folder: Path, time: Callable[[str], float], line: str) -> None:
 
 
 def forget_groups(folder: Path) -> None:
-    """Remove the whole runs from the journal."""
+    """Remove the times of convolutions that ran in groups of channels from the drop-in's journal."""
     lines = journal_in(folder).read_text().splitlines(keepends=True)
     journal_in(folder).write_text("".join(line for line in lines if not line.startswith("groups ")))
 
@@ -64,7 +64,7 @@ def test_groups_run_where_whole_runs_found_them_faster_and_later_processes_measu
     first = run_online(tmp_path, *cases, **limit)
     assert all(facts["workspace"] <= 768 * 1024 for facts in first.facts)
 
-    forget_groups(tmp_path)  # the true times may have made the first run compare some, too
+    forget_groups(tmp_path)  # the first run adds some if the true times of groups are promising
     edit(tmp_path, lambda kernel: 1000.0 if is_whole(kernel) else 1.0, "option ")
     edit(tmp_path, lambda kernel: 1000.0 if is_whole(kernel) else 1.0, "choose ")
     second = run_online(tmp_path, *cases, **limit)  # groups are predicted to win, and are run whole
