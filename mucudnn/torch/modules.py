@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Hashable
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from mucudnn.torch.judge import Judge
 from mucudnn.torch.options import handle_of
 from mucudnn.torch.passes import is_transformed
 from mucudnn.torch.sharing import plans_of_layers
+from mucudnn.torch.short_way import class_of_short_way
 from mucudnn.torch.verdicts import StepTimes
 
 Model = TypeVar("Model")
@@ -41,6 +42,22 @@ class ConversionSettings:
         self._plan = plan
         self.judge = Judge(StepTimes()) if plan is None and tune != "never" else None
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
+        self.modules: WeakSet[Any] = WeakSet()  # those that have these settings
+        self.is_given = False  # True while the modules take the short way to PyTorch's own convolutions
+
+    def give(self, is_given: bool) -> None:
+        """Let the modules take the short way to PyTorch's own convolutions, or look for their choices again.
+
+        The first module of a step always looks, because its call tells which step begins.
+        """
+        self.is_given = is_given
+        for module in list(self.modules):
+            if getattr(module, "_mucudnn", None) is not self:  # it was restored or converted again
+                continue
+            divided = _WITHOUT_SHORT_WAY.get(type(module), type(module))
+            is_first = self.judge is not None and self.judge.leader == id(module)
+            takes_short_way = is_given and not is_first
+            module.__class__ = _SHORT_WAY.get(divided, divided) if takes_short_way else divided
 
     def __str__(self) -> str:
         """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""
@@ -80,8 +97,14 @@ class _Divided:
                 return _run_divided(self, input, weight, bias, chosen)
             call = _call_of(self, input, weight, bias, chosen)
             judge = None if call is None else chosen.judge
-            if judge is not None and judge.wants_stock(id(self), call, input):
-                return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+            if judge is not None:
+                is_for_step = judge.wants_stock(id(self), call, input)
+                if chosen.is_given != judge.has_given_step:
+                    chosen.give(judge.has_given_step)
+                if is_for_step:
+                    return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+            elif not torch.compiler.is_compiling() and chosen.is_given:
+                chosen.give(False)  # a traced model stays divided
             decision = None if call is None else layers.decision_of(call)  # compiled code has no call
             if decision is not None:
                 if decision.options is None:
@@ -106,6 +129,11 @@ class _Divided:
                     return y
         result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
         return result
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        if self._mucudnn is not None:
+            self._mucudnn.modules.add(self)
 
     def extra_repr(self: Any) -> str:
         """Return PyTorch's text with the workspace limit, and with the plan if there is one."""
@@ -138,8 +166,13 @@ class Conv3d(_Divided, nn.Conv3d):
     """`torch.nn.Conv3d`, divided."""
 
 
-_DIVIDED = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d}
-_STOCK = {divided: stock for stock, divided in _DIVIDED.items()}
+_DIVIDED: dict[type, type] = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d}
+_SHORT_WAY: dict[type, type] = {
+    divided: class_of_short_way(divided, stock) for stock, divided in _DIVIDED.items()
+}
+_WITHOUT_SHORT_WAY = {short: divided for divided, short in _SHORT_WAY.items()}
+_STOCK: dict[type, type] = {divided: stock for stock, divided in _DIVIDED.items()}
+_STOCK |= {short: _STOCK[divided] for divided, short in _SHORT_WAY.items()}
 
 
 def convert(
@@ -216,8 +249,10 @@ def divide(module: Any, name: str, workspace: str, plan: str) -> None:
 
 
 def _divide(module: Any, name: str, chosen: ConversionSettings) -> None:
-    module.__class__ = _DIVIDED.get(type(module), type(module))
+    divided = _WITHOUT_SHORT_WAY.get(type(module), type(module))
+    module.__class__ = _DIVIDED.get(divided, divided)
     module._mucudnn = chosen
+    chosen.modules.add(module)
     module._mucudnn_name = name or type(module).__name__
 
 

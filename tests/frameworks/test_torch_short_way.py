@@ -1,0 +1,160 @@
+"""Modules whose steps belong to PyTorch's own convolutions run these at once, as long as they do."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import pickle
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs_torch import mt, torch
+
+from mucudnn.torch import modules
+
+nn = torch.nn
+SHAPE, OTHER_SHAPE = (2, 4, 9, 9), (2, 4, 8, 8)
+
+
+def looks(model: nn.Module, x: torch.Tensor) -> list[str]:
+    """Return the names of the layers that look for their choices in a call of a model."""
+    found: list[str] = []
+    real = modules._Divided._conv_forward
+
+    def watched(self: Any, *given: Any) -> Any:
+        found.append(self._mucudnn_name)
+        return real(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modules._Divided, "_conv_forward", watched)
+        model(x)
+    return found
+
+
+@pytest.fixture
+def given(cache_path: Path) -> nn.Module:
+    """Return a model whose steps with samples of SHAPE a verdict gave to PyTorch's own convolutions."""
+    model = nn.Sequential(
+        nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, padding_mode="circular", padding=1), nn.Conv2d(4, 4, 1)
+    )
+    mt.convert(model)
+    judge = model[0]._mucudnn.judge
+    judge._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
+    for _ in range(40):
+        model(torch.randn(SHAPE))
+    assert judge.verdict == "stock"
+    return model
+
+
+def test_only_the_first_module_looks_in_steps_of_pytorchs_own(given: nn.Module) -> None:
+    assert looks(given, torch.randn(SHAPE)) == ["0"]
+
+
+def test_another_shape_and_the_first_one_again_are_noticed(given: nn.Module) -> None:
+    assert looks(given, torch.randn(OTHER_SHAPE)) == ["0", "1", "2"]
+    given(torch.randn(SHAPE))
+    assert looks(given, torch.randn(SHAPE)) == ["0"]
+
+
+def test_results_and_gradients_are_pytorchs_own(given: nn.Module) -> None:
+    own, x = mt.restore(copy.deepcopy(given)), torch.randn(SHAPE)
+    assert torch.equal(given(x), own(x))
+    for model in (given, own):
+        model(x).sum().backward()
+    for ours, theirs in zip(given.parameters(), own.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def with_pickle(protocol: int) -> Callable[[nn.Module], nn.Module]:
+    return lambda model: pickle.loads(pickle.dumps(model, protocol))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, with_pickle(0), with_pickle(2), with_pickle(5)])
+def test_copies_look_until_they_have_verdicts_of_their_own(
+    given: nn.Module, way: Callable[[nn.Module], nn.Module]
+) -> None:
+    copied = way(given)
+    assert {type(module) for module in copied} == {modules.Conv2d}
+    assert looks(copied, torch.randn(SHAPE)) == ["0", "1", "2"]
+    copied(torch.randn(SHAPE))  # the cache knows the times of the steps
+    assert looks(copied, torch.randn(SHAPE)) == ["0"]
+    assert looks(given, torch.randn(SHAPE)) == ["0"]
+
+
+def test_a_restored_model_is_as_it_was(given: nn.Module) -> None:
+    assert {type(module) for module in mt.restore(given)} == {nn.Conv2d}
+    assert not any("_mucudnn" in vars(module) for module in given)
+
+
+def test_a_model_that_is_converted_again_looks_again(given: nn.Module) -> None:
+    first = given[0]._mucudnn
+    mt.convert(given[1:], workspace="1MiB")
+    first.give(False)
+    first.give(True)
+    assert {type(module) for module in given[1:]} == {modules.Conv2d}
+    assert [str(module._mucudnn) for module in given[1:]] == ["workspace=1MiB"] * 2
+
+
+def test_a_plan_is_followed_also_by_a_model_that_was_given(given: nn.Module) -> None:
+    x = torch.randn(SHAPE)
+    plan = mt.plan(copy.deepcopy(given), x)
+    mt.convert(given, plan=plan)
+    assert looks(given, x) == ["0", "1", "2"]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_tracers_and_compilers_find_divided_modules(given: nn.Module) -> None:
+    x, found = torch.randn(SHAPE), []
+
+    def count(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        found.extend(node for node in graph.graph.nodes if "mucudnn" in str(node.target))
+        return graph
+
+    compiled = torch.compile(given, backend=count, fullgraph=True)
+    compiled(x)
+    assert len(found) == 3
+    torch._dynamo.reset()
+    given(x)
+    assert str(torch.jit.trace(given, x).inlined_graph).count("mucudnn::") == 3
+    given(x)
+    assert looks(given, x) == ["0"]
+
+
+def test_parametrized_modules_look_in_each_call(given: nn.Module) -> None:
+    torch.nn.utils.parametrizations.weight_norm(given[1])
+    assert looks(given, torch.randn(SHAPE)) == ["0", "1"]
+    torch.nn.utils.parametrize.remove_parametrizations(given[1], "weight")
+    given(torch.randn(OTHER_SHAPE))
+    given(torch.randn(SHAPE))
+    assert looks(given, torch.randn(SHAPE)) == ["0"]
+
+
+def test_subclasses_of_tensors_run_as_before(given: nn.Module) -> None:
+    class Special(torch.Tensor):
+        pass
+
+    x = torch.randn(SHAPE).as_subclass(Special)
+    assert type(given(x)) is Special
+    assert looks(given[1:], given[0](x)) == ["1", "2"]
+
+
+def test_the_texts_of_modules_stay(given: nn.Module) -> None:
+    assert repr(given[1]).startswith("Conv2d(4, 4, ")
+    assert repr(given[1]).endswith("PyTorch's own in all steps)")
+
+
+def test_a_model_is_freed_without_the_garbage_collector(given: nn.Module) -> None:
+    model = copy.deepcopy(given)
+    for _ in range(3):
+        model(torch.randn(SHAPE))
+    weight = weakref.ref(model[1].weight)
+    gc.disable()
+    try:
+        del model
+        assert weight() is None
+    finally:
+        gc.enable()
