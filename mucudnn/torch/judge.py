@@ -7,8 +7,8 @@ when all calls of a converted model are decided, its next steps run in different
 - PyTorch's own convolutions,
 - a mixture: the choices in calls where they save much by their measurements, PyTorch's own in the others.
 
-The fastest way stays. These steps are real ones of the program, so nothing is measured twice. A way that is
-far behind gets few of them.
+The fastest way stays, and PyTorch's own unless another way saves time beyond doubt. These steps are real ones
+of the program, so nothing is measured twice. A way that is far behind gets few of them.
 
 Processors slow down while they get warm, and other programs come and go. So a step is compared with the steps
 of the other ways that ran next to it, and the order turns around each time: CC SS MM, MM SS CC, and so on.
@@ -20,12 +20,15 @@ verdict of its own. Programs that ask PyTorch for deterministic algorithms, and 
 have no judge.
 """
 
+import itertools
 import logging
+import math
 import statistics
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -33,18 +36,20 @@ from torch import Tensor
 
 from mucudnn.torch.layers import CLEAR_GAIN
 
-_FEWEST, _MOST = 3, 7  # measured steps of each way
-# The times of short steps vary more. So each way runs further steps until its steps take _LONG_S seconds, but
-# not more than _MOST_SHORT of them.
-_MOST_SHORT, _LONG_S = 32, 3.0
-# A way runs no further steps if n of them, _FEWEST or more, were all slower than the fastest way's step of
-# the same round by the share _CLOSE * _FEWEST / n. If more steps agree, a smaller difference is enough.
-_CLOSE = 0.1
-# The choices and the mixture must save this share of the time that a step takes with PyTorch's own
-# convolutions. Medians of so few steps err by as much, and a model shall not get slower by chance.
-_LEAST_SAVED = 0.015
-_FAR = 0.5  # a way that is slower by this share gets no third step
-_PATIENCE = 120  # steps after which the choices stay without a verdict
+# Steps of each way that are enough if the ways differ little: _ENOUGH steps that take _ENOUGH_S seconds
+# together, or _ENOUGH_SHORT steps. Short steps vary more. Where these steps leave it open whether a way is
+# faster, twice as many run.
+_ENOUGH, _ENOUGH_S, _ENOUGH_SHORT = 7, 3.0, 64
+# Fewer steps are enough if they all say that a way takes so many times as long as another one, by the number
+# of steps. If more steps agree, a smaller difference is enough.
+_CLEAR = {2: 1.5, 3: 1.1, 4: 1.075, 5: 1.06, 6: 1.05}
+_FEWEST_WITHOUT_GAIN = 4  # so many steps that all save too little are enough, too
+# PyTorch's own convolutions must take so many times as long as the choices or the mixture. Medians of so few
+# steps err by as much, and a model shall not get slower by chance.
+_LEAST = 1.015
+# Two equal ways differ by chance as clearly as steps have to that end a comparison early, and at its end.
+_CHANCE_EARLY, _CHANCE = 0.01, 0.1
+_PATIENCE = 400  # steps after which the choices stay without a verdict
 _MOST_CALLS = 4096
 _MOST_ASKED = 4  # different steps that begin with the same call, and are looked up
 CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which a step runs
@@ -86,8 +91,8 @@ class _Trial:
         times = self.times.setdefault(modules, {})
         times.setdefault(self.way, []).append(took)
         if all(way in times for way in self.left):
-            behind = _far_behind({way: times[way] for way in self.left})
-            self.left = tuple(way for way in self.left if way not in behind)
+            beaten = _beaten({way: times[way] for way in self.left})
+            self.left = tuple(way for way in self.left if way not in beaten)
         # Two steps of each way follow one another: programs that call the first convolution twice in a step
         # see both of its calls in all ways.
         self.turn += 1
@@ -248,31 +253,65 @@ class Judge:
 
 
 def _fastest(times: Mapping[str, float]) -> str:
-    """Return the way of the shortest time. Ways that save less than _LEAST_SAVED lose to PyTorch's own."""
+    """Return the way of the shortest time. PyTorch's own must take _LEAST times as long as another way."""
 
     def claimed(way: str) -> float:
-        return times[way] * (1 - _LEAST_SAVED if way == STOCK_WAY else 1)
+        return times[way] / (_LEAST if way == STOCK_WAY else 1)
 
     return min((way for way in _PREFERRED if way in times), key=claimed)
 
 
-def _far_behind(times: Mapping[str, Sequence[float]]) -> set[str]:
-    """Return the ways that so many steps show to be slower than the fastest one.
+def _beaten(times: Mapping[str, Sequence[float]]) -> set[str]:
+    """Return the ways that get no further steps: the times of their steps tell that another way is better.
 
-    Before the last step they are those that every round of steps shows to be as slow.
+    PyTorch's own convolutions stay unless a way saves time in more steps than it would by chance (a sign
+    test). Between the choices and the mixture the median decides.
     """
-    rounds = [min(steps) for steps in zip(*times.values(), strict=False)]
-    is_long = min(map(sum, times.values())) >= _LONG_S
-    if len(rounds) >= (_MOST if is_long else _MOST_SHORT):
-        return times.keys() - {_fastest({way: _ratio(own, rounds) for way, own in times.items()})}
-    if len(rounds) < _FEWEST - 1:
-        return set()
-    share = max(_CLOSE * _FEWEST / len(rounds), _LEAST_SAVED) if len(rounds) >= _FEWEST else _FAR
-    return {
-        way
-        for way, own in times.items()
-        if all(one > least * (1 + share) for one, least in zip(own, rounds, strict=False))
-    }
+    beaten: set[str] = set()
+    for preferred, other in itertools.combinations([way for way in _PREFERRED if way in times], 2):
+        if not beaten & {preferred, other}:
+            is_better = _is_better(times[other], times[preferred], is_safe=preferred == STOCK_WAY)
+            if is_better is not None:
+                beaten.add(preferred if is_better else other)
+    return beaten
+
+
+def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: bool) -> bool | None:
+    """Return whether a way is better than one that is preferred to it; None if more steps must tell.
+
+    `is_safe` says that the preferred way must stay unless the other one is faster beyond doubt.
+    """
+    ratios = [own / one for own, one in zip(preferred, other, strict=False)]
+    count = len(ratios)
+    seconds = min(sum(other), sum(preferred))
+    done = max(count / _ENOUGH_SHORT, min(count / _ENOUGH, seconds / _ENOUGH_S))  # 1 if it is enough
+    clear = _CLEAR.get(count, _LEAST)
+    if count < min(_CLEAR):
+        return None
+    few = max(_most_exceptions(count, _CHANCE_EARLY), 0)
+    if sum(ratio <= clear for ratio in ratios) <= few:
+        return True
+    most = _LEAST if count >= _FEWEST_WITHOUT_GAIN else 1 / clear
+    if sum(ratio >= most for ratio in ratios) <= few:
+        return False
+    if done < 1:
+        return None
+    median = statistics.median(ratios)
+    if not is_safe or median < _LEAST:
+        return median >= _LEAST
+    if sum(ratio <= 1 for ratio in ratios) <= _most_exceptions(count, _CHANCE):
+        return True
+    return False if done >= 2 else None
+
+
+@cache
+def _most_exceptions(count: int, chance: float) -> int:
+    """Return how many of `count` steps may contradict the others; -1 if `count` is too small.
+
+    If two ways were equal, no more steps would contradict one of them with at most this `chance`.
+    """
+    share = itertools.accumulate(math.comb(count, exceptions) / 2**count for exceptions in range(count + 1))
+    return sum(1 for _ in itertools.takewhile(lambda found: found <= chance, share)) - 1
 
 
 def _ratio(above: Sequence[float], below: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import pickle
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -287,8 +288,8 @@ def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() ->
 def test_steps_that_never_repeat_end_without_a_verdict() -> None:
     clock = Clock()
     judge = Judge(clock=clock)
-    every = tuple(range(1, 142))
-    for number in range(141):
+    every = tuple(range(1, 422))
+    for number in range(421):
         for module in every if number == 0 else every[:number]:
             run_call(judge, module, CALL)
         clock.now += 1.0
@@ -431,15 +432,48 @@ def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
     assert str(traced.inlined_graph).count("mucudnn::") == 3
 
 
-def test_short_steps_are_compared_more_often() -> None:
+def alternating_steps(
+    judge: Judge, clock: Clock, count: int, seconds: float, ratios: tuple[float, float]
+) -> list[str]:
+    """Run steps. PyTorch's own take `ratios` times as long as the choices, in turns. Return the ways."""
+    ways: list[str] = []
+    for _ in range(count):
+        stock = seconds * ratios[ways.count("stock") % 2]
+        ways += steps(judge, clock, 1, seconds, stock)
+    return ways
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(1.0, 7), (0.2, 15), (1e-3, 64)])
+def test_steps_are_compared_for_three_seconds_or_64_of_each_way(seconds: float, count: int) -> None:
     clock = Clock()
-    for seconds, count in (
-        (1.0, 7),
-        (0.2, 16),
-        (1e-3, 32),
-    ):  # steps of each way, for three seconds or 32 steps
+    judge = Judge(clock=clock)
+    ways = alternating_steps(judge, clock, 2 * count - 2, seconds, (1.03, 1.005))
+    assert judge.verdict is None
+    ways = alternating_steps(judge, clock, 6, seconds, (1.03, 1.005))
+    assert judge.verdict == ways[-1] == "choices"
+
+
+def test_where_it_is_open_which_way_is_faster_twice_as_many_steps_run_and_stock_stays() -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    ways = alternating_steps(judge, clock, 60, 1.0, (1.2, 0.97))
+    assert judge.verdict == "stock"
+    assert ways.count("choices") in (1 + 14, 1 + 15), "the first step decides about the calls"
+
+
+@pytest.mark.parametrize("seconds", [1.0, 0.1])
+@pytest.mark.parametrize(
+    ("ratio", "least", "most"), [(1.1, 95, 100), (1.05, 55, 100), (1.0, 0, 25), (0.97, 0, 5), (0.94, 0, 1)]
+)
+def test_of_a_hundred_models_few_get_slower_by_chance(
+    seconds: float, ratio: float, least: int, most: int
+) -> None:
+    chosen = 0
+    for seed in range(100):
+        clock, random = Clock(), Random(seed)
         judge = Judge(clock=clock)
-        steps(judge, clock, 2 * count - 2, seconds, 0.99 * seconds)
-        assert judge.verdict is None
-        steps(judge, clock, 6, seconds, 0.99 * seconds)
-        assert judge.verdict == "stock"
+        for _ in range(300):
+            own = seconds * random.lognormvariate(0, 0.04)  # each step varies by 4 %
+            steps(judge, clock, 1, own, ratio * own)
+        chosen += judge.verdict == "choices"
+    assert least <= chosen <= most
