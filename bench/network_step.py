@@ -35,7 +35,7 @@ SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
 FEWEST, FEWEST_IF_SLOW = 5, 3
 TURN_S = 0.1  # short steps run one after another for so long, with warm caches, as in a program
 _FEWEST_OF_INTERVAL = 6  # the range of fewer values is no interval of 95 % of their median
-_MOST_EARLY = 120  # steps that a model may take for its verdict
+_MOST_EARLY = 420  # steps that a model may take for its verdict
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # in glibc's malloc.h
 
 

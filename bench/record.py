@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -115,9 +116,14 @@ def remove(path: Path, machine: Machine, unwanted: Callable[[Record], bool]) -> 
 
 
 def append(path: Path, *lines: Machine | Record) -> None:
-    """Append records and descriptions of machines to a file, and remove a last line without a newline."""
+    """Append records and descriptions of machines to a file, and remove a last line without a newline.
+
+    Other programs may append to the file at the same time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0, os.SEEK_END)
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read() != b"\n":

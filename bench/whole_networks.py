@@ -5,6 +5,9 @@ stock PyTorch once, and each workspace limit with an empty cache.
 
 The program goes on where it was stopped. It leaves out the rows that this machine has measured in this run.
 `--run 2` measures everything again: the difference is the noise. `--draw` only draws the picture.
+
+One program on each core, with `--core 0`, `--core 1` and so on, measure the cases of one thread in a fraction
+of the time.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -83,10 +87,11 @@ class Session:
 
     def __init__(
         self, output: Path, machine: Machine, run: int, rounds_s: float, measure: Measure = measure,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self._output, self._machine, self._run, self._rounds_s = output, machine, run, rounds_s
         self._measure, self._clock = measure, clock
+        self._details = {"run": run, **details}  # of each record
         self._has_machine = False
 
     def missing(self, wanted: Iterable[Case]) -> list[tuple[Case, list[Way], float]]:
@@ -131,9 +136,14 @@ class Session:
 
     def _write(self, records: Iterable[Record]) -> None:
         for record in records:
-            record.details["run"] = self._run
+            record.details.update(self._details)
         append(self._output, *([] if self._has_machine else [self._machine]), *records)
         self._has_machine = True
+
+
+def share_of_core(wanted: Iterable[Case], core: int, cores: Sequence[int]) -> list[Case]:
+    """Return the cases of one thread that a program on one of the cores measures: others have the rest."""
+    return [case for case in wanted if case.threads == 1][cores.index(core) :: len(cores)]
 
 
 def _failures(case: Case, ways: Iterable[Way], error: subprocess.SubprocessError) -> list[Record]:
@@ -175,13 +185,22 @@ def main() -> None:
         "--list", action="store_true", help="show the cases that are missing, in their order, with minutes"
     )
     parser.add_argument("--draw", action="store_true", help="draw the picture, and measure nothing")
+    parser.add_argument(
+        "--core", type=int, choices=sorted(os.sched_getaffinity(0)), metavar="NUMBER",
+        help="run on this core alone, and measure this core's share of the cases of one thread",
+    )  # fmt: skip
     arguments = parser.parse_args()
     if arguments.draw:
         draw(file=arguments.output)
         return
     wanted = [case for case in cases() if arguments.only in str(case)]
+    details = {}
+    if arguments.core is not None:
+        wanted = share_of_core(wanted, arguments.core, sorted(os.sched_getaffinity(0)))
+        os.sched_setaffinity(0, {arguments.core})  # also of the processes that measure
+        details["core"] = arguments.core
     machine = describe_machine() if arguments.list else _describe()
-    session = Session(arguments.output, machine, arguments.run, arguments.seconds)
+    session = Session(arguments.output, machine, arguments.run, arguments.seconds, details=details)
     if not arguments.list:
         session.measure(wanted, arguments.minutes, Console(width=110))
         return

@@ -11,7 +11,7 @@ from rich.console import Console
 from bench import whole_table
 from bench.record import Record, append, read
 from bench.whole_cost import Estimates
-from bench.whole_networks import Session
+from bench.whole_networks import Session, share_of_core
 from bench.whole_picture import DRAWN, bars, draw
 from bench.whole_rows import (
     FIRST,
@@ -130,6 +130,19 @@ def test_a_case_that_fails_has_the_reason_and_does_not_end_the_session(tmp_path:
     assert {record.metric for record in records} == {SPEEDUP, FIRST, PEAK}
     assert len(records) == len(SMALL) * len(LIMITS) * 3
     assert "failed" in whole_table.text(records)
+
+
+def test_programs_on_several_cores_share_the_cases_of_one_thread() -> None:
+    shares = [share_of_core(cases(), core, (2, 5)) for core in (2, 5)]
+    assert abs(len(shares[0]) - len(shares[1])) <= 1
+    assert sorted(shares[0] + shares[1]) == sorted(case for case in cases() if case.threads == 1)
+
+
+def test_records_have_the_number_of_the_run_and_the_details_of_the_session(tmp_path: Path) -> None:
+    path, fake = tmp_path / "rows.jsonl", Fake()
+    session = Session(path, dict(HERE), 2, 5.0, fake.measure, fake.clock, {"core": 1})
+    session.measure(SMALL[:1], 1e6, Console(file=io.StringIO()))
+    assert all({"run": 2, "core": 1}.items() <= record.details.items() for _, record in read(path))
 
 
 def test_estimates_follow_what_the_machine_has_measured() -> None:
