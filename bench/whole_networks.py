@@ -91,7 +91,7 @@ class Session:
     ) -> None:  # fmt: skip
         self._output, self._machine, self._run, self._rounds_s = output, machine, run, rounds_s
         self._measure, self._clock = measure, clock
-        self._details = {"run": run, **details}  # of each record
+        self._details = {"run": run, **details}  # each record has them
         self._has_machine = False
 
     def missing(self, wanted: Iterable[Case]) -> list[tuple[Case, list[Way], float]]:

@@ -41,8 +41,8 @@ def make_task(name: str, *, tiny: bool) -> Task:
     torch.manual_seed(1)
     classes = CLASSES[name]
     if name == "unet3d":
-        # The lowest level has a quarter of the size. On processors with AVX-512 BF16, PyTorch 2.13 (oneDNN 3.12)
-        # computes filter gradients of 2x2x2 volumes wrongly in bf16: they are inf or NaN.
+        # The lowest level has a quarter of the size. On processors with AVX-512 BF16, PyTorch 2.13 (oneDNN
+        # 3.12) computes filter gradients of 2x2x2 volumes wrongly in bf16: they are inf or NaN.
         size = 16 if tiny else 32
         samples = 2 if tiny else 4
         x = torch.randn(samples, 1, size, size, size)
