@@ -26,11 +26,13 @@ constexpr bool kSanitizedThreads = false;
 struct Runtime {
   void (*parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags) = nullptr;
   int (*team_size)() = nullptr;
+  int (*thread_number)() = nullptr;  // returns the calling thread's number in its team
 
   explicit Runtime(void* library)
       : parallel(reinterpret_cast<decltype(parallel)>(dlsym(library, "GOMP_parallel"))),
-        team_size(reinterpret_cast<decltype(team_size)>(dlsym(library, "omp_get_max_threads"))) {}
-  bool complete() const { return parallel != nullptr && team_size != nullptr; }
+        team_size(reinterpret_cast<decltype(team_size)>(dlsym(library, "omp_get_max_threads"))),
+        thread_number(reinterpret_cast<decltype(thread_number)>(dlsym(library, "omp_get_thread_num"))) {}
+  bool complete() const { return parallel != nullptr && team_size != nullptr && thread_number != nullptr; }
 };
 
 // PyTorch comes first: its dependencies say which of several runtimes it calls.
@@ -99,14 +101,15 @@ const Runtime* runtime() {
 }
 
 struct Team {
-  const std::function<void()>& work;
+  const Runtime& runtime;
+  const std::function<void(int thread)>& work;
   const int threads;
-  std::atomic<int> joined{0};
 };
 
 void join(void* data) {
-  auto& team = *static_cast<Team*>(data);
-  if (team.joined++ < team.threads) team.work();
+  const auto& team = *static_cast<const Team*>(data);
+  const int thread = team.runtime.thread_number();
+  if (thread < team.threads) team.work(thread);
 }
 
 }  // namespace
@@ -127,10 +130,10 @@ bool usable() {
   return (std::stoul(line.substr(at + 1)) & kForkedWithoutExec) == 0;
 }
 
-bool run(int threads, const std::function<void()>& work) {
+bool run(int threads, const std::function<void(int thread)>& work) {
   const Runtime* const found = runtime();
   if (found == nullptr || found->team_size() < threads) return false;
-  Team team{work, threads};
+  Team team{*found, work, threads};
   found->parallel(join, &team, 0, 0);
   return true;
 }

@@ -10,10 +10,10 @@ namespace mucudnn::host::openmp {
 // runtime would wait for threads of the parent, which do not exist in the child.
 bool usable();
 
-// Calls `work` on up to `threads` threads of the runtime's team, one of which is the calling thread, and
-// returns when all calls have returned. `work` must not throw. Returns false, and calls nothing, if no
-// runtime is loaded, or if its teams are smaller: the runtime would start threads anew for each change of the
-// size.
-bool run(int threads, const std::function<void()>& work);
+// Calls work(thread) on the first `threads` threads of the runtime's team, and returns when all calls have
+// returned. The calling thread has the number 0. A runtime that gives it no other thread calls work(0) alone.
+// `work` must not throw. Returns false, and calls nothing, if no runtime is loaded, or if its teams are
+// smaller: the runtime would start threads anew for each change of the size.
+bool run(int threads, const std::function<void(int thread)>& work);
 
 }  // namespace mucudnn::host::openmp

@@ -54,6 +54,7 @@ class Convolution {
       std::swap(x_, y_);
       std::swap(x_pitch_, y_pitch_);
     }
+    along_ = choose_along();
   }
 
   void run(float alpha, float beta) const {
@@ -62,12 +63,12 @@ class Convolution {
     for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read, kernels.analyse_image);
     if (pass_ == Pass::backward_filter) {
       for_each_block(y_, y_pitch_, shape_.out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
-      multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_);
+      multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_, shape_.filter_planes.rows);
       for_each_block(w_, writing,
                      [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
     } else {
       for_each_block(w_, Access::read, kernels.analyse_filter);
-      multiply(Transpose::no, shape_.forward(), in_, filter_, out_);
+      multiply(Transpose::no, shape_.forward(), in_, filter_, out_, shape_.out_planes.rows);
       for_each_block(y_, y_pitch_, shape_.out, out_, Tiles::disjoint, writing,
                      [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
     }
@@ -76,6 +77,17 @@ class Convolution {
  private:
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
+
+  // The dimension by which the threads divide all work. A thread then reads the larger spectra only where it
+  // wrote them, in the caches of its core, and shares the smaller ones.
+  enum class Along { images, in_channels, out_channels };
+
+  Along choose_along() const {
+    const auto size = [](const Planes& planes) { return planes.rows * planes.row_stride; };
+    const std::int64_t in = size(shape_.in_planes), out = size(shape_.out_planes);
+    if (pass_ == Pass::backward_filter) return in < out ? Along::out_channels : Along::in_channels;
+    return in + out < size(shape_.filter_planes) ? Along::out_channels : Along::images;
+  }
 
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
   // stay in the cache.
@@ -106,11 +118,16 @@ class Convolution {
     const std::int64_t pixel_stride = channels_last() ? pitch : 1;
     const std::int64_t channel_stride = channels_last() ? 1 : size;
 
-    parallel_for(shape_.stacks * image.depth * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
+    const bool by_channels =
+        along_ == (tiles == Tiles::overlapping ? Along::in_channels : Along::out_channels);
+    const std::int64_t images = shape_.stacks * image.depth;
+    parallel_for(images * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
       ImageBlock block = whole;
       block.scratch = scratch(packed_floats + copied_floats);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t stacked = i / (blocks * bands), channel = i / bands % blocks * block_channels;
+        const std::int64_t outer = i / bands;
+        const std::int64_t stacked = by_channels ? outer % images : outer / blocks;
+        const std::int64_t channel = (by_channels ? outer / images : outer % blocks) * block_channels;
         const std::int64_t stack = stacked / image.depth, z = stacked % image.depth;
         const std::int64_t n = stack / (shape_.rows.residues * shape_.columns.residues);
         const std::int64_t row = stack / shape_.columns.residues % shape_.rows.residues;
@@ -193,12 +210,16 @@ class Convolution {
     const std::int64_t runs = ceil_div(shape_.in.channels, run_channels);
     const std::int64_t blocks = filter_.row_stride / block_channels;
     const std::int64_t block_floats = block_channels * run_channels * taps;
-    parallel_for(depth * runs * blocks, [&](std::int64_t begin, std::int64_t end) {
+    const bool by_out = along_ == Along::out_channels;
+    const std::int64_t ranges = depth * runs;
+    parallel_for(ranges * blocks, [&](std::int64_t begin, std::int64_t end) {
       FilterBlock block = whole;
       block.scratch = scratch(2 * block_floats);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t in = i / blocks % runs * run_channels, out = i % blocks * block_channels;
-        const std::int64_t tap = i / (blocks * runs), slice = whole.rotated ? depth - 1 - tap : tap;
+        const std::int64_t range = by_out ? i % ranges : i / blocks;
+        const std::int64_t out = (by_out ? i / ranges : i % blocks) * block_channels;
+        const std::int64_t in = range % runs * run_channels;
+        const std::int64_t tap = range / runs, slice = whole.rotated ? depth - 1 - tap : tap;
         block.in_channels = std::min(run_channels, shape_.in.channels - in);
         block.out_channels = std::min(block_channels, shape_.out.channels - out);
         S* const filter =
@@ -233,58 +254,94 @@ class Convolution {
   bool channels_last() const { return problem_.layout == Layout::nhwc; }
   bool in_place() const { return std::is_same_v<S, float> && shape_.undilated(); }
 
-  // Computes all products in every plane. A complex plane takes four real products.
+  // Some rows and columns of the planes of a result.
+  struct Part {
+    std::int64_t first_row, last_row, first_column, last_column;
+  };
+
+  // Returns one of several parts, which have whole blocks of columns.
+  Part part_of(std::int64_t index, std::int64_t parts, std::int64_t rows, std::int64_t columns) const {
+    if (along_ != Along::out_channels) return {rows * index / parts, rows * (index + 1) / parts, 0, columns};
+    const std::int64_t blocks = columns / block_channels;
+    return {0, rows, blocks * index / parts * block_channels, blocks * (index + 1) / parts * block_channels};
+  }
+
+  // Returns into how many parts the planes of a result may be divided. The threads divide whole planes if
+  // there is one.
+  std::int64_t most_parts(std::int64_t rows, std::int64_t columns) const {
+    // Products of fewer rows or columns take longer for each of them.
+    constexpr std::int64_t least_rows = 32, least_columns = 128;
+    // Spectra of more floats leave the caches before they are read.
+    constexpr std::int64_t cached = std::int64_t{1} << 22;
+    if (along_ == Along::images) return std::max<std::int64_t>(1, rows / least_rows);
+    const std::int64_t planes = method_.real_planes + 2 * method_.complex_planes;
+    if (planes * (in_.plane_stride + out_.plane_stride) > cached) return 1;
+    const bool by_columns = along_ == Along::out_channels;
+    return std::max<std::int64_t>(1, by_columns ? columns / least_columns : rows / least_rows);
+  }
+
+  // Computes all products in every plane, of which c has so many rows. A complex plane takes four real
+  // products.
   void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
-                const Spectrum& b, const Spectrum& c) const {
-    const auto add = [&](const NoFork& no_fork, float sign, const float* a_plane, const float* b_plane,
-                         bool adds, float* c_plane) {
+                const Spectrum& b, const Spectrum& c, std::int64_t rows) const {
+    const auto add = [&](const NoFork& no_fork, const Part& part, float sign, const float* a_plane,
+                         const float* b_plane, bool adds, float* c_plane) {
       for (const Product& p : products) {
-        multiply(no_fork, transpose, p, sign, a_plane, a.row_stride, b_plane, b.row_stride, adds, c_plane,
-                 c.row_stride);
+        multiply(no_fork, transpose, p, part, sign, a_plane, a.row_stride, b_plane, b.row_stride, adds,
+                 c_plane, c.row_stride);
       }
     };
-    const std::int64_t reals = method_.real_planes;
-    parallel_for(reals + method_.complex_planes, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t reals = method_.real_planes, planes = reals + method_.complex_planes;
+    const std::int64_t parts = std::clamp<std::int64_t>(threads(), 1, most_parts(rows, c.row_stride));
+    parallel_for(parts * planes, [&](std::int64_t begin, std::int64_t end) {
       const NoFork no_fork;
-      for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t index = begin; index < end; ++index) {
+        const Part part = part_of(index / planes, parts, rows, c.row_stride);
+        const std::int64_t i = index % planes;
         const std::int64_t plane = i < reals ? i : reals + 2 * (i - reals);
         const float *a_re = a.data + plane * a.plane_stride, *a_im = a_re + a.plane_stride;
         const float *b_re = b.data + plane * b.plane_stride, *b_im = b_re + b.plane_stride;
         float *c_re = c.data + plane * c.plane_stride, *c_im = c_re + c.plane_stride;
-        add(no_fork, 1, a_re, b_re, false, c_re);
+        add(no_fork, part, 1, a_re, b_re, false, c_re);
         if (i < reals) continue;
-        add(no_fork, 1, a_im, b_im, true, c_re);
-        add(no_fork, 1, a_im, b_re, false, c_im);
-        add(no_fork, -1, a_re, b_im, true, c_im);
+        add(no_fork, part, 1, a_im, b_im, true, c_re);
+        add(no_fork, part, 1, a_im, b_re, false, c_im);
+        add(no_fork, part, -1, a_re, b_im, true, c_im);
       }
     });
   }
 
-  static void multiply(const NoFork& no_fork, Transpose transpose, const Product& p, float sign,
-                       const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                       bool adds, float* c, std::int64_t n) {
+  // Computes the rows and columns of one product that lie in the part.
+  static void multiply(const NoFork& no_fork, Transpose transpose, const Product& p, const Part& part,
+                       float sign, const float* a, std::int64_t a_stride, const float* b,
+                       std::int64_t b_stride, bool adds, float* c, std::int64_t c_stride) {
+    const std::int64_t first = std::max(p.c_row, part.first_row);
+    const std::int64_t m = std::min(p.c_row + p.m, part.last_row) - first;
+    const std::int64_t n = part.last_column - part.first_column;
+    if (m <= 0) return;
     adds = adds || p.adds;
-    c += p.c_row * n;
-    if (p.m == 0 || p.k == 0) {
-      if (!adds) std::fill_n(c, p.m * n, 0.f);
+    c += first * c_stride + part.first_column;
+    if (p.k == 0) {
+      for (std::int64_t row = 0; row < (adds ? 0 : m); ++row) std::fill_n(c + row * c_stride, n, 0.f);
       return;
     }
-    a += p.a_row * a_stride;
-    b += p.b_row * b_stride;
+    const std::int64_t skipped = first - p.c_row;
+    a += p.a_row * a_stride + skipped * (transpose == Transpose::yes ? 1 : a_stride);
+    b += p.b_row * b_stride + part.first_column;
     // OpenBLAS's AVX-512 code multiplies matrices of up to 10^6 multiplications without copying them first.
     // This is faster at the sizes of spectra. On other processors each call copies, so that fewer calls are
     // better.
     const bool small = std::string_view(transforms::instruction_set()) == "avx512";
     const std::int64_t n_block = small ? std::min<std::int64_t>(n, 64) : n;
     const std::int64_t k_block = small ? std::min<std::int64_t>(p.k, 128) : p.k;
-    const std::int64_t m_block = small ? 1'000'000 / (n_block * k_block) : p.m;
+    const std::int64_t m_block = small ? 1'000'000 / (n_block * k_block) : m;
     for (std::int64_t kk = 0; kk < p.k; kk += k_block) {
       for (std::int64_t nn = 0; nn < n; nn += n_block) {
-        for (std::int64_t mm = 0; mm < p.m; mm += m_block) {
+        for (std::int64_t mm = 0; mm < m; mm += m_block) {
           const float* a_block = a + (transpose == Transpose::yes ? kk * a_stride + mm : mm * a_stride + kk);
-          gemm(transpose, Transpose::no, std::min(m_block, p.m - mm), std::min(n_block, n - nn),
+          gemm(transpose, Transpose::no, std::min(m_block, m - mm), std::min(n_block, n - nn),
                std::min(k_block, p.k - kk), sign, a_block, a_stride, b + kk * b_stride + nn, b_stride,
-               adds || kk > 0 ? 1.f : 0.f, c + mm * n + nn, n, no_fork);
+               adds || kk > 0 ? 1.f : 0.f, c + mm * c_stride + nn, c_stride, no_fork);
         }
       }
     }
@@ -297,6 +354,7 @@ class Convolution {
   Spectrum in_, out_, filter_;
   S *x_, *w_, *y_;
   std::int64_t x_pitch_, y_pitch_;  // the channels in memory
+  Along along_;
 };
 
 }  // namespace

@@ -196,6 +196,7 @@ def test_a_runtime_that_waits_for_busy_cores_is_left_out_more_and_more_often(tmp
         "static int calls;\n"
         "int count_of_calls(void) { return calls; }\n"
         "int omp_get_max_threads(void) { return 2; }\n"
+        "int omp_get_thread_num(void) { return 0; }\n"
         "void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags) {\n"
         "  const struct timespec late = {0, 5000000};\n"
         "  calls += 1;\n"
