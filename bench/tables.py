@@ -113,9 +113,12 @@ def channels_tables(results: Path) -> str:
 
 
 def whole_tables(results: Path) -> str:
-    """Return the tables of whole networks, for each machine."""
+    """Return the figures of whole networks on all machines together, and the tables of each machine."""
     lines = []
-    for found in by_machine(read(results / "whole_networks.jsonl")) or [[]]:
+    machines = by_machine(read(results / "whole_networks.jsonl"))
+    if len(machines) > 1:
+        lines += [whole_table.together([[record for _, record in found] for found in machines]), ""]
+    for found in machines or [[]]:
         text = whole_table.text(record for _, record in found)
         lines += [f"`python -m bench.whole_networks`{_where(found)}", "", text]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from bench.picture import BLUE, GREY, ORANGE, STYLE
-from bench.record import RESULTS, by_machine, read
+from bench.record import RESULTS, read
 from bench.whole_rows import LIMITS, NETWORKS, SPEEDUP, parts_of
 
 FILE = RESULTS / "whole_networks.jsonl"
@@ -17,12 +17,9 @@ DRAWN = ("training, N=16, 2 threads", "inference, N=16, 2 threads")  # the setti
 
 
 def bars(file: Path = FILE) -> dict[str, dict[str, list[float]]]:
-    """Return the speedups within the first limit by setting and network, one of each run.
-
-    They are those of the machine with the most records.
-    """
+    """Return the speedups within the first limit by setting and network, one of each run on each machine."""
     found: dict[str, dict[str, list[float]]] = {setting: {} for setting in DRAWN}
-    for _, record in max(by_machine(read(file)), key=len, default=[]):
+    for _, record in read(file):
         network, setting, way = parts_of(record.case)
         if record.metric == SPEEDUP and record.value is not None and setting in found and way == LIMITS[0]:
             found[setting].setdefault(network, []).append(record.value)
@@ -30,7 +27,7 @@ def bars(file: Path = FILE) -> dict[str, dict[str, list[float]]]:
 
 
 def draw(path: Path = PICTURE, file: Path = FILE) -> None:
-    """Draw the measured speedups: bars from 1 up or down. Thin lines reach from the worst run to the best."""
+    """Draw the measured speedups: bars of their means, from 1 up or down. Thin lines reach from the worst run to the best."""
     found = {setting: speedups for setting, speedups in bars(file).items() if speedups}
     names = [name for name in NETWORKS if any(name in speedups for speedups in found.values())]
     width = 0.8 / max(len(found), 1)

@@ -42,6 +42,35 @@ def text(records: Iterable[Record]) -> str:
     return "\n".join(lines)
 
 
+def together(machines: Sequence[Iterable[Record]]) -> str:
+    """Return figures of several machines: the rows that any has measured, and how their speedups agree.
+
+    Of several runs on one machine the mean counts.
+    """
+    by_row: dict[str, list[float]] = {}  # a value of each machine
+    for records in machines:
+        runs: Runs = {}
+        for record in records:
+            if record.metric == SPEEDUP and record.value is not None:
+                runs.setdefault(record.case, []).append(record.value)
+        for row, values in runs.items():
+            by_row.setdefault(row, []).append(statistics.mean(values))
+    total = sum(len(ways_of(case)) for case in cases())
+    means = {row: statistics.geometric_mean(values) for row, values in by_row.items()}
+    everything = [value for values in by_row.values() for value in values]
+    below = [row for row, values in by_row.items() if min(values) < WORST]
+    several = [row for row, values in by_row.items() if len(values) > 1]
+    figures = [
+        ("rows measured on at least one machine", f"{len(by_row)} of {total}"),
+        *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
+        (f"values below {WORST}", f"{sum(value < WORST for value in everything)} of {len(everything)}"),
+        (f"rows measured on several machines, and those of them below {WORST} on each",
+         f"{len(several)}, {sum(max(by_row[row]) < WORST for row in several)}"),
+        (f"rows with a value below {WORST}", f"{len(below)}"),
+    ]  # fmt: skip
+    return "\n".join(["**All machines together**", "", *table(("", "figure"), figures)])
+
+
 def _summary(
     values: dict[str, Runs], failed: set[str], unsure: set[str], same: Sequence[float]
 ) -> list[tuple[str, str]]:

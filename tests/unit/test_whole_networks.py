@@ -187,7 +187,26 @@ def test_the_table_has_a_line_for_a_case_and_a_column_for_a_limit() -> None:
     assert f"| median 7.7 %, largest 15.4 % ({case}, 64MiB), of 2 |" in text
 
 
-def test_the_picture_has_all_runs_of_one_machine_within_the_first_limit(tmp_path: Path) -> None:
+def test_the_figures_of_all_machines_count_a_row_once_and_each_machine_s_value() -> None:
+    case = "resnet18, training, N=16, 2 threads"
+    one = [
+        Record("whole", f"{case}, 64MiB", SPEEDUP, 1.0, "ratio", {"run": 1}),
+        Record("whole", f"{case}, 64MiB", SPEEDUP, 1.2, "ratio", {"run": 2}),
+        Record("whole", f"{case}, 8MiB", SPEEDUP, 0.95, "ratio", {"run": 1}),
+    ]
+    other = [
+        Record("whole", f"{case}, 8MiB", SPEEDUP, 0.96, "ratio", {"run": 1}),
+        Record("whole", f"{case}, 512MiB", SPEEDUP, 0.9, "ratio", {"run": 1}),
+    ]
+    text = whole_table.together([one, other])
+    assert "| rows measured on at least one machine | 3 of 513 |" in text
+    assert f"| geometric mean of {SPEEDUP}, training | 0.98, 0.90 to 1.10, of 3 |" in text
+    assert "| values below 0.97 | 3 of 4 |" in text
+    assert "below 0.97 on each | 1, 1 |" in text
+    assert "| rows with a value below 0.97 | 2 |" in text
+
+
+def test_the_picture_has_all_runs_of_all_machines_within_the_first_limit(tmp_path: Path) -> None:
     training, inference = DRAWN
     records = [
         Record("whole", f"resnet18, {training}, 64MiB", SPEEDUP, 1.2, "ratio", {"run": 1}),
@@ -204,10 +223,10 @@ def test_the_picture_has_all_runs_of_one_machine_within_the_first_limit(tmp_path
     )
     append(path, HERE, *records)
     found = bars(path)
-    assert found == {training: {"resnet18": [1.2, 1.4]}, inference: {"unet3d": [0.9]}}
+    assert found == {training: {"resnet18": [7.0, 1.2, 1.4]}, inference: {"unet3d": [0.9]}}
     draw(tmp_path / "picture.svg", path)
     drawn = (tmp_path / "picture.svg").read_text()
-    assert all(text in drawn for text in ("resnet18", "1.30", "unet3d", "0.90", training, inference))
+    assert all(text in drawn for text in ("resnet18", "3.20", "unet3d", "0.90", training, inference))
     assert "vgg11" not in drawn
 
 
