@@ -58,7 +58,6 @@ def together(machines: Sequence[Iterable[Record]]) -> str:
     total = sum(len(ways_of(case)) for case in cases())
     means = {row: statistics.geometric_mean(values) for row, values in by_row.items()}
     everything = [value for values in by_row.values() for value in values]
-    below = [row for row, values in by_row.items() if min(values) < WORST]
     several = [row for row, values in by_row.items() if len(values) > 1]
     figures = [
         ("rows measured on at least one machine", f"{len(by_row)} of {total}"),
@@ -66,7 +65,6 @@ def together(machines: Sequence[Iterable[Record]]) -> str:
         (f"values below {WORST}", f"{sum(value < WORST for value in everything)} of {len(everything)}"),
         (f"rows measured on several machines, and those of them below {WORST} on each",
          f"{len(several)}, {sum(max(by_row[row]) < WORST for row in several)}"),
-        (f"rows with a value below {WORST}", f"{len(below)}"),
     ]  # fmt: skip
     return "\n".join(["**All machines together**", "", *table(("", "figure"), figures)])
 
