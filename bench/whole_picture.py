@@ -27,7 +27,10 @@ def bars(file: Path = FILE) -> dict[str, dict[str, list[float]]]:
 
 
 def draw(path: Path = PICTURE, file: Path = FILE) -> None:
-    """Draw the measured speedups: bars of their means, from 1 up or down. Thin lines reach from the worst run to the best."""
+    """Draw the means of the measured speedups as bars, from 1 up or down.
+
+    Thin lines reach from the worst run to the best.
+    """
     found = {setting: speedups for setting, speedups in bars(file).items() if speedups}
     names = [name for name in NETWORKS if any(name in speedups for speedups in found.values())]
     width = 0.8 / max(len(found), 1)
