@@ -269,9 +269,9 @@ class Convolution {
   // Returns into how many parts the planes of a result may be divided. The threads divide whole planes if
   // there is one.
   std::int64_t most_parts(std::int64_t rows, std::int64_t columns) const {
-    // Products of fewer rows or columns take longer for each of them.
+    // Products with fewer rows or columns compute each of them more slowly.
     constexpr std::int64_t least_rows = 32, least_columns = 128;
-    // Spectra of more floats leave the caches before they are read.
+    // Spectra with more floats leave the caches before the products read them.
     constexpr std::int64_t cached = std::int64_t{1} << 22;
     if (along_ == Along::images) return std::max<std::int64_t>(1, rows / least_rows);
     const std::int64_t planes = method_.real_planes + 2 * method_.complex_planes;

@@ -435,7 +435,7 @@ def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
 def alternating_steps(
     judge: Judge, clock: Clock, count: int, seconds: float, ratios: tuple[float, float]
 ) -> list[str]:
-    """Run steps. PyTorch's own take `ratios` times as long as the choices, in turns. Return the ways."""
+    """Run steps. PyTorch's own take two `ratios` times as long as the choices in turns. Return the ways."""
     ways: list[str] = []
     for _ in range(count):
         stock = seconds * ratios[ways.count("stock") % 2]
