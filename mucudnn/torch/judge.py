@@ -7,8 +7,8 @@ when all calls of a converted model are decided, its next steps run in different
 - PyTorch's own convolutions,
 - a mixture: the choices in calls where they save much by their measurements, PyTorch's own in the others.
 
-The fastest way stays, and PyTorch's own unless another way saves time beyond doubt. These steps are real ones
-of the program, so nothing is measured twice. A way that is far behind gets few of them.
+The fastest way stays, but PyTorch's own convolutions stay where the steps leave doubt. These steps are real
+ones of the program, so nothing is measured twice. A way that is far behind gets few of them.
 
 Processors slow down while they get warm, and other programs come and go. So a step is compared with the steps
 of the other ways that ran next to it, and the order turns around each time: CC SS MM, MM SS CC, and so on.
@@ -36,18 +36,19 @@ from torch import Tensor
 
 from mucudnn.torch.layers import CLEAR_GAIN
 
-# Steps of each way that are enough if the ways differ little: _ENOUGH steps that take _ENOUGH_S seconds
-# together, or _ENOUGH_SHORT steps. Short steps vary more. Where these steps leave it open whether a way is
-# faster, twice as many run.
+# Ways that differ little are compared in _ENOUGH steps of each, and in more if these take less than _ENOUGH_S
+# seconds together, because short steps vary more: in up to _ENOUGH_SHORT. If it is still open then which way
+# is faster, twice as many steps run.
 _ENOUGH, _ENOUGH_S, _ENOUGH_SHORT = 7, 3.0, 64
-# Fewer steps are enough if they all say that a way takes so many times as long as another one, by the number
-# of steps. If more steps agree, a smaller difference is enough.
+# A comparison ends early if each step of one way took at least so many times as long as its neighbour of the
+# other way. The keys are the steps of each way so far: the more there are, the less they must differ.
 _CLEAR = {2: 1.5, 3: 1.1, 4: 1.075, 5: 1.06, 6: 1.05}
 _FEWEST_WITHOUT_GAIN = 4  # so many steps that all save too little are enough, too
 # PyTorch's own convolutions must take so many times as long as the choices or the mixture. Medians of so few
 # steps err by as much, and a model shall not get slower by chance.
 _LEAST = 1.015
-# Two equal ways differ by chance as clearly as steps have to that end a comparison early, and at its end.
+# Steps of equal ways agree by chance, too. These chances are allowed each time that steps are asked: where
+# they end a comparison early, and after enough of them.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
 _PATIENCE = 400  # steps after which the choices stay without a verdict
 _MOST_CALLS = 4096
@@ -253,7 +254,7 @@ class Judge:
 
 
 def _fastest(times: Mapping[str, float]) -> str:
-    """Return the way of the shortest time. PyTorch's own must take _LEAST times as long as another way."""
+    """Return the fastest way, or PyTorch's own if it takes less than _LEAST times as long."""
 
     def claimed(way: str) -> float:
         return times[way] / (_LEAST if way == STOCK_WAY else 1)
@@ -279,21 +280,21 @@ def _beaten(times: Mapping[str, Sequence[float]]) -> set[str]:
 def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: bool) -> bool | None:
     """Return whether a way is better than one that is preferred to it; None if more steps must tell.
 
-    `is_safe` says that the preferred way must stay unless the other one is faster beyond doubt.
+    `is_safe` says that the preferred way must stay where the steps leave doubt.
     """
     ratios = [own / one for own, one in zip(preferred, other, strict=False)]
     count = len(ratios)
-    seconds = min(sum(other), sum(preferred))
-    done = max(count / _ENOUGH_SHORT, min(count / _ENOUGH, seconds / _ENOUGH_S))  # 1 if it is enough
-    clear = _CLEAR.get(count, _LEAST)
     if count < min(_CLEAR):
         return None
+    clear = _CLEAR.get(count, _LEAST)
     few = max(_most_exceptions(count, _CHANCE_EARLY), 0)
     if sum(ratio <= clear for ratio in ratios) <= few:
         return True
     most = _LEAST if count >= _FEWEST_WITHOUT_GAIN else 1 / clear
     if sum(ratio >= most for ratio in ratios) <= few:
         return False
+    seconds = min(sum(other), sum(preferred))
+    done = max(count / _ENOUGH_SHORT, min(count / _ENOUGH, seconds / _ENOUGH_S))  # 1 if it is enough
     if done < 1:
         return None
     median = statistics.median(ratios)
@@ -306,9 +307,9 @@ def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: b
 
 @cache
 def _most_exceptions(count: int, chance: float) -> int:
-    """Return how many of `count` steps may contradict the others; -1 if `count` is too small.
+    """Return how many of `count` steps may contradict that one way is faster; -1 if even none proves nothing.
 
-    If two ways were equal, no more steps would contradict one of them with at most this `chance`.
+    Steps of two equal ways contradict it as rarely with at most this chance (a sign test).
     """
     share = itertools.accumulate(math.comb(count, exceptions) / 2**count for exceptions in range(count + 1))
     return sum(1 for _ in itertools.takewhile(lambda found: found <= chance, share)) - 1

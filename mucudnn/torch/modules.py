@@ -200,7 +200,7 @@ def convert(
     choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the choices run
     where they save at least a quarter of a call's time. Most ways get at most eight steps, or 65 short ones,
     and twice as many if these leave it open which is the fastest. The fastest way stays, for each shape of
-    the input, and the log says which. PyTorch's own convolutions stay unless another way is faster beyond
+    the input, and the log says which. PyTorch's own convolutions stay where the steps leave
     doubt. The cache keeps the times, so that a later process does not compare again.
     A model with a plan does not compare, nor with "never", nor a program that calls
     `torch.use_deterministic_algorithms(True)`.

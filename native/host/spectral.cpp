@@ -78,8 +78,8 @@ class Convolution {
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
 
-  // The dimension by which the threads divide all work. A thread then reads the larger spectra only where it
-  // wrote them, in the caches of its core, and shares the smaller ones.
+  // The dimension along which the threads divide all phases. A thread reads only those parts of the larger
+  // spectra that it wrote itself, which lie in the caches of its core. The smaller spectra all threads read.
   enum class Along { images, in_channels, out_channels };
 
   Along choose_along() const {
@@ -269,7 +269,7 @@ class Convolution {
   // Returns into how many parts the planes of a result may be divided. The threads divide whole planes if
   // there is one.
   std::int64_t most_parts(std::int64_t rows, std::int64_t columns) const {
-    // Products with fewer rows or columns compute each of them more slowly.
+    // Smaller parts would not pay: OpenBLAS needs more time for each row of small products.
     constexpr std::int64_t least_rows = 32, least_columns = 128;
     // Spectra with more floats leave the caches before the products read them.
     constexpr std::int64_t cached = std::int64_t{1} << 22;

@@ -212,3 +212,25 @@ assert len({convolve(engine=engine) for _ in range(40)}) == 1
 assert slow.count_of_calls() == 5, slow.count_of_calls()  # with 1, 3, 7 and 15 jobs between them
 """
     succeed(program, library)
+
+
+def test_threads_that_come_late_or_not_at_all_leave_their_share_to_the_others(tmp_path: Path) -> None:
+    source, library = tmp_path / "one_by_one.c", tmp_path / "libgomp_one_by_one.so"
+    source.write_text(
+        "static int number, calls;\n"
+        "int count_of_calls(void) { return calls; }\n"
+        "int omp_get_max_threads(void) { return 3; }\n"
+        "int omp_get_thread_num(void) { return number; }\n"
+        "void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags) {\n"
+        "  calls += 1;\n"
+        "  for (number = 2; number > 0; number--) work(data);  /* the calling thread, 0, has no turn */\n"
+        "}\n"
+    )
+    compile_c("-shared", "-fPIC", source, "-o", library)
+    program = """
+alone = convolve()
+one_by_one = load(sys.argv[1])
+assert convolve() == alone
+assert one_by_one.count_of_calls() > 0
+"""
+    succeed(program, library)
