@@ -9,6 +9,9 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
+# The files whose models compare steps: in all others the engine runs every one.
+_WITH_JUDGE = ("test_torch_judge", "test_torch_judged_models", "test_torch_short_way")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_cache(one_cache: None) -> None:
@@ -28,7 +31,7 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, tensors: None)
             patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice, **_: slow)
             patch.setattr(stock.TorchTimer, "tensors", lambda timer, engine: None)
-            if request.module.__name__ not in ("test_torch_judge", "test_torch_short_way"):
+            if request.module.__name__ not in _WITH_JUDGE:
                 patch.setattr(judge.Judge, "wants_stock", lambda *_: False)
         yield
 

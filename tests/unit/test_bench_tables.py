@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.cpu_questions import CPU, Row
 from bench.gpu.checks import SUITE
 from bench.gpu.questions import NOT_MEASURED, QUESTIONS
 from bench.record import RESULTS, Record, append, describe_machine, read, read_own, update, write
 from bench.tables import (
-    CPU,
     PEAKS,
     README,
-    Row,
     channels_tables,
     cpu_tables,
     gpu_tables,

@@ -1,0 +1,147 @@
+"""A converted model keeps what its judge found: in the cache, in its copies and in its reports."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from pathlib import Path
+
+import pytest
+from needs_torch import mt, torch
+
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.schema import STEP_TIME
+from mucudnn.measuring.source import StockTiming
+from mucudnn.torch import layers, verdicts
+from mucudnn.torch.stock import TorchTimer
+
+nn = torch.nn
+CLEAR, LITTLE = 0.5, 0.1  # shares of a call's time that a choice saves
+
+
+def one_step(model, x) -> None:  # type: ignore[no-untyped-def]
+    model(x).sum().backward()
+
+
+@pytest.fixture
+def slow_stock(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test a cache of its own, and let PyTorch's convolutions look slow in measurements."""
+    monkeypatch.setattr(TorchTimer, "measure", lambda *_, **__: StockTiming(1e9, 0.0, 0))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(4, 4, 3, padding=1), (2, 4, 9, 9)),
+        (nn.Conv1d(4, 4, 3, padding="same", dilation=2), (4, 9)),
+        (nn.Conv3d(4, 4, 1, padding_mode="circular"), (2, 4, 3, 3, 3)),
+    ],
+)
+def test_a_converted_model_keeps_the_times_of_its_steps_in_the_cache(layer, shape, slow_stock: None) -> None:  # type: ignore[no-untyped-def]
+    model, x = nn.Sequential(layer, nn.ReLU()), torch.randn(shape)
+    first = mt.convert(copy.deepcopy(model))
+    first[0]._mucudnn.judge._clock = itertools.count(1.0).__next__  # all steps take the same time
+    for _ in range(40):
+        one_step(first, x)
+    with Cache.open(default_path()) as cache:
+        rows = [row for table, row in cache.rows() if table is STEP_TIME]
+    assert {row["way"] for row in rows} == {"choices", "stock"}
+    assert len({row["step"] for row in rows}) == 1
+    later = mt.convert(copy.deepcopy(model))
+    for _ in range(2):
+        one_step(later, x)
+    [trial] = later[0]._mucudnn.judge._trials.values()
+    assert [row["time_ms"] for row in rows] == [1e3, 1e3]
+    assert trial.verdict == "stock"
+    assert not trial.times
+    wider = mt.convert(copy.deepcopy(model), workspace="1MiB")
+    for _ in range(2):
+        one_step(wider, x)
+    [trial] = wider[0]._mucudnn.judge._trials.values()
+    assert trial.verdict is None, "another limit makes other choices"
+
+
+def test_nothing_that_only_this_process_has_tells_steps_apart(slow_stock: None) -> None:
+    model = mt.convert(nn.Conv2d(4, 4, 3))
+    x = torch.randn(2, 4, 9, 9)
+    call = layers.call_of(
+        x, model.weight, model.bias, None, model._mucudnn, (1, 1), "same", (1, 1), 1, "zeros"
+    )
+    assert call is not None
+    assert " object at " not in verdicts._text(call)
+
+
+def test_a_cache_that_cannot_be_read_keeps_no_times_and_raises_nothing(
+    slow_stock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3))), torch.randn(2, 4, 9, 9)
+    one_step(model, x)
+    default_path().write_text("no cache")
+    for _ in range(80):
+        one_step(model, x)
+    [trial] = model[0]._mucudnn.judge._trials.values()
+    assert trial.verdict is not None
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_finds_its_own_verdict(way) -> None:  # type: ignore[no-untyped-def]
+    model = mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))
+    assert way(model)[0]._mucudnn.judge is not model[0]._mucudnn.judge
+
+
+class MixtureInCache:
+    """A memory in which a mixture is the fastest way of all steps."""
+
+    def find(self, calls):  # type: ignore[no-untyped-def]
+        return {"choices": 3.0, "stock": 2.0, "mixture": 1.0}
+
+    def keep(self, calls, times) -> None:  # type: ignore[no-untyped-def]
+        raise AssertionError("nothing is compared")
+
+
+def test_the_reports_tell_which_layers_run_pytorchs_own(
+    cache_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3))), torch.randn(2, 4, 9, 9)
+    monkeypatch.setattr(layers, "gain_of", lambda x, *_: CLEAR if x.shape[2] == 9 else LITTLE)
+    model[0]._mucudnn.judge._times = MixtureInCache()
+    assert [one.micro_batches is None for one in mt.summary(model, x).choices] == [False] * 5
+    model(x)
+    assert {(one.layer, one.micro_batches is None) for one in mt.summary(model, x).choices} == {
+        ("0", False),
+        ("1", True),
+    }
+    assert "PyTorch's own" not in repr(model[0])
+    assert repr(model[1]).endswith("PyTorch's own in all steps)")
+    other = torch.randn(2, 4, 8, 8)  # a verdict of its own: both layers gain little
+    for _ in range(2):
+        model(other)
+    assert "PyTorch's own in some steps" in repr(model[0])
+
+
+def test_plans_and_never_have_no_judge() -> None:
+    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), tune="never")[0]._mucudnn.judge is None
+    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.judge is not None
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
+    slow_stock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1))
+    model, x = mt.convert(copy.deepcopy(own)), torch.randn(2, 4, 9, 9)
+    judge = model[0]._mucudnn.judge
+    judge._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
+    for _ in range(40):
+        one_step(model, x)
+    assert judge.verdict == "stock"
+    described, call_of = [], layers.call_of
+    monkeypatch.setattr(layers, "call_of", lambda *given: described.append(given[4]) or call_of(*given))
+    assert torch.equal(model(x), own(x))
+    assert len(described) == 1
+    model(torch.randn(2, 4, 8, 8))
+    assert len(described) == 1 + 3, "another shape is not decided"
+    model(x)
+    traced = torch.jit.trace(model, x)
+    assert str(traced.inlined_graph).count("mucudnn::") == 3
