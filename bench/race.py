@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.record import RESULTS, Record, describe_machine, show, write
-from mucudnn._native import HOST_BYTES_PER_MS, LONG_RUN_MS, NEW_BYTES_PER_MS, RACE_RUNS, RACE_SHARE
+from mucudnn._native import HOST_BYTES_PER_MS, LONG_RUN_MS, RACE_RUNS, RACE_SHARE
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
 from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
 from mucudnn.solver import MicroConfiguration, reuse_workspace
@@ -106,8 +106,7 @@ def race(table: Table, limit: int, **options: Any) -> tuple[dict[Key, float], fl
         taken = [first]  # the run that does not count stands for itself where it is hopeless or long
         paid += first
         is_stock = found.algorithm in (STOCK, STOCK_SLICE)
-        is_long = first >= LONG_RUN_MS and (is_stock or found.workspace <= NEW_BYTES_PER_MS * first)
-        if not is_long and (is_stock or first <= 1.5 * rival_ms(found, rows)):
+        if first < LONG_RUN_MS and (is_stock or first <= 1.5 * rival_ms(found, rows)):
             taken = runs_within([*later, first], RACE_SHARE * unit)
             paid += sum(taken)
         measured[key] = statistics.median(taken)

@@ -201,7 +201,6 @@ RACE_SHARE: float
 
 HOST_BYTES_PER_MS: float
 LONG_RUN_MS: float
-NEW_BYTES_PER_MS: float
 """No algorithm of the host engine fills its workspace faster, on one thread."""
 
 class EngineError(RuntimeError):

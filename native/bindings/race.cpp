@@ -53,7 +53,6 @@ void bind_race(py::module_& module) {
   module.attr("RACE_SHARE") = kRaceShare;
   module.attr("HOST_BYTES_PER_MS") = kHostBytesPerMs;
   module.attr("LONG_RUN_MS") = kLongRunMs;
-  module.attr("NEW_BYTES_PER_MS") = kNewBytesPerMs;
 }
 
 }  // namespace mucudnn::python

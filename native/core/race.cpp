@@ -139,8 +139,7 @@ class Field {
       for (const auto& [size, ms] : own.rows) {
         // A run that does not count comes first. It is the only one where it was hopeless or long.
         const double run_ms = ms * static_cast<double>(size);
-        const auto workspace = static_cast<double>(own.workspaces.at(size));
-        const bool is_long = run_ms >= kLongRunMs && workspace <= kNewBytesPerMs * run_ms;
+        const bool is_long = run_ms >= kLongRunMs;
         spent += run_ms * (ms > 2 * best_ms_ || (is_long && !race_.is_on_gpu) ? 1 : 2);
       }
     }

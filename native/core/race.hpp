@@ -35,9 +35,6 @@ constexpr double kRaceLeastMs = 0.3;  // the budget of a tiny kernel's candidate
 // Cold caches and waking threads hardly slow down a run on a CPU that takes so many milliseconds. A race
 // therefore measures it once.
 constexpr double kLongRunMs = 100.0;
-// But the first write to new memory waits for its pages. For so many bytes of workspace that takes at most a
-// twentieth of a millisecond, so a long run with more for each of its milliseconds is measured again.
-constexpr double kNewBytesPerMs = 100e3;
 // No algorithm of the host engine fills its workspace faster, on one thread.
 constexpr double kHostBytesPerMs = 16e6;
 

@@ -53,6 +53,9 @@ class Device {
   // Allocates memory aligned to kAlignment. Throws std::bad_alloc.
   virtual void* allocate(std::size_t size) = 0;
   virtual void release(void* memory) noexcept = 0;
+  // Gives allocated memory all of its pages, which on a CPU come with the first write to each. The contents
+  // are undefined afterwards.
+  virtual void make_present(void*, std::size_t) {}
   // Both copies wait for the work on stream() before, and are complete when they return.
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;

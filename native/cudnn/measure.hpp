@@ -36,8 +36,9 @@ constexpr int kLeastRuns = 3;
 //
 // If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:
 // nobody needs the exact time of a slow algorithm. With one as `least_runs`, a first run far above
-// `hopeless_ms` is the only one. So is a long one, see Device::long_run_ms, with at most kNewBytesPerMs of
-// workspace for each of its ms.
+// `hopeless_ms` is the only one. So is a long one, see Device::long_run_ms.
+//
+// No run waits for the pages of new memory for the workspace: a program has them after its first call.
 //
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the

@@ -68,7 +68,7 @@ Correlation::Seen Correlation::seen(std::int64_t volume, std::int64_t tap) const
 }
 
 std::vector<Product> Correlation::forward() const {
-  const std::int64_t rows = out_planes.rows / volumes();
+  const std::int64_t volume_rows = out_planes.rows / volumes();
   std::vector<Product> products;
   for (std::int64_t volume = 0; volume < volumes(); ++volume) {
     for (std::int64_t tap = 0; tap < taps; ++tap) {
@@ -76,9 +76,9 @@ std::vector<Product> Correlation::forward() const {
       products.push_back({part.in_row, tap * in.channels, part.out_row, part.rows, in.channels, tap > 0});
       if (tap > 0) continue;
       // The other taps only add to their rows. The rows that the first tap does not write must become 0.
-      const std::int64_t begin = volume * rows, end = part.out_row + part.rows;
+      const std::int64_t begin = volume * volume_rows, end = part.out_row + part.rows;
       products.push_back({0, 0, begin, part.out_row - begin, 0, false});
-      products.push_back({0, 0, end, begin + rows - end, 0, false});
+      products.push_back({0, 0, end, begin + volume_rows - end, 0, false});
     }
   }
   return products;
