@@ -38,7 +38,7 @@ constexpr int kLeastRuns = 3;
 // nobody needs the exact time of a slow algorithm. With one as `least_runs`, a first run far above
 // `hopeless_ms` is the only one. So is a long one, see Device::long_run_ms.
 //
-// No run waits for the pages of new memory for the workspace: a program has them after its first call.
+// The workspace gets all of its pages before the first run: a program waits for them in its first call only.
 //
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the
