@@ -142,7 +142,7 @@ class Session:
 
 
 def share_of_core(wanted: Iterable[Case], core: int, cores: Sequence[int]) -> list[Case]:
-    """Return the part of the cases of one thread that the program on a core measures, as one of several."""
+    """Return the cases for the program on one of n cores: every n-th of those of one thread."""
     return [case for case in wanted if case.threads == 1][cores.index(core) :: len(cores)]
 
 

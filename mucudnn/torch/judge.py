@@ -37,8 +37,8 @@ from torch import Tensor
 from mucudnn.torch.layers import CLEAR_GAIN
 
 # Ways that differ little are compared in _ENOUGH steps of each, and in more if these take less than _ENOUGH_S
-# seconds together, because short steps vary more: in up to _ENOUGH_SHORT. If it is still open then which way
-# is faster, twice as many steps run.
+# seconds together, because short steps vary more: in up to _ENOUGH_SHORT. If these do not tell which way is
+# faster, as many again are run.
 _ENOUGH, _ENOUGH_S, _ENOUGH_SHORT = 7, 3.0, 64
 # A comparison ends early if each step of one way took at least so many times as long as its neighbour of the
 # other way. The keys are the steps of each way so far: the more there are, the less they must differ.

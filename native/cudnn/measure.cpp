@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/race.hpp"
 #include "cudnn/division.hpp"
 
 namespace mucudnn {
@@ -70,7 +69,8 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
     prepared->execute(engine.handle(), {at}, workspace);
   };
   device.make_present(workspace.data, std::min(workspace.size, prepared->workspace()));
-  // A first run may also find cold caches, so only a clear case ends here.
+  // The first run may be slow because the caches are cold. So it ends the measurement only if it is far
+  // behind, or so long that cold caches hardly matter.
   if (least_runs > 1) {
     run();
   } else {

@@ -78,8 +78,9 @@ class Convolution {
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
 
-  // The dimension along which the threads divide all phases. A thread reads only those parts of the larger
-  // spectra that it wrote itself, which lie in the caches of its core. The smaller spectra all threads read.
+  // The dimension along which the threads divide the transforms and the products. Of the larger spectra,
+  // those of the images or of the filter, a thread then reads only what it wrote itself, which lies in the
+  // caches of its core. All threads read the smaller spectra whole.
   enum class Along { images, in_channels, out_channels };
 
   Along choose_along() const {

@@ -298,7 +298,11 @@ def test_programs_that_want_the_same_bits_every_time_have_no_comparison() -> Non
 def alternating_steps(
     judge: Judge, clock: Clock, count: int, seconds: float, ratios: tuple[float, float]
 ) -> list[str]:
-    """Run steps. PyTorch's own take two `ratios` times as long as the choices in turns. Return the ways."""
+    """Run steps of `seconds` with the choices. Return the way of each step.
+
+    A step with PyTorch's own convolutions takes `ratios[0]` times as long, the next such step `ratios[1]`
+    times, and so on in turns.
+    """
     ways: list[str] = []
     for _ in range(count):
         stock = seconds * ratios[ways.count("stock") % 2]

@@ -1,4 +1,4 @@
-"""A converted model keeps what its judge found: in the cache, in its copies and in its reports."""
+"""A converted model and its comparison of whole steps: in the cache, in copies of the model, in reports."""
 
 from __future__ import annotations
 
