@@ -40,6 +40,12 @@ Correlation::Correlation(const Kernel& kernel, std::int64_t tile_height, std::in
   in_planes = {stacks * in.depth * image_tiles, whole_blocks(in.channels)};
   out_planes = {stacks * out.depth * image_tiles, whole_blocks(out.channels)};
   filter_planes = {taps * in.channels, out_planes.row_stride};
+  part_channels = out.channels;
+}
+
+void Correlation::divide_outputs(std::int64_t channels) {
+  part_channels = whole_blocks(channels);
+  out_planes.row_stride = filter_planes.row_stride = part_channels;
 }
 
 // The pixel of `out` at residue + i * dilation reads those of `in` at residue - pad + (i + tap) * dilation.

@@ -57,6 +57,10 @@ struct Correlation {
 
   bool undilated() const { return rows.dilation == 1 && columns.dilation == 1; }
 
+  // Gives the spectra of `out` and of the filter room for so many output channels, fewer than there are. The
+  // pass then computes them part by part.
+  void divide_outputs(std::int64_t channels);
+
   // Returns the products that correlate `in` with the filter to `out`.
   std::vector<Product> forward() const;
 
@@ -64,7 +68,8 @@ struct Correlation {
   std::vector<Product> backward_filter() const;
 
   Stack in, out;
-  std::int64_t stacks, taps;  // stacks: of all samples and residues; taps: the filter's depth
+  std::int64_t part_channels;  // the output channels of one part: all, or a multiple of a block's
+  std::int64_t stacks, taps;   // stacks: of all samples and residues; taps: the filter's depth
   std::int64_t pad_depth;
   Axis rows, columns;
   std::int64_t step_height, step_width;

@@ -29,16 +29,31 @@ float* scratch(std::int64_t floats) {
   return reinterpret_cast<float*>((address + 63) / 64 * 64);
 }
 
+// Returns the floats of one plane of spectra.
+std::int64_t size(const Planes& planes) { return planes.rows * planes.row_stride; }
+
+std::int64_t planes_of(const Method& method) { return method.real_planes + 2 * method.complex_planes; }
+
+// Returns the sizes of the pass. If the filter's spectra would leave the caches before the products read
+// them, they are made in parts. Each part reads the spectra of `in` again: there are so few parts that they
+// all read less than the filter's spectra.
+Correlation shape_of(const Method& method, const Kernel& kernel) {
+  constexpr std::int64_t cached = std::int64_t{1} << 20;  // floats
+  Correlation shape(kernel, method.tile_height, method.tile_width);
+  const std::int64_t in = size(shape.in_planes);
+  const std::int64_t parts =
+      (size(shape.filter_planes) - in) / std::max<std::int64_t>(cached / planes_of(method), in);
+  if (parts > 1) shape.divide_outputs(ceil_div(shape.out.channels, parts));
+  return shape;
+}
+
 // S is the type in the tensors.
 template <typename S>
 class Convolution {
  public:
   Convolution(const Method& method, const Kernel& kernel, const Tensors& tensors, float* workspace)
-      : method_(method),
-        problem_(kernel.problem),
-        pass_(kernel.pass),
-        shape_(kernel, method.tile_height, method.tile_width) {
-    const std::int64_t planes = method.real_planes + 2 * method.complex_planes;
+      : method_(method), problem_(kernel.problem), pass_(kernel.pass), shape_(shape_of(method, kernel)) {
+    const std::int64_t planes = planes_of(method);
     in_ = {workspace, shape_.in_planes.plane_stride(), shape_.in_planes.row_stride};
     out_ = {in_.data + planes * in_.plane_stride, shape_.out_planes.plane_stride(),
             shape_.out_planes.row_stride};
@@ -58,19 +73,10 @@ class Convolution {
   }
 
   void run(float alpha, float beta) const {
-    const auto& kernels = method_.kernels;
-    const Access writing = beta == 0 ? Access::write : Access::update;
-    for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read, kernels.analyse_image);
-    if (pass_ == Pass::backward_filter) {
-      for_each_block(y_, y_pitch_, shape_.out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
-      multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_, shape_.filter_planes.rows);
-      for_each_block(w_, writing,
-                     [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
-    } else {
-      for_each_block(w_, Access::read, kernels.analyse_filter);
-      multiply(Transpose::no, shape_.forward(), in_, filter_, out_, shape_.out_planes.rows);
-      for_each_block(y_, y_pitch_, shape_.out, out_, Tiles::disjoint, writing,
-                     [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
+    for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read,
+                   method_.kernels.analyse_image);
+    for (std::int64_t first = 0; first < shape_.out.channels; first += shape_.part_channels) {
+      run_part(first, std::min(shape_.part_channels, shape_.out.channels - first), alpha, beta);
     }
   }
 
@@ -78,13 +84,33 @@ class Convolution {
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
 
+  // Runs the pass for the output channels from `first` on. The spectra of `in` must be there.
+  void run_part(std::int64_t first, std::int64_t channels, float alpha, float beta) const {
+    const auto& kernels = method_.kernels;
+    const Access writing = beta == 0 ? Access::write : Access::update;
+    Correlation::Stack out = shape_.out;
+    out.channels = channels;
+    S* const y = y_ + first * (channels_last() ? 1 : out.depth * out.height * out.width);
+    if (pass_ == Pass::backward_filter) {
+      for_each_block(y, y_pitch_, out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
+      multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_, shape_.filter_planes.rows,
+               channels);
+      for_each_block(first, channels, writing,
+                     [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
+    } else {
+      for_each_block(first, channels, Access::read, kernels.analyse_filter);
+      multiply(Transpose::no, shape_.forward(), in_, filter_, out_, shape_.out_planes.rows, channels);
+      for_each_block(y, y_pitch_, out, out_, Tiles::disjoint, writing,
+                     [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
+    }
+  }
+
   // The dimension along which the threads divide the transforms and the products. Of the larger spectra,
   // those of the images or of the filter, a thread then reads only what it wrote itself, which lies in the
   // caches of its core. All threads read the smaller spectra whole.
   enum class Along { images, in_channels, out_channels };
 
   Along choose_along() const {
-    const auto size = [](const Planes& planes) { return planes.rows * planes.row_stride; };
     const std::int64_t in = size(shape_.in_planes), out = size(shape_.out_planes);
     if (pass_ == Pass::backward_filter) return in < out ? Along::out_channels : Along::in_channels;
     return in + out < size(shape_.filter_planes) ? Along::out_channels : Along::images;
@@ -109,15 +135,15 @@ class Convolution {
     const std::int64_t band_rows =
         std::clamp<std::int64_t>((band_pixels / widest - overlap) / whole.step_height, 1, shape_.tile_rows);
     const std::int64_t bands = ceil_div(shape_.tile_rows, band_rows);
-    const std::int64_t blocks = spectrum.row_stride / block_channels;
+    const std::int64_t blocks = ceil_div(image.channels, block_channels);
     const std::int64_t packed_pixels = (band_rows * whole.step_height + overlap + 1) * widest;
     const std::int64_t tile_row_columns = shape_.tile_columns * whole.step_width + method_.tile_width;
     const std::int64_t packed_floats =
         block_channels * (packed_pixels + method_.tile_height * tile_row_columns);
     const std::int64_t copied_floats = in_place() ? 0 : block_channels * packed_pixels;
-    const std::int64_t size = image.depth * image.height * image.width;
+    const std::int64_t pixels = image.depth * image.height * image.width;
     const std::int64_t pixel_stride = channels_last() ? pitch : 1;
-    const std::int64_t channel_stride = channels_last() ? 1 : size;
+    const std::int64_t channel_stride = channels_last() ? 1 : pixels;
 
     const bool by_channels =
         along_ == (tiles == Tiles::overlapping ? Along::in_channels : Along::out_channels);
@@ -147,11 +173,11 @@ class Convolution {
         const std::int64_t tile = stacked * shape_.image_tiles + block.first_row * shape_.tile_columns;
         block.spectrum = spectrum;
         block.spectrum.data += tile * spectrum.row_stride + channel;
-        S* const pixels =
-            data + n * pitch * size + channel * channel_stride +
+        S* const first_pixel =
+            data + n * pitch * pixels + channel * channel_stride +
             (z * image.height * image.width + rows.first * image.width + columns.first) * pixel_stride;
         if (in_place()) {
-          if constexpr (std::is_same_v<S, float>) block.image = pixels;
+          if constexpr (std::is_same_v<S, float>) block.image = first_pixel;
           block.channel_stride = channel_stride;
           block.pixel_stride = pixel_stride;
           body(block);
@@ -160,7 +186,7 @@ class Convolution {
           block.image = block.scratch + packed_floats;
           const Block copied =
               copied_rows(block, channel_stride, row_stride, shape_.columns.dilation * pixel_stride);
-          through_copy(pixels + block.image_row * row_stride, copied, block.image, access,
+          through_copy(first_pixel + block.image_row * row_stride, copied, block.image, access,
                        [&] { body(block); });
         }
       }
@@ -193,10 +219,10 @@ class Convolution {
     if (access != Access::read) store_block(copy, block, tensor);
   }
 
-  // Calls body(block) for each tap of the filter's depth, for each block of output channels, and for each
-  // range of input channels.
+  // Calls body(block) for each tap of the filter's depth, for each block of the output channels from `first`
+  // on, and for each range of input channels.
   template <typename Body>
-  void for_each_block(S* data, Access access, Body&& body) const {
+  void for_each_block(std::int64_t first, std::int64_t channels, Access access, Body&& body) const {
     const std::int64_t depth = problem_.kernel[0], taps = problem_.kernel[1] * problem_.kernel[2];
     FilterBlock whole{};
     whole.out_stride = problem_.in_channels * depth * taps;
@@ -209,7 +235,7 @@ class Convolution {
 
     constexpr std::int64_t run_channels = 16;
     const std::int64_t runs = ceil_div(shape_.in.channels, run_channels);
-    const std::int64_t blocks = filter_.row_stride / block_channels;
+    const std::int64_t blocks = ceil_div(channels, block_channels);
     const std::int64_t block_floats = block_channels * run_channels * taps;
     const bool by_out = along_ == Along::out_channels;
     const std::int64_t ranges = depth * runs;
@@ -222,9 +248,9 @@ class Convolution {
         const std::int64_t in = range % runs * run_channels;
         const std::int64_t tap = range / runs, slice = whole.rotated ? depth - 1 - tap : tap;
         block.in_channels = std::min(run_channels, shape_.in.channels - in);
-        block.out_channels = std::min(block_channels, shape_.out.channels - out);
+        block.out_channels = std::min(block_channels, channels - out);
         S* const filter =
-            data + in * whole.in_stride + out * whole.out_stride + slice * taps * whole.tap_stride;
+            w_ + in * whole.in_stride + (first + out) * whole.out_stride + slice * taps * whole.tap_stride;
         block.spectrum = filter_;
         block.spectrum.data += (tap * shape_.in.channels + in) * filter_.row_stride + out;
         if constexpr (std::is_same_v<S, float>) {
@@ -275,16 +301,16 @@ class Convolution {
     // Spectra with more floats leave the caches before the products read them.
     constexpr std::int64_t cached = std::int64_t{1} << 22;
     if (along_ == Along::images) return std::max<std::int64_t>(1, rows / least_rows);
-    const std::int64_t planes = method_.real_planes + 2 * method_.complex_planes;
-    if (planes * (in_.plane_stride + out_.plane_stride) > cached) return 1;
+    if (planes_of(method_) * (in_.plane_stride + out_.plane_stride) > cached) return 1;
     const bool by_columns = along_ == Along::out_channels;
     return std::max<std::int64_t>(1, by_columns ? columns / least_columns : rows / least_rows);
   }
 
-  // Computes all products in every plane, of which c has so many rows. A complex plane takes four real
-  // products.
+  // Computes all products in every plane, of which c has so many rows, for so many output channels. A complex
+  // plane takes four real products.
   void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
-                const Spectrum& b, const Spectrum& c, std::int64_t rows) const {
+                const Spectrum& b, const Spectrum& c, std::int64_t rows, std::int64_t channels) const {
+    const std::int64_t columns = ceil_div(channels, block_channels) * block_channels;
     const auto add = [&](const NoFork& no_fork, const Part& part, float sign, const float* a_plane,
                          const float* b_plane, bool adds, float* c_plane) {
       for (const Product& p : products) {
@@ -293,11 +319,11 @@ class Convolution {
       }
     };
     const std::int64_t reals = method_.real_planes, planes = reals + method_.complex_planes;
-    const std::int64_t parts = std::clamp<std::int64_t>(threads(), 1, most_parts(rows, c.row_stride));
+    const std::int64_t parts = std::clamp<std::int64_t>(threads(), 1, most_parts(rows, columns));
     parallel_for(parts * planes, [&](std::int64_t begin, std::int64_t end) {
       const NoFork no_fork;
       for (std::int64_t index = begin; index < end; ++index) {
-        const Part part = part_of(index / planes, parts, rows, c.row_stride);
+        const Part part = part_of(index / planes, parts, rows, columns);
         const std::int64_t i = index % planes;
         const std::int64_t plane = i < reals ? i : reals + 2 * (i - reals);
         const float *a_re = a.data + plane * a.plane_stride, *a_im = a_re + a.plane_stride;
@@ -369,18 +395,17 @@ std::optional<std::size_t> workspace_size(const Method& method, const Kernel& ke
     const std::int64_t reach = (p.kernel[axis] - 1) * p.dilation[axis];
     if (kernel.pass == Pass::backward_data && p.padding[axis] > reach) return std::nullopt;
   }
-  const Correlation shape(kernel, method.tile_height, method.tile_width);
+  const std::int64_t planes = planes_of(method);
+  const Correlation whole(kernel, method.tile_height, method.tile_width);
   double floats = 0;
-  std::int64_t plane = 0;
-  for (const Planes& planes : {shape.in_planes, shape.out_planes, shape.filter_planes}) {
-    floats += static_cast<double>(planes.rows) * static_cast<double>(planes.row_stride);
+  for (const Planes& spectra : {whole.in_planes, whole.out_planes, whole.filter_planes}) {
+    floats += static_cast<double>(spectra.rows) * static_cast<double>(spectra.row_stride);
   }
-  const std::int64_t count = method.real_planes + 2 * method.complex_planes;
-  if (floats * static_cast<double>(count * sizeof(float)) > 0x1p62) return std::nullopt;
-  for (const Planes& planes : {shape.in_planes, shape.out_planes, shape.filter_planes}) {
-    plane += planes.plane_stride();
-  }
-  return static_cast<std::size_t>(plane * count) * sizeof(float);
+  if (floats * static_cast<double>(planes * sizeof(float)) > 0x1p62) return std::nullopt;
+  const Correlation shape = shape_of(method, kernel);
+  const std::int64_t plane =
+      shape.in_planes.plane_stride() + shape.out_planes.plane_stride() + shape.filter_planes.plane_stride();
+  return static_cast<std::size_t>(plane * planes) * sizeof(float);
 }
 
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,

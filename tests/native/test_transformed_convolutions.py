@@ -173,6 +173,34 @@ def test_lines_of_taps_of_many_channels_keep_to_the_rounding_errors_of_winograd(
     assert error <= 4 * EPSILON["f32"] * checked.norm()  # F(4x4, 3x3) has 16
 
 
+@each_layout
+@each_pass
+@pytest.mark.parametrize(("data_type", "dilation"), [("f32", 1), ("bf16", 1), ("f32", 2)])
+def test_large_filters_are_right_in_parts(layout: str, pass_: str, data_type: str, dilation: int) -> None:
+    problem = Problem(  # the last part has fewer output channels than the others
+        mini_batch=2, in_channels=260, out_channels=300, input=(7, 7), kernel=(3, 3), padding=1,
+        dilation=dilation, data_type=data_type, layout=layout,
+    )  # fmt: skip
+    checked = CheckedKernel(Engine(host_library(), threads=3), Kernel(problem, pass_))
+    assert_transforms_are_right(checked, 2.0, 0.5)
+
+
+@each_pass
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_workspace_does_not_grow_with_the_number_of_large_filters(
+    engine: Engine, pass_: str, name: str
+) -> None:
+    # backward_data has the filters of x's channels.
+    sides = ("out_channels", "in_channels")
+
+    def workspace(filters: int) -> int:
+        sizes = dict(zip(sides if pass_ != "backward_data" else sides[::-1], (filters, 512), strict=True))
+        problem = Problem(mini_batch=1, input=(7, 7), kernel=(3, 3), padding=1, **sizes)
+        return engine.prepare(Kernel(problem, pass_), [(1, name)]).workspace
+
+    assert workspace(2048) <= 1.05 * workspace(1024) < 16 * 2**20
+
+
 @each_pass
 @pytest.mark.parametrize(("data_type", "dilation"), list(product(("f16", "bf16"), (1, 3))))
 def test_with_beta_0_an_output_full_of_nan_is_not_read(
