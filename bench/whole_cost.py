@@ -30,16 +30,20 @@ class Estimates:
 
     def __init__(self, records: Iterable[Record]) -> None:
         found: dict[str, list[float]] = {}
+        self._taken: dict[tuple[str, int], float] = {}  # by a case and the number of its ways
         for record in records:
             if record.metric == SPEEDUP and record.value is not None:
                 network, setting, _ = parts_of(record.case)
-                found.setdefault(f"{network}, {setting}", []).append(record.details["stock_ms"] / 1e3)
+                case = f"{network}, {setting}"
+                found.setdefault(case, []).append(record.details["stock_ms"] / 1e3)
+                if "seconds" in record.details:
+                    self._taken[case, record.details["together"]] = record.details["seconds"]
         self._known = {case: statistics.median(times) for case, times in found.items()}
         ratios: dict[str, list[float]] = {name: [] for name in NETWORKS}
-        for case in cases():
-            if str(case) in self._known:
-                ratios[case.network].append(self._known[str(case)] / _usual_s(case))
-        everywhere = [one for several in ratios.values() for one in several] or [1.0]
+        for one in cases():
+            if str(one) in self._known:
+                ratios[one.network].append(self._known[str(one)] / _usual_s(one))
+        everywhere = [ratio for several in ratios.values() for ratio in several] or [1.0]
         self._factors = {name: statistics.median(several or everywhere) for name, several in ratios.items()}
 
     def stock_s(self, case: Case) -> float:
@@ -47,7 +51,12 @@ class Estimates:
         return self._known.get(str(case)) or _usual_s(case) * self._factors[case.network]
 
     def seconds(self, case: Case, ways: int, rounds_s: float) -> float:
-        """Return the seconds of a case with so many ways, whose rounds may take `rounds_s`."""
+        """Return the seconds of a case with so many ways, whose rounds may take `rounds_s`.
+
+        If the machine has measured it, it takes as long again.
+        """
+        if taken := self._taken.get((str(case), ways)):
+            return taken
         step = self.stock_s(case)
         steps = _STOCK_STEPS + ways * _STEPS_OF_WAY
         rounds = math.ceil(max(_ROUNDS, rounds_s / (step * (1 + ways))))

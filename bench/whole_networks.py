@@ -7,7 +7,7 @@ The program goes on where it was stopped. It leaves out the rows that this machi
 `--run 2` measures everything again: the difference is the noise. `--draw` only draws the picture.
 
 One program on each core, with `--core 0`, `--core 1` and so on, measure the cases of one thread in a fraction
-of the time.
+of the time. Each takes the next case that no other one has.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.claims import Claims
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import Machine, Record, append, describe_machine, read_own, show
 from bench.whole_cost import Estimates
@@ -92,6 +93,7 @@ class Session:
         self._output, self._machine, self._run, self._rounds_s = output, machine, run, rounds_s
         self._measure, self._clock = measure, clock
         self._details = {"run": run, **details}  # each record has them
+        self._claims = Claims(output)
         self._has_machine = False
 
     def missing(self, wanted: Iterable[Case]) -> list[tuple[Case, list[Way], float]]:
@@ -108,8 +110,8 @@ class Session:
     def measure(self, wanted: Sequence[Case], minutes: float, console: Console) -> None:
         """Measure what is missing within these minutes, and write each case when it is done.
 
-        A case whose estimate does not fit into the rest is left out. One that takes until the end is stopped,
-        and a later session begins it again.
+        A case whose estimate does not fit into the rest is left out, and so is one that another program
+        measures now. A case that takes until the end is stopped, and a later session begins it again.
         """
         end = self._clock() + 60 * minutes
         left = list(wanted)
@@ -121,29 +123,36 @@ class Session:
                 if missing:
                     console.print(f"{len(missing)} cases are left: none of them fits into the time")
                 return
-            case, ways, estimate = fitting[0]
+            case = fitting[0][0]
             left = left[left.index(case) + 1 :]
-            most_s = max(_LONGEST * estimate, _HALF_HOUR_S)
-            try:
-                records = self._measure(case, ways, self._rounds_s, min(most_s, end - self._clock()))
-            except subprocess.SubprocessError as error:
-                if self._clock() >= end:
-                    console.print(f"{case} was stopped: it took longer than the estimated {estimate:.0f} s")
-                    return
-                records = _failures(case, ways, error)
-            self._write(records)
-            show(console, sorted(records, key=lambda record: list(_UNITS).index(record.metric)))
+            with self._claims.claim(case) as claimed:
+                # Until now another program may have measured it.
+                found = self.missing([case]) if claimed else []
+                for _, ways, estimate in found:
+                    if not self._measured(case, ways, estimate, end, console):
+                        return
+
+    def _measured(
+        self, case: Case, ways: Sequence[Way], estimate: float, end: float, console: Console
+    ) -> bool:
+        """Measure a case and write it. Return False if the time ended before."""
+        most_s = max(_LONGEST * estimate, _HALF_HOUR_S)
+        try:
+            records = self._measure(case, ways, self._rounds_s, min(most_s, end - self._clock()))
+        except subprocess.SubprocessError as error:
+            if self._clock() >= end:
+                console.print(f"{case} was stopped: it took longer than the estimated {estimate:.0f} s")
+                return False
+            records = _failures(case, ways, error)
+        self._write(records)
+        show(console, sorted(records, key=lambda record: list(_UNITS).index(record.metric)))
+        return True
 
     def _write(self, records: Iterable[Record]) -> None:
         for record in records:
             record.details.update(self._details)
         append(self._output, *([] if self._has_machine else [self._machine]), *records)
         self._has_machine = True
-
-
-def share_of_core(wanted: Iterable[Case], core: int, cores: Sequence[int]) -> list[Case]:
-    """Return the cases for the program on one of n cores: every n-th of those of one thread."""
-    return [case for case in wanted if case.threads == 1][cores.index(core) :: len(cores)]
 
 
 def _failures(case: Case, ways: Iterable[Way], error: subprocess.SubprocessError) -> list[Record]:
@@ -187,7 +196,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="draw the picture, and measure nothing")
     parser.add_argument(
         "--core", type=int, choices=sorted(os.sched_getaffinity(0)), metavar="NUMBER",
-        help="run on this core alone, and measure this core's share of the cases of one thread",
+        help="run on this core alone, and measure cases of one thread",
     )  # fmt: skip
     arguments = parser.parse_args()
     if arguments.draw:
@@ -196,7 +205,7 @@ def main() -> None:
     wanted = [case for case in cases() if arguments.only in str(case)]
     details = {}
     if arguments.core is not None:
-        wanted = share_of_core(wanted, arguments.core, sorted(os.sched_getaffinity(0)))
+        wanted = [case for case in wanted if case.threads == 1]
         os.sched_setaffinity(0, {arguments.core})  # also of the processes that measure
         details["core"] = arguments.core
     machine = describe_machine() if arguments.list else _describe()

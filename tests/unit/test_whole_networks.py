@@ -2,6 +2,7 @@
 
 import io
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from bench import whole_table
+from bench.claims import Claims
 from bench.record import Record, append, read
 from bench.whole_cost import Estimates
-from bench.whole_networks import Session, share_of_core
+from bench.whole_networks import Session
 from bench.whole_picture import DRAWN, bars, draw
 from bench.whole_rows import (
     FIRST,
@@ -132,10 +134,30 @@ def test_a_case_that_fails_has_the_reason_and_does_not_end_the_session(tmp_path:
     assert "failed" in whole_table.text(records)
 
 
-def test_programs_on_several_cores_share_the_cases_of_one_thread() -> None:
-    shares = [share_of_core(cases(), core, (2, 5)) for core in (2, 5)]
-    assert abs(len(shares[0]) - len(shares[1])) <= 1
-    assert sorted(shares[0] + shares[1]) == sorted(case for case in cases() if case.threads == 1)
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_case_that_another_program_measures_is_left_to_it(tmp_path: Path, dies: bool) -> None:
+    path, fake = tmp_path / "rows.jsonl", Fake()
+    program = (
+        "import sys; from pathlib import Path; from bench.claims import Claims\n"
+        "with Claims(Path(sys.argv[1])).claim(sys.argv[2]) as claimed: print(claimed, flush=True); input()"
+    )
+    command = [sys.executable, "-c", program, str(path), str(SMALL[1])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        if dies:
+            other.kill()
+            other.wait()
+        measured(path, fake, SMALL)
+        other.kill()
+    assert [case for case, _ in fake.asked] == (SMALL if dies else [SMALL[0], SMALL[2]])
+
+
+def test_a_claim_ends_with_its_block(tmp_path: Path) -> None:
+    claims, one = Claims(tmp_path / "rows.jsonl"), SMALL[0]
+    for _ in range(2):
+        with claims.claim(one) as claimed:
+            assert claimed
 
 
 def test_records_have_the_number_of_the_run_and_the_details_of_the_session(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Claims of programs that measure beside each other: each case is measured by one of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Claims:
+    """The cases that programs with the same output measure now.
+
+    A claim is a lock on one byte of a file, so that it ends with its program. A program has one at a time.
+    """
+
+    def __init__(self, output: Path) -> None:
+        name = hashlib.sha256(str(output.resolve()).encode()).hexdigest()[:16]
+        self._path = Path(tempfile.gettempdir()) / f"mucudnn-bench-{name}.claims"
+
+    @contextmanager
+    def claim(self, case: object) -> Iterator[bool]:
+        """Claim a case within the block, or give False if another program has it."""
+        digest = hashlib.sha256(str(case).encode()).digest()
+        byte = int.from_bytes(digest[:7], "big")  # two cases share a byte once in 10^14
+        with self._path.open("ab") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except OSError:
+                yield False
+            else:
+                yield True
