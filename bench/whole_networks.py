@@ -28,6 +28,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.claims import Claims
+from bench.core_distance import distance_ns
 from bench.openblas import OpenBlas, without_openblas_environment
 from bench.record import Machine, Record, append, describe_machine, read_own, show
 from bench.whole_cost import Estimates
@@ -43,17 +44,21 @@ Measure = Callable[[Case, Sequence[Way], float, float], list[Record]]
 def measure(case: Case, ways: Sequence[Way], rounds_s: float, most_s: float) -> list[Record]:
     """Return the figures of a case, three records for each way.
 
+    Those of several threads have the distance of the cores in ns, before and after: see bench.core_distance.
     Raises subprocess.TimeoutExpired after `most_s`, and CalledProcessError.
     """
     start = time.monotonic()
     given = [case.network, "--batch", str(case.batch), "--threads", str(case.threads)]
     given += ["--inference"] if case.inference else []
     given += ["--seconds", str(rounds_s), "--ways", *map(str, ways)]
+    distance = [distance_ns()] if case.threads > 1 else []
     with tempfile.TemporaryDirectory() as folder:
         timed = run_step([*given, "--caches", folder], most_s)
     stock_peak = timed["peak"]
     shared = {key: timed[key] for key in ("stock_ms", "rounds", "steps")}
     shared |= {"together": len(ways), "seconds": time.monotonic() - start}
+    if distance:
+        shared["core_distance_ns"] = [*distance, distance_ns()]
     records = []
     for way in ways:
         found = timed["ways"][str(way)]

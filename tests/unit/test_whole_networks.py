@@ -1,6 +1,7 @@
 """A session of bench.whole_networks measures what the file lacks, within its time, for each machine."""
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from bench import whole_table
 from bench.claims import Claims
+from bench.core_distance import distance_ns
 from bench.record import Record, append, read
 from bench.whole_cost import Estimates
 from bench.whole_networks import Session
@@ -165,6 +167,15 @@ def test_records_have_the_number_of_the_run_and_the_details_of_the_session(tmp_p
     session = Session(path, dict(HERE), 2, 5.0, fake.measure, fake.clock, {"core": 1})
     session.measure(SMALL[:1], 1e6, Console(file=io.StringIO()))
     assert all({"run": 2, "core": 1}.items() <= record.details.items() for _, record in read(path))
+
+
+def test_the_distance_of_two_cores_is_a_time() -> None:
+    distance = distance_ns()
+    if len(os.sched_getaffinity(0)) < 2:
+        assert distance is None
+    else:
+        assert distance is not None
+        assert 1 < distance < 1e6
 
 
 def test_estimates_follow_what_the_machine_has_measured() -> None:
