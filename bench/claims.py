@@ -1,4 +1,4 @@
-"""Claims of programs that measure beside each other: each case is measured by one of them."""
+"""Claims, by which benchmark programs that run at the same time share their cases: one measures each case."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 
 class Claims:
-    """The cases that programs with the same output measure now.
+    """Claims of cases, among the programs that write to one output file.
 
-    A claim is a lock on one byte of a file, so that it ends with its program. A program has one at a time.
+    A claim is a lock on one byte of a file that they share. The system releases it when the program ends,
+    however it ends. A program has one claim at a time.
     """
 
     def __init__(self, output: Path) -> None:

@@ -27,7 +27,7 @@ def distance_ns() -> float | None:
 
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with the compiled program, which lasts as long as this process."""
+    """Compile bench/core_distance.c once for this process. Return the folder, which is deleted at its end."""
     folder = tempfile.TemporaryDirectory()
     compile_c(Path(__file__).with_suffix(".c"), Path(folder.name) / "core_distance", "-pthread")
     return folder

@@ -131,7 +131,7 @@ class Session:
             case = fitting[0][0]
             left = left[left.index(case) + 1 :]
             with self._claims.claim(case) as claimed:
-                # Until now another program may have measured it.
+                # Another program may have measured it since the list was made.
                 found = self.missing([case]) if claimed else []
                 for _, ways, estimate in found:
                     if not self._measured(case, ways, estimate, end, console):

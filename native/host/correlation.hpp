@@ -57,8 +57,8 @@ struct Correlation {
 
   bool undilated() const { return rows.dilation == 1 && columns.dilation == 1; }
 
-  // Gives the spectra of `out` and of the filter room for so many output channels, fewer than there are. The
-  // pass then computes them part by part.
+  // Divides the output channels into parts of this many, which the pass computes one after another. The
+  // spectra of `out` and of the filter then have the size of one part.
   void divide_outputs(std::int64_t channels);
 
   // Returns the products that correlate `in` with the filter to `out`.

@@ -34,9 +34,10 @@ std::int64_t size(const Planes& planes) { return planes.rows * planes.row_stride
 
 std::int64_t planes_of(const Method& method) { return method.real_planes + 2 * method.complex_planes; }
 
-// Returns the sizes of the pass. If the filter's spectra would leave the caches before the products read
-// them, they are made in parts. Each part reads the spectra of `in` again: there are so few parts that they
-// all read less than the filter's spectra.
+// Returns the sizes of the pass. The spectra of a filter with many channels are larger than the caches. The
+// output channels are then divided into parts, so that the filter's spectra of one part fit. Each part reads
+// the spectra of `in` once more. The number of parts is limited, so that these reads together stay below the
+// size of all spectra of the filter.
 Correlation shape_of(const Method& method, const Kernel& kernel) {
   constexpr std::int64_t cached = std::int64_t{1} << 20;  // floats
   Correlation shape(kernel, method.tile_height, method.tile_width);
@@ -105,9 +106,9 @@ class Convolution {
     }
   }
 
-  // The dimension along which the threads divide the transforms and the products. Of the larger spectra,
-  // those of the images or of the filter, a thread then reads only what it wrote itself, which lies in the
-  // caches of its core. All threads read the smaller spectra whole.
+  // The dimension that is divided among the threads, in the transforms and in the products. It is one of the
+  // larger spectra (the images' or the filter's). A thread then reads only its own share of these, which it
+  // wrote itself and which is in its core's caches. Every thread reads all of the smaller spectra.
   enum class Along { images, in_channels, out_channels };
 
   Along choose_along() const {
@@ -219,8 +220,9 @@ class Convolution {
     if (access != Access::read) store_block(copy, block, tensor);
   }
 
-  // Calls body(block) for each tap of the filter's depth, for each block of the output channels from `first`
-  // on, and for each range of input channels.
+  // Divides the filter of the output channels [first, first + channels) into blocks, and calls body(block)
+  // for each. A block has one tap of the filter's depth, up to 16 output channels and up to 16 input
+  // channels.
   template <typename Body>
   void for_each_block(std::int64_t first, std::int64_t channels, Access access, Body&& body) const {
     const std::int64_t depth = problem_.kernel[0], taps = problem_.kernel[1] * problem_.kernel[2];
@@ -306,8 +308,8 @@ class Convolution {
     return std::max<std::int64_t>(1, by_columns ? columns / least_columns : rows / least_rows);
   }
 
-  // Computes all products in every plane, of which c has so many rows, for so many output channels. A complex
-  // plane takes four real products.
+  // Multiplies the spectra a and b in every plane, and writes the products to c. Each plane of c has `rows`
+  // rows, and a column for each of the `channels` output channels. A complex plane takes four real products.
   void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
                 const Spectrum& b, const Spectrum& c, std::int64_t rows, std::int64_t channels) const {
     const std::int64_t columns = ceil_div(channels, block_channels) * block_channels;
