@@ -30,7 +30,7 @@ class Estimates:
 
     def __init__(self, records: Iterable[Record]) -> None:
         found: dict[str, list[float]] = {}
-        self._taken: dict[tuple[str, int], float] = {}  # by a case and the number of its ways
+        self._taken: dict[tuple[str, int], float] = {}  # (case, number of its ways) -> seconds
         for record in records:
             if record.metric == SPEEDUP and record.value is not None:
                 network, setting, _ = parts_of(record.case)
