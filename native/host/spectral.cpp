@@ -1,15 +1,13 @@
 #include "host/spectral.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "host/blas.hpp"
 #include "host/correlation.hpp"
-#include "host/forks.hpp"
 #include "host/lowering.hpp"
 #include "host/parallel.hpp"
+#include "host/spectral_products.hpp"
 #include "host/values.hpp"
 
 namespace mucudnn::host::spectral {
@@ -32,19 +30,25 @@ float* scratch(std::int64_t floats) {
 // Returns the floats of one plane of spectra.
 std::int64_t size(const Planes& planes) { return planes.rows * planes.row_stride; }
 
+// The smallest share of the output channels, in blocks, that a thread computes on its own.
+constexpr std::int64_t least_share = 2;
+
 std::int64_t planes_of(const Method& method) { return method.real_planes + 2 * method.complex_planes; }
 
 // Returns the sizes of the pass. The spectra of a filter with many channels are larger than the caches. The
 // output channels are then divided into parts, so that the filter's spectra of one part fit. Each part reads
 // the spectra of `in` once more. The number of parts is limited, so that these reads together stay below the
-// size of all spectra of the filter.
+// size of all spectra of the filter. Larger parts have an even number of blocks, so that two threads get
+// equal shares.
 Correlation shape_of(const Method& method, const Kernel& kernel) {
   constexpr std::int64_t cached = std::int64_t{1} << 20;  // floats
   Correlation shape(kernel, method.tile_height, method.tile_width);
   const std::int64_t in = size(shape.in_planes);
   const std::int64_t parts =
       (size(shape.filter_planes) - in) / std::max<std::int64_t>(cached / planes_of(method), in);
-  if (parts > 1) shape.divide_outputs(ceil_div(shape.out.channels, parts));
+  if (parts <= 1) return shape;
+  const std::int64_t blocks = ceil_div(ceil_div(shape.out.channels, parts), block_channels);
+  shape.divide_outputs((blocks < 2 * least_share ? blocks : ceil_div(blocks, 2) * 2) * block_channels);
   return shape;
 }
 
@@ -77,7 +81,8 @@ class Convolution {
     for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read,
                    method_.kernels.analyse_image);
     for (std::int64_t first = 0; first < shape_.out.channels; first += shape_.part_channels) {
-      run_part(first, std::min(shape_.part_channels, shape_.out.channels - first), alpha, beta);
+      run_part({first, std::min(shape_.part_channels, shape_.out.channels - first), out_, filter_}, alpha,
+               beta);
     }
   }
 
@@ -85,23 +90,57 @@ class Convolution {
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
 
-  // Runs the pass for the output channels from `first` on. The spectra of `in` must be there.
-  void run_part(std::int64_t first, std::int64_t channels, float alpha, float beta) const {
+  // Some output channels, and the memory for their spectra.
+  struct Part {
+    std::int64_t first, channels;
+    Spectrum out, filter;
+  };
+
+  // Runs the pass for the output channels of the part. The spectra of `in` must be there. If the filter's
+  // spectra are the larger ones, each thread computes its share of the channels from beginning to end. Two
+  // cores without a common cache would otherwise spend most of the time on cache lines that the other wrote.
+  void run_part(const Part& part, float alpha, float beta) const {
+    const std::int64_t blocks = ceil_div(part.channels, block_channels), shares = threads();
+    if (along_ != Along::out_channels || blocks < shares * least_share) {
+      return run_steps(part, alpha, beta);
+    }
+    parallel_for(shares, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        run_steps(share_of(part, blocks * i / shares, blocks * (i + 1) / shares), alpha, beta);
+      }
+    });
+  }
+
+  // Returns the share that has the blocks of channels [first, last). The spectra of a share are contiguous in
+  // each plane. If each row had columns of two threads, the hardware would prefetch lines of the other
+  // thread's columns.
+  Part share_of(const Part& part, std::int64_t first, std::int64_t last) const {
+    const std::int64_t channel = first * block_channels, stride = (last - first) * block_channels;
+    const auto spectrum = [&](const Spectrum& whole, const Planes& planes) {
+      return Spectrum{whole.data + planes.rows * channel, whole.plane_stride, stride};
+    };
+    return {part.first + channel, std::min(stride, part.channels - channel),
+            spectrum(part.out, shape_.out_planes), spectrum(part.filter, shape_.filter_planes)};
+  }
+
+  // Runs the pass for the output channels of the part, one step after the other.
+  void run_steps(const Part& part, float alpha, float beta) const {
     const auto& kernels = method_.kernels;
     const Access writing = beta == 0 ? Access::write : Access::update;
     Correlation::Stack out = shape_.out;
-    out.channels = channels;
-    S* const y = y_ + first * (channels_last() ? 1 : out.depth * out.height * out.width);
+    out.channels = part.channels;
+    S* const y = y_ + part.first * (channels_last() ? 1 : out.depth * out.height * out.width);
     if (pass_ == Pass::backward_filter) {
-      for_each_block(y, y_pitch_, out, out_, Tiles::disjoint, Access::read, kernels.analyse_gradient);
-      multiply(Transpose::yes, shape_.backward_filter(), in_, out_, filter_, shape_.filter_planes.rows,
-               channels);
-      for_each_block(first, channels, writing,
+      for_each_block(y, y_pitch_, out, part.out, Tiles::disjoint, Access::read, kernels.analyse_gradient);
+      multiply(method_, division(), Transpose::yes, shape_.backward_filter(), in_, part.out, part.filter,
+               {shape_.filter_planes.rows, part.channels});
+      for_each_block(part, writing,
                      [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
     } else {
-      for_each_block(first, channels, Access::read, kernels.analyse_filter);
-      multiply(Transpose::no, shape_.forward(), in_, filter_, out_, shape_.out_planes.rows, channels);
-      for_each_block(y, y_pitch_, out, out_, Tiles::disjoint, writing,
+      for_each_block(part, Access::read, kernels.analyse_filter);
+      multiply(method_, division(), Transpose::no, shape_.forward(), in_, part.filter, part.out,
+               {shape_.out_planes.rows, part.channels});
+      for_each_block(y, y_pitch_, out, part.out, Tiles::disjoint, writing,
                      [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
     }
   }
@@ -115,6 +154,15 @@ class Convolution {
     const std::int64_t in = size(shape_.in_planes), out = size(shape_.out_planes);
     if (pass_ == Pass::backward_filter) return in < out ? Along::out_channels : Along::in_channels;
     return in + out < size(shape_.filter_planes) ? Along::out_channels : Along::images;
+  }
+
+  Division division() const {
+    // Spectra with more floats leave the caches before the products read them.
+    constexpr std::int64_t cached = std::int64_t{1} << 22;
+    if (along_ == Along::images) return Division::rows;
+    if (along_ == Along::out_channels) return Division::planes;
+    const bool stay = planes_of(method_) * (in_.plane_stride + out_.plane_stride) <= cached;
+    return stay ? Division::rows : Division::planes;
   }
 
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
@@ -133,8 +181,11 @@ class Convolution {
     constexpr std::int64_t band_pixels = 1024;
     const std::int64_t widest = ceil_div(image.width, shape_.columns.dilation);
     const std::int64_t overlap = whole.tile_height - whole.step_height;
-    const std::int64_t band_rows =
-        std::clamp<std::int64_t>((band_pixels / widest - overlap) / whole.step_height, 1, shape_.tile_rows);
+    const std::int64_t images = shape_.stacks * image.depth;
+    const std::int64_t most_rows =
+        along_ == Along::images ? ceil_div(images * shape_.tile_rows, threads()) : shape_.tile_rows;
+    const std::int64_t band_rows = std::clamp<std::int64_t>(
+        (band_pixels / widest - overlap) / whole.step_height, 1, std::min(most_rows, shape_.tile_rows));
     const std::int64_t bands = ceil_div(shape_.tile_rows, band_rows);
     const std::int64_t blocks = ceil_div(image.channels, block_channels);
     const std::int64_t packed_pixels = (band_rows * whole.step_height + overlap + 1) * widest;
@@ -146,16 +197,14 @@ class Convolution {
     const std::int64_t pixel_stride = channels_last() ? pitch : 1;
     const std::int64_t channel_stride = channels_last() ? 1 : pixels;
 
-    const bool by_channels =
-        along_ == (tiles == Tiles::overlapping ? Along::in_channels : Along::out_channels);
-    const std::int64_t images = shape_.stacks * image.depth;
+    const bool by_channels = along_ == Along::in_channels && overlapping;
     parallel_for(images * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
       ImageBlock block = whole;
       block.scratch = scratch(packed_floats + copied_floats);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t outer = i / bands;
-        const std::int64_t stacked = by_channels ? outer % images : outer / blocks;
-        const std::int64_t channel = (by_channels ? outer / images : outer % blocks) * block_channels;
+        const std::int64_t channel = (by_channels ? i / (images * bands) : i % blocks) * block_channels;
+        const std::int64_t banded = by_channels ? i % (images * bands) : i / blocks;
+        const std::int64_t stacked = banded / bands, band = banded % bands;
         const std::int64_t stack = stacked / image.depth, z = stacked % image.depth;
         const std::int64_t n = stack / (shape_.rows.residues * shape_.columns.residues);
         const std::int64_t row = stack / shape_.columns.residues % shape_.rows.residues;
@@ -168,8 +217,8 @@ class Convolution {
         block.width = columns.size;
         block.pad_height = rows.pad;
         block.pad_width = columns.pad;
-        block.first_row = i % bands * band_rows;
-        block.last_row = std::min(block.first_row + band_rows, shape_.tile_rows);
+        block.first_row = shape_.tile_rows * band / bands;
+        block.last_row = shape_.tile_rows * (band + 1) / bands;
         block.channels = std::min(block_channels, image.channels - channel);
         const std::int64_t tile = stacked * shape_.image_tiles + block.first_row * shape_.tile_columns;
         block.spectrum = spectrum;
@@ -220,11 +269,10 @@ class Convolution {
     if (access != Access::read) store_block(copy, block, tensor);
   }
 
-  // Divides the filter of the output channels [first, first + channels) into blocks, and calls body(block)
-  // for each. A block has one tap of the filter's depth, up to 16 output channels and up to 16 input
-  // channels.
+  // Divides the part's filter into blocks, and calls body(block) for each. A block has one tap of the
+  // filter's depth, up to 16 output channels and up to 16 input channels.
   template <typename Body>
-  void for_each_block(std::int64_t first, std::int64_t channels, Access access, Body&& body) const {
+  void for_each_block(const Part& part, Access access, Body&& body) const {
     const std::int64_t depth = problem_.kernel[0], taps = problem_.kernel[1] * problem_.kernel[2];
     FilterBlock whole{};
     whole.out_stride = problem_.in_channels * depth * taps;
@@ -237,24 +285,21 @@ class Convolution {
 
     constexpr std::int64_t run_channels = 16;
     const std::int64_t runs = ceil_div(shape_.in.channels, run_channels);
-    const std::int64_t blocks = ceil_div(channels, block_channels);
+    const std::int64_t blocks = ceil_div(part.channels, block_channels);
     const std::int64_t block_floats = block_channels * run_channels * taps;
-    const bool by_out = along_ == Along::out_channels;
-    const std::int64_t ranges = depth * runs;
-    parallel_for(ranges * blocks, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(depth * runs * blocks, [&](std::int64_t begin, std::int64_t end) {
       FilterBlock block = whole;
       block.scratch = scratch(2 * block_floats);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t range = by_out ? i % ranges : i / blocks;
-        const std::int64_t out = (by_out ? i / ranges : i % blocks) * block_channels;
+        const std::int64_t range = i / blocks, out = i % blocks * block_channels;
         const std::int64_t in = range % runs * run_channels;
         const std::int64_t tap = range / runs, slice = whole.rotated ? depth - 1 - tap : tap;
         block.in_channels = std::min(run_channels, shape_.in.channels - in);
-        block.out_channels = std::min(block_channels, channels - out);
-        S* const filter =
-            w_ + in * whole.in_stride + (first + out) * whole.out_stride + slice * taps * whole.tap_stride;
-        block.spectrum = filter_;
-        block.spectrum.data += (tap * shape_.in.channels + in) * filter_.row_stride + out;
+        block.out_channels = std::min(block_channels, part.channels - out);
+        S* const filter = w_ + in * whole.in_stride + (part.first + out) * whole.out_stride +
+                          slice * taps * whole.tap_stride;
+        block.spectrum = part.filter;
+        block.spectrum.data += (tap * shape_.in.channels + in) * part.filter.row_stride + out;
         if constexpr (std::is_same_v<S, float>) {
           block.filter = filter;
           body(block);
@@ -282,99 +327,6 @@ class Convolution {
 
   bool channels_last() const { return problem_.layout == Layout::nhwc; }
   bool in_place() const { return std::is_same_v<S, float> && shape_.undilated(); }
-
-  // Some rows and columns of the planes of a result.
-  struct Part {
-    std::int64_t first_row, last_row, first_column, last_column;
-  };
-
-  // Returns one of several parts, which have whole blocks of columns.
-  Part part_of(std::int64_t index, std::int64_t parts, std::int64_t rows, std::int64_t columns) const {
-    if (along_ != Along::out_channels) return {rows * index / parts, rows * (index + 1) / parts, 0, columns};
-    const std::int64_t blocks = columns / block_channels;
-    return {0, rows, blocks * index / parts * block_channels, blocks * (index + 1) / parts * block_channels};
-  }
-
-  // Returns into how many parts the planes of a result may be divided. The threads divide whole planes if
-  // there is one.
-  std::int64_t most_parts(std::int64_t rows, std::int64_t columns) const {
-    // Smaller parts would not pay: OpenBLAS needs more time for each row of small products.
-    constexpr std::int64_t least_rows = 32, least_columns = 128;
-    // Spectra with more floats leave the caches before the products read them.
-    constexpr std::int64_t cached = std::int64_t{1} << 22;
-    if (along_ == Along::images) return std::max<std::int64_t>(1, rows / least_rows);
-    if (planes_of(method_) * (in_.plane_stride + out_.plane_stride) > cached) return 1;
-    const bool by_columns = along_ == Along::out_channels;
-    return std::max<std::int64_t>(1, by_columns ? columns / least_columns : rows / least_rows);
-  }
-
-  // Multiplies the spectra a and b in every plane, and writes the products to c. Each plane of c has `rows`
-  // rows, and a column for each of the `channels` output channels. A complex plane takes four real products.
-  void multiply(Transpose transpose, const std::vector<Product>& products, const Spectrum& a,
-                const Spectrum& b, const Spectrum& c, std::int64_t rows, std::int64_t channels) const {
-    const std::int64_t columns = ceil_div(channels, block_channels) * block_channels;
-    const auto add = [&](const NoFork& no_fork, const Part& part, float sign, const float* a_plane,
-                         const float* b_plane, bool adds, float* c_plane) {
-      for (const Product& p : products) {
-        multiply(no_fork, transpose, p, part, sign, a_plane, a.row_stride, b_plane, b.row_stride, adds,
-                 c_plane, c.row_stride);
-      }
-    };
-    const std::int64_t reals = method_.real_planes, planes = reals + method_.complex_planes;
-    const std::int64_t parts = std::clamp<std::int64_t>(threads(), 1, most_parts(rows, columns));
-    parallel_for(parts * planes, [&](std::int64_t begin, std::int64_t end) {
-      const NoFork no_fork;
-      for (std::int64_t index = begin; index < end; ++index) {
-        const Part part = part_of(index / planes, parts, rows, columns);
-        const std::int64_t i = index % planes;
-        const std::int64_t plane = i < reals ? i : reals + 2 * (i - reals);
-        const float *a_re = a.data + plane * a.plane_stride, *a_im = a_re + a.plane_stride;
-        const float *b_re = b.data + plane * b.plane_stride, *b_im = b_re + b.plane_stride;
-        float *c_re = c.data + plane * c.plane_stride, *c_im = c_re + c.plane_stride;
-        add(no_fork, part, 1, a_re, b_re, false, c_re);
-        if (i < reals) continue;
-        add(no_fork, part, 1, a_im, b_im, true, c_re);
-        add(no_fork, part, 1, a_im, b_re, false, c_im);
-        add(no_fork, part, -1, a_re, b_im, true, c_im);
-      }
-    });
-  }
-
-  // Computes the rows and columns of one product that lie in the part.
-  static void multiply(const NoFork& no_fork, Transpose transpose, const Product& p, const Part& part,
-                       float sign, const float* a, std::int64_t a_stride, const float* b,
-                       std::int64_t b_stride, bool adds, float* c, std::int64_t c_stride) {
-    const std::int64_t first = std::max(p.c_row, part.first_row);
-    const std::int64_t m = std::min(p.c_row + p.m, part.last_row) - first;
-    const std::int64_t n = part.last_column - part.first_column;
-    if (m <= 0) return;
-    adds = adds || p.adds;
-    c += first * c_stride + part.first_column;
-    if (p.k == 0) {
-      for (std::int64_t row = 0; row < (adds ? 0 : m); ++row) std::fill_n(c + row * c_stride, n, 0.f);
-      return;
-    }
-    const std::int64_t skipped = first - p.c_row;
-    a += p.a_row * a_stride + skipped * (transpose == Transpose::yes ? 1 : a_stride);
-    b += p.b_row * b_stride + part.first_column;
-    // OpenBLAS's AVX-512 code multiplies matrices of up to 10^6 multiplications without copying them first.
-    // This is faster at the sizes of spectra. On other processors each call copies, so that fewer calls are
-    // better.
-    const bool small = std::string_view(transforms::instruction_set()) == "avx512";
-    const std::int64_t n_block = small ? std::min<std::int64_t>(n, 64) : n;
-    const std::int64_t k_block = small ? std::min<std::int64_t>(p.k, 128) : p.k;
-    const std::int64_t m_block = small ? 1'000'000 / (n_block * k_block) : m;
-    for (std::int64_t kk = 0; kk < p.k; kk += k_block) {
-      for (std::int64_t nn = 0; nn < n; nn += n_block) {
-        for (std::int64_t mm = 0; mm < m; mm += m_block) {
-          const float* a_block = a + (transpose == Transpose::yes ? kk * a_stride + mm : mm * a_stride + kk);
-          gemm(transpose, Transpose::no, std::min(m_block, m - mm), std::min(n_block, n - nn),
-               std::min(k_block, p.k - kk), sign, a_block, a_stride, b + kk * b_stride + nn, b_stride,
-               adds || kk > 0 ? 1.f : 0.f, c + mm * c_stride + nn, c_stride, no_fork);
-        }
-      }
-    }
-  }
 
   const Method& method_;
   const Problem& problem_;

@@ -175,13 +175,16 @@ def test_lines_of_taps_of_many_channels_keep_to_the_rounding_errors_of_winograd(
 
 @each_layout
 @each_pass
+@pytest.mark.parametrize("threads", [2, 3, 16])  # 16 are too many for a share of the channels each
 @pytest.mark.parametrize(("data_type", "dilation"), [("f32", 1), ("bf16", 1), ("f32", 2)])
-def test_large_filters_are_right_in_parts(layout: str, pass_: str, data_type: str, dilation: int) -> None:
+def test_large_filters_are_right_in_parts(
+    layout: str, pass_: str, data_type: str, dilation: int, threads: int
+) -> None:
     problem = Problem(  # the last part has fewer output channels than the others
         mini_batch=2, in_channels=260, out_channels=300, input=(7, 7), kernel=(3, 3), padding=1,
         dilation=dilation, data_type=data_type, layout=layout,
     )  # fmt: skip
-    checked = CheckedKernel(Engine(host_library(), threads=3), Kernel(problem, pass_))
+    checked = CheckedKernel(Engine(host_library(), threads=threads), Kernel(problem, pass_))
     assert_transforms_are_right(checked, 2.0, 0.5)
 
 

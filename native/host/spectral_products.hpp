@@ -1,0 +1,27 @@
+// The products of spectra, plane by plane, on all threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "host/blas.hpp"
+#include "host/correlation.hpp"
+#include "host/spectral.hpp"
+#include "host/transforms/transforms.hpp"
+
+namespace mucudnn::host::spectral {
+
+// A thread gets whole planes, or some rows of each plane.
+enum class Division { planes, rows };
+
+struct PlaneSize {
+  std::int64_t rows, channels;  // channels: the output channels, one column each
+};
+
+// Multiplies the spectra a and b in every plane, and writes the products to c. Each plane of c has `size`. A
+// complex plane takes four real products.
+void multiply(const Method& method, Division division, Transpose transpose,
+              const std::vector<Product>& products, const transforms::Spectrum& a,
+              const transforms::Spectrum& b, const transforms::Spectrum& c, const PlaneSize& size);
+
+}  // namespace mucudnn::host::spectral
