@@ -30,7 +30,7 @@ float* scratch(std::int64_t floats) {
 // Returns the floats of one plane of spectra.
 std::int64_t size(const Planes& planes) { return planes.rows * planes.row_stride; }
 
-// The smallest share of the output channels, in blocks, that a thread computes on its own.
+// A thread computes output channels on its own only if it gets at least this many blocks of 16.
 constexpr std::int64_t least_share = 2;
 
 std::int64_t planes_of(const Method& method) { return method.real_planes + 2 * method.complex_planes; }

@@ -17,14 +17,14 @@ struct Part {
   std::int64_t first_row, last_row;
 };
 
-// Returns into how many parts the planes of a result may be divided.
+// Returns the largest number of threads that may share a plane of the result.
 std::int64_t most_parts(Division division, std::int64_t rows) {
   // Smaller parts would not pay: OpenBLAS needs more time for each row of small products.
   constexpr std::int64_t least_rows = 32;
   return division == Division::rows ? std::max<std::int64_t>(1, rows / least_rows) : 1;
 }
 
-// One plane of the spectra: the factors a and b, and the result c.
+// Three matrices, of the same plane of three spectra: the factors a and b, and their product c.
 struct Plane {
   const float *a, *b;
   float* c;

@@ -18,8 +18,8 @@ struct PlaneSize {
   std::int64_t rows, channels;  // channels: the output channels, one column each
 };
 
-// Multiplies the spectra a and b in every plane, and writes the products to c. Each plane of c has `size`. A
-// complex plane takes four real products.
+// Multiplies the spectra a and b plane by plane, and writes the products to c, whose planes have `size`. The
+// product of two complex planes, which are pairs of real ones, takes four real products.
 void multiply(const Method& method, Division division, Transpose transpose,
               const std::vector<Product>& products, const transforms::Spectrum& a,
               const transforms::Spectrum& b, const transforms::Spectrum& c, const PlaneSize& size);
