@@ -48,6 +48,7 @@ def describe_machine(**engine: Any) -> Machine:
         "mucudnn": __version__,
         "commit": _commit(),
         "processor": _processor(),
+        "model": _model(),
         "vectors": _vectors(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -60,7 +61,8 @@ def describe_machine(**engine: Any) -> Machine:
 
 def machine_name(machine: Machine) -> str:
     """Return what tells machines apart: figures of two machines with the same name may replace each other."""
-    return f"{machine.get('processor')}, {machine.get('vectors')}, {machine.get('cores')} cores"
+    model = f" ({machine['model']})" if machine.get("model") else ""
+    return f"{machine.get('processor')}{model}, {machine.get('vectors')}, {machine.get('cores')} cores"
 
 
 def write(path: Path, machine: Machine, records: Iterable[Record]) -> None:
@@ -159,6 +161,12 @@ def _short(value: object) -> str:
 
 def _processor() -> str:
     return _cpuinfo("model name") or platform.processor()
+
+
+def _model() -> str:
+    """Return the numbers of the processor's design. Virtual machines often hide them in its name."""
+    family, model = _cpuinfo("cpu family"), _cpuinfo("model\t")
+    return f"family {family}, model {model}" if family and model else ""
 
 
 def _vectors() -> str:

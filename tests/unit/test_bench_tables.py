@@ -139,7 +139,10 @@ def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path:
     assert found == [("2026-01-01", "old", 1.0), ("2026-02-02", "new", 2.0)]
 
 
-@pytest.mark.parametrize("other", [{"processor": "another CPU"}, {"vectors": "avx512"}, {"cores": 64}])
+@pytest.mark.parametrize(
+    "other",
+    [{"processor": "another CPU"}, {"vectors": "avx512"}, {"cores": 64}, {"model": "family 25, model 1"}],
+)
 @pytest.mark.parametrize("replace", [write, update])
 def test_a_run_keeps_the_records_of_other_machines(
     tmp_path: Path, other: dict[str, object], replace: Callable[..., None]
