@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.channel_rows import BENCH, HEAD, SPEEDUP, summarize
+from bench.openblas import without_openblas_environment
 from bench.record import RESULTS, Record, append, describe_machine, read_own
 from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
@@ -40,6 +41,7 @@ _ROUNDS = 7
 
 def main() -> None:
     """Run what the output lacks, then print the geometric mean for each limit and pass."""
+    without_openblas_environment()
     arguments = _parse()
     engine = open_engine(arguments.engine, arguments.threads)
     machine = describe_machine(device=engine.device, library=engine.library)

@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 import mucudnn
+from bench.openblas import without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, show, write
 from mucudnn.arrays.devices import device_named
 
@@ -42,6 +43,7 @@ def _status(field: str) -> int:
 
 def main() -> None:
     """Measure each call in a process of its own, print the records and write them."""
+    without_openblas_environment()
     parser = argparse.ArgumentParser(prog="python -m bench.peak", description=__doc__)
     parser.add_argument("--call", nargs=2, metavar=("INPUT", "LIMIT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.openblas import without_openblas_environment
 from bench.record import RESULTS, Record, describe_machine, read_own, show, write
 from bench.spatial_ranks import launch, memory, values, work
 from bench.spatial_systems import SYSTEMS, verdicts
@@ -175,6 +176,7 @@ def simulated(world: int, weak: bool) -> tuple[float, str]:
 
 def main() -> None:
     """Measure everything, print the records and write them."""
+    without_openblas_environment()
     parser = argparse.ArgumentParser(
         prog="python -m bench.spatial", description=(__doc__ or "").partition("\n")[0]
     )
