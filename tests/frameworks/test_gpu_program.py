@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import needs_torch  # noqa: F401 (first: what torch_process imports needs PyTorch)
 import pytest
 import torch_process
 from needs_torch import torch

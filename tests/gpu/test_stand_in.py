@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from needs_torch import torch
 from torch import nn
 
 pytestmark = pytest.mark.gpu
