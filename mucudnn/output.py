@@ -1,11 +1,14 @@
-"""Files that commands and functions write for their users."""
+"""Output for users: the results of a command on standard output, and files."""
 
 import os
 import re
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
+from typing import TextIO
 
 from mucudnn.errors import MucudnnError
 
@@ -18,6 +21,73 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+_results: TextIO | None = None  # standard output, while `reserve_stdout` keeps it for results
+_STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def results() -> TextIO:
+    """Return the stream for the results of a command."""
+    return _results or sys.stdout
+
+
+@contextmanager
+def reserve_stdout() -> Iterator[None]:
+    """Reserve standard output for `results`, and send whatever else is printed there to stderr.
+
+    Programs parse the results, and a library may print too, in Python or in C: HiGHS 1.16 prints a banner.
+    Raises OSError if the results cannot be written.
+    """
+    global _results
+    before = sys.stdout
+    if _results or before is None:  # a program may be started without standard output
+        yield
+        return
+    try:
+        descriptor = before.fileno()
+    except OSError:  # a caller's own stream, without a file
+        descriptor = None
+    _results = before if descriptor is None else _take(before, descriptor)
+    sys.stdout = sys.stderr
+    try:
+        yield
+        _results.flush()
+    finally:
+        stream, _results, sys.stdout = _results, None, before
+        if descriptor is not None:
+            _flush_c()  # while what a library printed still goes to stderr
+            os.dup2(stream.fileno(), descriptor)
+            with suppress(OSError):  # the error is already on its way to the caller
+                stream.close()
+
+
+def restore_stdout() -> None:
+    """Let standard output lead where it led before, for a program that replaces this process."""
+    if _results:
+        _flush_c()
+        os.dup2(_results.fileno(), 1)
+
+
+def _take(stream: TextIO, descriptor: int) -> TextIO:
+    """Return another stream like this one, and let the descriptor lead to stderr."""
+    stream.flush()
+    _flush_c()
+    copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3)  # above the standard streams, of which some may be closed
+    own = open(copy, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: SIM115  # outlives this call
+    try:
+        os.dup2(2, descriptor)
+    except OSError:  # stderr is closed
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), descriptor)
+    return own
+
+
+def _flush_c() -> None:
+    """Write what C libraries have buffered."""
+    import ctypes
+
+    ctypes.CDLL(None).fflush(None)
+
+
 def _make(path: str, flags: int) -> int:
     """Open a file that must not exist yet: in a shared folder it could be a link to any file."""
     return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666)
@@ -25,6 +95,9 @@ def _make(path: str, flags: int) -> int:
 
 def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
     """Write a file, whole or not at all. Raises MucudnnError; its message calls the file `what`."""
+    if _results and str(path) in _STDOUT:  # these names lead to stderr while a command runs
+        _results.flush()
+        path = Path(f"/dev/fd/{_results.fileno()}")
     # A device such as /dev/stdout, or a link, must not be replaced by a file.
     in_place = os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))
     written = path if in_place else path.with_name(f".{path.name}.{secrets.token_hex(8)}")

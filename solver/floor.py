@@ -6,12 +6,12 @@ import math
 
 from .configuration import Infeasible
 from .forks import no_fork
-from .offload_ilp import MEMORY_UNITS, Terms, stop_after_nodes
+from .highs import make_solver
+from .offload_ilp import MEMORY_UNITS, Terms
 from .timeline import required_bytes
 from .training import Choice, TrainingStep, offload_those
 
-# HiGHS stops after so many nodes of its search tree, so that a floor does not depend on the machine's speed.
-NODES = 1000
+NODES = 1000  # HiGHS visits at most this many nodes of its search tree
 
 
 def find_floor(
@@ -88,7 +88,7 @@ def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, 
     if work.host_memory is not None:
         host = pulp.LpAffineExpression((o, t.bytes * units) for o, t in zip(gone, tensors, strict=True))
         problem += host <= work.host_memory * units
-    problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0, gapAbs=0, **stop_after_nodes(NODES)))
+    problem.solve(make_solver(NODES, mip_rel_gap=0, mip_abs_gap=0))
     found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     # PuLP calls an interrupted solver's answer feasible even if there is none.
     if not found or not math.isfinite(problem.solverModel.getInfo().objective_function_value):

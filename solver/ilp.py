@@ -8,6 +8,7 @@ import numpy as np
 
 from .choice import Answer, Options
 from .forks import no_fork
+from .highs import make_solver
 
 # HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the capacity.
 CAPACITY_UNITS = 1e6
@@ -46,11 +47,9 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     problem += pulp.LpAffineExpression(time)
     problem += pulp.LpAffineExpression(workspace) <= capacity * units
 
-    problem.solve(
-        # On one thread HiGHS gives equal answers to equal inputs. Its presolve is off: it lost the optimum
-        # where some workspaces were a billion times as large as others, and it saved no time here.
-        pulp.HiGHS(msg=False, threads=1, gapRel=gap, gapAbs=0, timeLimit=time_limit, presolve="off")
-    )
+    # HiGHS's presolve lost the optimum where some workspaces were a billion times as large as others, and it
+    # saved no time here.
+    problem.solve(make_solver(mip_rel_gap=gap, mip_abs_gap=0, time_limit=time_limit, presolve="off"))
     # PuLP's `status` is Optimal even at the time limit; `sol_status` tells if the answer is an optimum.
     bound = float(problem.solverModel.getInfo().mip_dual_bound) * milliseconds
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):

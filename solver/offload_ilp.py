@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .forks import no_fork
+from .highs import make_solver
 from .timeline import WINDOW, required_bytes
 from .training import Choice, Run, TrainingStep, offload_those
 
 if TYPE_CHECKING:
     import pulp
 
-# HiGHS stops after so many nodes of its search tree: its answer then does not depend on the machine's speed.
-NODES = 100
+NODES = 100  # HiGHS visits at most this many nodes of its search tree
 
 # HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the memory.
 MEMORY_UNITS = 1e6
@@ -86,22 +86,6 @@ def solve(
     """
     program = _Program(work, memory, window, recompute, offload)
     return program.solve(gap, time_limit, faster_than)
-
-
-def stop_after_nodes(nodes: int) -> dict[str, Any]:
-    """Return the arguments with which PuLP's HiGHS stops after so many nodes of its search tree.
-
-    PuLP cannot read the status that HiGHS's own option for this leaves.
-    """
-    with no_fork:
-        import highspy
-
-    def stop(kind: Any, message: str, found: Any, answer: Any, given: Any) -> None:
-        if found.mip_node_count >= nodes:
-            answer.user_interrupt = True
-
-    kind = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
-    return {"callbackTuple": (stop, None), "callbacksToActivate": [kind]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +147,13 @@ class _Program:
     def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
         pulp, problem = self._pulp, self._problem
         problem += pulp.LpAffineExpression((one, 1) for one in (*self._time, *self._pause))
-        nodes = {} if gap == 0 else stop_after_nodes(NODES)
         problem.solve(
-            pulp.HiGHS(
-                msg=False,
-                threads=1,  # so that equal inputs get equal answers
-                gapRel=gap,
-                gapAbs=0,
-                timeLimit=time_limit,
+            make_solver(
+                None if gap == 0 else NODES,
+                mip_rel_gap=gap,
+                mip_abs_gap=0,
+                time_limit=time_limit,
                 objective_bound=faster_than / self._unit,
-                **nodes,
             )
         )
         status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()

@@ -15,6 +15,7 @@ import numpy as np
 
 from .configuration import Infeasible
 from .forks import no_fork
+from .highs import make_solver
 from .placement import Edges, Operation, _reach, simulate_placement
 
 Solution = tuple[list[int], list[float], float, float]
@@ -92,7 +93,7 @@ def solve(
             apart = 2 - on[i][d] - on[j][d]
             problem += start[j] >= start[i] + times[i] / unit - (most + times[i] / unit) * (1 - first + apart)
             problem += start[i] >= start[j] + times[j] / unit - (most + times[j] / unit) * (first + apart)
-    problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=1e-7, gapAbs=1e-6, timeLimit=max(seconds, 0.1)))
+    problem.solve(make_solver(mip_rel_gap=1e-7, mip_abs_gap=1e-6, time_limit=max(seconds, 0.1)))
     bound = max(0.0, float(problem.solverModel.getInfo().mip_dual_bound)) * unit
     candidates = [greedy] if greedy else []
     if problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):

@@ -3,7 +3,6 @@
 import argparse
 import codecs
 import io
-import os
 import shutil
 import sys
 import textwrap
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 from mucudnn._native import EngineError
 from mucudnn.cli.examples import format_examples
 from mucudnn.errors import MucudnnError
-from mucudnn.output import printable
+from mucudnn.output import printable, reserve_stdout
 from mucudnn.settings import SETTINGS
 
 EXAMPLES = ("mucudnn optimize alexnet", "mucudnn run --workspace 64MiB -- python train.py")
@@ -117,8 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="mucudnn.plain")
     try:
         arguments = make_parser(words[0] if words else "").parse_args(words)
-        arguments.run(arguments)
-        print(end="", flush=True)  # so that a full disk is an error here, and not when Python ends
+        with reserve_stdout():
+            arguments.run(arguments)
     except MucudnnError as error:
         print(f"mucudnn: {_short(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -132,13 +131,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mucudnn: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has ended
-        _discard_output()
         return 1
     except OSError as error:
         print(
             f"mucudnn: {error.filename or 'the output cannot be written'}: {error.strerror}", file=sys.stderr
         )
-        _discard_output()
         return 1
     return 0
 
@@ -147,11 +144,6 @@ def _short(message: str) -> str:
     """Return a message without control characters, cut in the middle if a value makes it very long."""
     text = printable(message)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
-
-
-def _discard_output() -> None:
-    """Send buffered output to /dev/null, because writing it would fail again when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _replace_characters(error: UnicodeError) -> tuple[str, int]:

@@ -1,7 +1,6 @@
 """`mucudnn cache`: show the cache, and carry measurements between hosts."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.input import read_text
-from mucudnn.output import write_lines
+from mucudnn.output import results, write_lines
 from mucudnn.plans.json_forms import SCHEMA
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
@@ -166,7 +165,7 @@ def _export(path: Path, arguments: argparse.Namespace) -> None:
     with Cache.read_only(path, Terminal()) as cache:
         lines = format_rows(cache.rows())
         if not arguments.output:
-            sys.stdout.writelines(lines)
+            results().writelines(lines)
             return
         write_lines(arguments.output, lines)
     show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")

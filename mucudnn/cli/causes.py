@@ -1,13 +1,12 @@
 """`mucudnn causes`: show why the devices of a training idle, and what would help."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import show, table
+from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
 from mucudnn.diagnosis.perfetto import write_timelines
 from mucudnn.diagnosis.remedies import Remedy, remedies
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output:
         write_lines(arguments.output, [write_timelines(ranks, found)], "the timelines")
     if arguments.json:
-        print(json.dumps(_make_json(ranks, found), indent=1))
+        show_json(_make_json(ranks, found))
         return
     rows = table()
     rows.add_column("a rank …")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from mucudnn.errors import MissingExtraError
+from mucudnn.output import results
 from mucudnn.problems.kernels import bundled_networks
 
 HELP = "print a script with which a shell completes commands, flags and networks"
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif action.metavar == _NETWORKS:
             action.complete = {"bash": "_mucudnn_networks", **_others(shtab.FILE)}  # type: ignore[attr-defined]
-    print(shtab.complete(parser, arguments.shell, preamble={"bash": _bash_networks()}))
+    print(shtab.complete(parser, arguments.shell, preamble={"bash": _bash_networks()}), file=results())
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
 from mucudnn.cli.memory_table import show_plan
-from mucudnn.cli.terminal import Terminal, opened_cache
+from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
@@ -117,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.page:
         _write_page(plan, arguments.page)
     if arguments.json:
-        print(json.dumps(memory_json(plan), indent=1))
+        show_json(memory_json(plan))
     else:
         show_plan(plan)
 

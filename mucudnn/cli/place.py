@@ -1,11 +1,10 @@
 """`mucudnn place`: place a network's operations on several devices."""
 
 import argparse
-import json
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import show, table
+from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.errors import UsageError
 from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
 from mucudnn.plans.memory_costs import model_costs
@@ -81,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
         title = f"{arguments.network} on {arguments.devices} devices, {device.name}, modelled"
         write_placement(found, arguments.devices, title, arguments.plot)
     if arguments.json:
-        print(json.dumps(_make_json(arguments, device, found), indent=1))
+        show_json(_make_json(arguments, device, found))
         return
     placement = found.placement
     rows = table()

@@ -1,13 +1,12 @@
 """`mucudnn project`: compare data parallelism with hybrid parallelism over a whole training."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
 from mucudnn.cli.place import add_model_options, parse_devices, placed
-from mucudnn.cli.terminal import show, table
+from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.errors import UsageError
 from mucudnn.plans.scaling import ScalingRow, read_scaling
 from mucudnn.plans.text import ratio
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         write_projection(pairs, arguments.table.name, arguments.plot)
     if arguments.json:
-        print(json.dumps(_make_json(rows, speedups, pairs), indent=1))
+        show_json(_make_json(rows, speedups, pairs))
         return
     _show(arguments, rows, speedups, pairs)
 

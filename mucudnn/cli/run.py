@@ -19,6 +19,7 @@ from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unk
 from mucudnn.drop_in.older import find_library_for_8
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
+from mucudnn.output import restore_stdout
 from mucudnn.plans.plan import read_plan
 from mucudnn.sizes import doubt_limit, parse_limit
 
@@ -150,6 +151,7 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
     # Python ignores these signals, and the program would inherit that.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
+    restore_stdout()
     try:
         os.execve(program, command, environment)
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener, ProgressBar
-from mucudnn.output import printable
+from mucudnn.output import printable, results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,13 +54,13 @@ def stdout() -> "Console":
     """Return the console for results, WIDTH columns wide if stdout is no terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    console = Console(highlight=False, file=results())
+    return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
 
 
 def show_json(found: object) -> None:
     """Print an object as JSON on stdout."""
-    print(json.dumps(found, indent=1))
+    print(json.dumps(found, indent=1), file=results())
 
 
 def show(*items: "Table | str") -> None:
