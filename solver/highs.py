@@ -35,9 +35,9 @@ def _load() -> Callable[[int | None, dict[str, Any]], pulp.HiGHS]:
         def enableCallbacks(self) -> None:  # noqa: N802
             """Enable callbacks, which `Highs.__init__` does before anybody can switch the output off."""
             self.setOptionValue("output_flag", False)
-            super().enableCallbacks()
+            super().enableCallbacks()  # type: ignore[no-untyped-call]  # highspy has few types
 
-    class Solver(pulp.HiGHS):
+    class Solver(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
         """PuLP's interface to it."""
 
         def __init__(self, nodes: int | None, options: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def _load() -> Callable[[int | None, dict[str, Any]], pulp.HiGHS]:
 
         def createAndConfigureSolver(self, problem: pulp.LpProblem) -> None:  # noqa: N802
             """Give the problem its solver."""
-            problem.solverModel = Silent()
+            problem.solverModel = Silent()  # type: ignore[no-untyped-call]
             for name, value in self._options.items():
                 problem.solverModel.setOptionValue(name, value)
             if self._nodes is not None:
