@@ -1,144 +1,142 @@
-"""`python -m bench.tables`: make the tables of `bench/README.md` from the records in `bench/results/`."""
+"""The tables and pictures of the committed records: `python -m bench tables`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench import whole_table
-from bench.answers import short
-from bench.channel_rows import HEAD as CHANNELS_HEAD
-from bench.channel_rows import summarize
-from bench.cpu_questions import CPU
-from bench.gpu.questions import NOT_MEASURED, latest, questions
-from bench.gpu.setting import HOST
-from bench.gpu.summary import table
-from bench.record import RESULTS, Machine, Record, by_machine, machine_name, read
+from bench.lib.answers import NOT_MEASURED, short, table
+from bench.lib.plots import IMAGES, draw_networks, draw_workspace
+from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name, read
+from bench.programs import PROGRAMS, Program
+from bench.suites.core.channels import HEAD as CHANNELS_HEAD
+from bench.suites.core.channels import summarize
+from bench.suites.gpu.questions import latest, questions
+from bench.suites.gpu.setting import HOST
+from bench.suites.networks import table as networks
+from bench.suites.questions import QUESTIONS
 
-README = Path(__file__).with_name("README.md")
+SUITES = {
+    "core": "The engine and its decisions on a CPU",
+    "networks": "PyTorch networks and calls",
+    "drop_in": "The drop-in library",
+    "memory": "Training within a memory budget",
+    "devices": "Several devices",
+    "gpu": "On a GPU",
+}
+HEAD = ("question", "aim", "figure")
 # The metrics of real training steps under memory plans: the measured peak relative to three others.
 PEAKS = ("measured peak over the plan's", "over the limit", "over stock's peak")
+STEPS = "memory_steps.jsonl"
+Found = list[tuple[Machine, Record]]
 
 
-def refresh(text: str, results: Path) -> str:
-    """Return the README's text with new tables between its marks (`<!-- cpu: -->` to `<!-- end cpu -->`).
-
-    Marks that a text lacks are left out.
-    """
-    makers = {
-        "cpu": cpu_tables,
-        "memory": memory_table,
-        "channels": channels_tables,
-        "whole": whole_tables,
-        "gpu": gpu_tables,
-    }
-    for name, make in makers.items():
-        if f"<!-- {name}: " not in text:
-            continue
-        start, end = (text.index(mark) for mark in (f"<!-- {name}: ", f"<!-- end {name} -->"))
-        text = text[: text.index("\n", start) + 1] + make(results) + text[end:]
-    return text
+def write_tables() -> None:
+    """Write a page of tables for each suite, and the pictures."""
+    for suite in SUITES:
+        (RESULTS / f"{suite}.md").write_text(page(suite, RESULTS), "utf-8")
+    draw_workspace(IMAGES / "workspace.svg")
+    draw_networks(IMAGES / "whole-networks.svg")
 
 
-def cpu_tables(results: Path) -> str:
-    """Return the text of the CPU tables, one for each command and machine.
-
-    What only other machines measured is left out.
-    """
-    lines = []
-    for command, file, rows in CPU:
-        machines = by_machine(read(results / file)) or [[]]
-        answers = [[answer([record for _, record in found]) for _, _, answer in rows] for found in machines]
-        for found, own in zip(machines, answers, strict=True):
-            figures = [
-                (question, aim, figure or NOT_MEASURED)
-                for (question, aim, _), figure, others in zip(
-                    rows, own, zip(*answers, strict=True), strict=True
-                )
-                if figure or not any(others)
-            ]
-            lines += [f"`{command}`{_where(found)}", "", *table(("question", "aim", "figure"), figures), ""]
+def page(suite: str, results: Path) -> str:
+    """Return the page of a suite: for each program a table of each machine."""
+    lines = [
+        f"# {SUITES[suite]}",
+        "",
+        "`python -m bench tables` makes [these figures](../README.md).",
+        "",
+    ]
+    if suite == "gpu":
+        return "\n".join([*lines, *gpu_tables(results)])
+    records = read(results / f"{suite}.jsonl")
+    for program in PROGRAMS.values():
+        if program.suite == suite:
+            machines = by_machine(found for found in records if program.owns(found[1]))
+            lines += [f"## {program.name}: {program.about}", "", *_tables(program, machines)]
+    if suite == "memory":
+        lines += steps_tables(results)
     return "\n".join(lines)
 
 
-def _where(found: list[tuple[Machine, Record]]) -> str:
-    if not found:
-        return ""
-    machine = found[0][0]
-    # The host engine's device begins with the processor and its vectors, which the name already tells.
-    device = machine.get("device", "").removeprefix(f"{machine.get('processor')}, {machine.get('vectors')}, ")
-    where = machine_name(machine), device, machine.get("library", "modelled costs")
-    return f", {str(machine['date'])[:10]}, {', '.join(filter(None, where))}"
-
-
-def memory_table(results: Path) -> str:
-    """Return a table for each machine of real training steps under memory plans.
-
-    A row is a network and a variant.
-    """
-    return "\n".join(
-        _steps_table(found) for found in by_machine(read(results / "memory_steps.jsonl")) or [[]]
-    )
-
-
-def _steps_table(found: list[tuple[Machine, Record]]) -> str:
-    values: dict[str, dict[str, float | None]] = {}
-    for _, record in found:
-        values.setdefault(record.case, {})[record.metric] = record.value
-    rows = [
-        (*case.rsplit(", ", 1), *(_shown(metrics.get(one)) for one in PEAKS))
-        for case, metrics in sorted(values.items())
+def _tables(program: Program, machines: list[Found]) -> list[str]:
+    lines = []
+    if program.name == "networks":
+        return networks_tables(machines)
+    answers = [
+        [answer([record for _, record in found]) for _, _, answer in QUESTIONS.get(program.name, ())]
+        for found in machines
     ]
-    head = ("network", "variant", *PEAKS)
-    command = (
-        "MEMORY_SUITE=all MEMORY_FIGURES=bench/results/memory_steps.jsonl pytest -m gpu tests/gpu/memory"
-    )
-    empty = [(NOT_MEASURED,) * len(head)]
-    return "\n".join([f"`{command}`{_where(found)}", "", *table(head, rows or empty), ""])
+    for found, own in zip(machines, answers, strict=True):
+        lines += [_where(program.name, found), ""]
+        if program.name == "channels":
+            lines += [*table(CHANNELS_HEAD, summarize([record for _, record in found])), ""]
+            continue
+        # A question that only other machines answered is left out.
+        rows = [
+            (question, aim, figure or NOT_MEASURED)
+            for (question, aim, _), figure, others in zip(
+                QUESTIONS[program.name], own, zip(*answers, strict=True), strict=True
+            )
+            if figure or not any(others)
+        ]
+        lines += [*table(HEAD, rows), ""]
+    return lines or [NOT_MEASURED, ""]
+
+
+def _where(program: str, found: Found) -> str:
+    machine = found[0][0]
+    # The host engine's device begins with the processor and its vectors, which the name already has.
+    device = machine.get("device", "").removeprefix(f"{machine.get('processor')}, {machine.get('vectors')}, ")
+    where = machine_name(machine), device, machine.get("library", "")
+    return f"`python -m bench run {program}`, {str(machine['date'])[:10]}, {', '.join(filter(None, where))}"
+
+
+def networks_tables(machines: list[Found]) -> list[str]:
+    """Return the default cases of each machine, then all that was measured on demand."""
+    lines = []
+    for found in machines:
+        lines += [_where("networks", found), "", *networks.default_table([r for _, r in found]), ""]
+    if len(machines) > 1:
+        lines += ["## All cases, on demand", "", networks.together([[r for _, r in m] for m in machines]), ""]
+    for found in machines:
+        lines += [_where("networks --all", found), "", networks.text(record for _, record in found)]
+    return lines
+
+
+def steps_tables(results: Path) -> list[str]:
+    """Return a table for each machine of real training steps under memory plans, by network and variant."""
+    lines = ["## Training steps under memory plans", ""]
+    for found in by_machine(read(results / STEPS)):
+        values: dict[str, dict[str, float | None]] = {}
+        for _, record in found:
+            values.setdefault(record.case, {})[record.metric] = record.value
+        rows = [
+            (*case.rsplit(", ", 1), *(_shown(metrics.get(peak)) for peak in PEAKS))
+            for case, metrics in sorted(values.items())
+        ]
+        command = f"MEMORY_SUITE=all MEMORY_FIGURES=bench/results/{STEPS} pytest -m gpu tests/gpu/memory"
+        where = _where("", found).partition("`, ")[2]
+        lines += [f"`{command}`, {where}", "", *table(("network", "variant", *PEAKS), rows), ""]
+    return lines
 
 
 def _shown(value: float | None) -> str:
     return NOT_MEASURED if value is None else short(value)
 
 
-def channels_tables(results: Path) -> str:
-    """Return the tables of channels for each machine: a row for each limit and pass."""
+def gpu_tables(results: Path) -> list[str]:
+    """Return a table for each GPU, or the questions without figures if there is no GPU."""
     lines = []
-    for found in by_machine(read(results / "rows" / "channels.jsonl")) or [[]]:
-        rows = summarize([record for _, record in found]) or [(NOT_MEASURED,) * len(CHANNELS_HEAD)]
-        lines += [f"`python -m bench.channels`{_where(found)}", "", *table(CHANNELS_HEAD, rows), ""]
-    return "\n".join(lines)
-
-
-def whole_tables(results: Path) -> str:
-    """Return the figures of whole networks on all machines together, and the tables of each machine."""
-    lines = []
-    machines = by_machine(read(results / "whole_networks.jsonl"))
-    if len(machines) > 1:
-        lines += [whole_table.together([[record for _, record in found] for found in machines]), ""]
-    for found in machines or [[]]:
-        text = whole_table.text(record for _, record in found)
-        lines += [f"`python -m bench.whole_networks`{_where(found)}", "", text]
-    return "\n".join(lines)
-
-
-def gpu_tables(results: Path) -> str:
-    """Return the text of the GPU tables: one for each GPU, or one without figures if there is no GPU."""
-    lines, head = [], ("question", "aim", "figure")
     for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
         found = read(folder / "gpu.jsonl")
         if any(machine["engine"] != HOST.engine for machine, _ in found):  # otherwise it was a dry run
             records = latest(record for _, record in found)
             dates = sorted({machine["date"][:10] for machine, _ in found})
             when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-            title = f"[{folder.name}](results/{folder.name}/summary.md), {when}"
-            lines += [title, "", *table(head, questions(records)), ""]
-    return "\n".join(lines or [*table(head, questions({})), ""])
-
-
-def main() -> None:
-    """Write the README with new tables."""
-    README.write_text(refresh(README.read_text("utf-8"), RESULTS), "utf-8")
-
-
-if __name__ == "__main__":
-    main()
+            lines += [
+                f"[{folder.name}]({folder.name}/summary.md), {when}",
+                "",
+                *table(HEAD, questions(records)),
+                "",
+            ]
+    return lines or [*table(HEAD, questions({})), ""]

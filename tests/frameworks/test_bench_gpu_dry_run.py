@@ -1,4 +1,4 @@
-"""`python -m bench.gpu` runs end to end without a GPU, on the host engine and with PyTorch on the CPU."""
+"""`python -m bench run gpu` runs end to end without a GPU, on the host engine and with PyTorch on the CPU."""
 
 import signal
 import subprocess
@@ -13,12 +13,12 @@ import needs_torch  # noqa: F401  (the measured programs need it)
 import pytest
 from programs import HANGS
 
-from bench.gpu.part import PARTS
-from bench.gpu.run import FAILED, Run
-from bench.gpu.setting import HOST
-from bench.gpu.store import Store
-from bench.gpu.summary import write_summary
-from bench.record import Record, read
+from bench.lib.record import Record, read
+from bench.suites.gpu.part import PARTS
+from bench.suites.gpu.run import FAILED, Run
+from bench.suites.gpu.setting import HOST
+from bench.suites.gpu.store import Store
+from bench.suites.gpu.summary import write_summary
 
 TINY = replace(HOST, networks=("unet3d",), planned=("unet3d",), cliff_batches=(2,), swept_batches=(1, 2))
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_each_part_measures(part: str, cases: tuple[int, ...], tmp_path: Path) -
 
 def run_until(count: int, folder: Path) -> tuple[Path, list[Record]]:
     """Run a part of the bench, and stop it once the results hold `count` cases. Return folder and records."""
-    command = [sys.executable, "-m", "bench.gpu", "--engine", "host", "--results", str(folder)]
+    command = [sys.executable, "-m", "bench", "run", "gpu", "--engine", "host", "--results", str(folder)]
     process = subprocess.Popen([*command, "--only", "engines", "--minutes", "600"], cwd=ROOT, stdout=DEVNULL)
     while process.poll() is None and len(measured(records_in(folder))) < count:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The programs of `python -m bench.gpu` ask PyTorch for the right memory and times, shown without a GPU."""
+"""The programs of the GPU bench ask PyTorch for the right memory and times, shown without a GPU."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,8 @@ import needs_torch  # noqa: F401  (the programs import it)
 import pytest
 import torch
 
-from bench.gpu.torch_convolution import ROUNDING, leave_free
-from bench.gpu.torch_timing import MIB, median_milliseconds
+from bench.suites.gpu.torch_convolution import ROUNDING, leave_free
+from bench.suites.gpu.torch_timing import MIB, median_milliseconds
 
 H200 = 150_121_545_728  # bytes
 

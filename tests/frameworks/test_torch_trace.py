@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from needs_torch import mt, torch
 
-from bench.models import Block
+from bench.lib.models import Block
 from examples.unet3d import UNet3d
 from mucudnn.errors import UsageError
 from mucudnn.problems.network import Network

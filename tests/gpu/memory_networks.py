@@ -7,7 +7,7 @@ from collections.abc import Callable
 from needs_torch import torch
 from torch import Tensor, nn
 
-from bench.models import Bottleneck
+from bench.lib.models import Bottleneck
 from examples.unet3d import UNet3d
 
 # VGG-16's convolutions by their multiple of the first one's width; 0 is a pooling.

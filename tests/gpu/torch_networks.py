@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.models import Block, resnet18
+from bench.lib.models import Block, resnet18
 from examples.unet3d import UNet3d
 
 CLASSES = {"resnet18": 1000, "unet3d": 3, "small": 10}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.ship import ship
+from bench.suites.gpu.ship import ship
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import main
 from mucudnn.costs import shipped as system_database

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu` keeps each record that it measures, and its summary shows them."""
+"""`python -m bench run gpu` keeps each record that it measures, and its summary shows them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
-from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
-from bench.gpu.setting import GPU, HOST, Convolution
-from bench.gpu.store import Store
-from bench.gpu.summary import summary, write_summary
-from bench.record import Record, append, read
+from bench.lib.record import Record, append, read
+from bench.suites.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
+from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
+from bench.suites.gpu.setting import GPU, HOST, Convolution
+from bench.suites.gpu.store import Store
+from bench.suites.gpu.summary import summary, write_summary
 
 
 def case(name: str, value: float = 1.0) -> Case:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from fake_engine import FakeAlgorithm, FakeEngine, FakeEnumeration
 
-from bench.gpu import checks, cliff, memory, training
-from bench.gpu.part import PARTS
-from bench.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
-from bench.gpu.run import FAILED, Case, Run, record_outcome
-from bench.gpu.setting import COLUMNS, GPU, Setting
-from bench.gpu.summary import write_summary
-from bench.record import Record, append, read
-from bench.ship import ship
+from bench.lib.record import Record, append, read
+from bench.suites.gpu import checks, cliff, memory, training
+from bench.suites.gpu.part import PARTS
+from bench.suites.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
+from bench.suites.gpu.run import FAILED, Case, Run, record_outcome
+from bench.suites.gpu.setting import COLUMNS, GPU, Setting
+from bench.suites.gpu.ship import ship
+from bench.suites.gpu.summary import write_summary
 from bench.tables import gpu_tables
 from mucudnn.costs.journal import journal_of
 from mucudnn.costs.shipped import SystemDatabase
@@ -133,7 +133,7 @@ def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cliff, training, memory, checks):
         monkeypatch.setattr(module, "call", program)
     errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
-    monkeypatch.setattr("bench.equality.compare", lambda *_: errors)
+    monkeypatch.setattr("bench.suites.gpu.equality.compare", lambda *_: errors)
     monkeypatch.setattr(
         checks, "compare_processes", lambda _, __, ___, case: Record("determinism", case, "results", 1, "")
     )
@@ -183,10 +183,8 @@ def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_not
     answers, files = figures(folder), len(checks.SUITE)
     assert not [record for record in records if record.metric == FAILED]
     assert not [question for question, figure in answers.items() if figure == NOT_MEASURED]
-    text, summary = gpu_tables(tmp_path), (folder / "summary.md").read_text()
-    assert text.startswith(
-        "[NVIDIA-H200-cuDNN-9.19.0](results/NVIDIA-H200-cuDNN-9.19.0/summary.md), 2026-01-02\n"
-    )
+    text, summary = "\n".join(gpu_tables(tmp_path)), (folder / "summary.md").read_text()
+    assert text.startswith("[NVIDIA-H200-cuDNN-9.19.0](NVIDIA-H200-cuDNN-9.19.0/summary.md), 2026-01-02\n")
     assert "| not measured |" not in text + summary
     for said in (
         "N=64 (pytorch#128936), 512 MiB of workspace | at most 25 ms | stock 1193 ms, under `run` 21 ms |",

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu` stays in its time and goes on after a part that crashes, hangs or is killed."""
+"""`python -m bench run gpu` stays in its time and goes on after a part that crashes, hangs or is killed."""
 
 import gzip
 import os
@@ -12,14 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bench.gpu import __main__ as program
-from bench.gpu import driver, programs
-from bench.gpu.part import PARTS, UNUSABLE
-from bench.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
-from bench.gpu.run import FAILED, MOST_FAILURES, Case, Run, UnusableDeviceError
-from bench.gpu.setting import HOST
-from bench.gpu.store import Store
-from bench.record import Record, append, read
+from bench.lib.record import Record, append, read
+from bench.suites.gpu import driver, program, programs
+from bench.suites.gpu.part import PARTS, UNUSABLE
+from bench.suites.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
+from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, UnusableDeviceError
+from bench.suites.gpu.setting import HOST
+from bench.suites.gpu.store import Store
 from mucudnn._native import EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.journal import journal_of
@@ -133,8 +132,7 @@ def test_a_run_is_over_when_its_time_is_and_every_part_had_some_of_it(
         program, "run_captured", lambda *_: subprocess.CompletedProcess([], 0, stdout="a-GPU\n", stderr="")
     )
     monkeypatch.setattr(program, "end_on_terminate", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--minutes", str(minutes), "--results", str(tmp_path)])
-    program.main()
+    program.main(["--minutes", str(minutes), "--results", str(tmp_path)])
     took, seconds = now - 1000.0, minutes * 60
     short_and_hanging = hanging and minutes < program.MINUTES
     assert took <= seconds + LAST_SECONDS * short_and_hanging
@@ -209,7 +207,7 @@ def test_of_a_program_that_fails_the_error_is_kept(
 ) -> None:
     monkeypatch.setattr(programs, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages))
     with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
-        programs.call(run, "stock", "bench.gpu.torch_step")
+        programs.call(run, "stock", "bench.suites.gpu.torch_step")
 
 
 def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
@@ -227,9 +225,9 @@ def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
     monkeypatch.setattr(programs, "run_captured", answered)
     with Run(tmp_path, HOST, 60) as run:
         for launch in programs.LAUNCHES:
-            found = programs.call(run, launch, "bench.gpu.torch_step", "resnet50", share="resnet50")
+            found = programs.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
             assert found == {"ms": 1, "drop_in": ["one", "two"]}
-    program = ["-m", "bench.gpu.torch_step", "resnet50", "--device", "cpu"]
+    program = ["-m", "bench.suites.gpu.torch_step", "resnet50", "--device", "cpu"]
     assert [command[-5:] for command in commands] == [program, program]
     assert commands[1][1:7] == ["-m", "mucudnn", "run", "--workspace", "512MiB", "--online"]
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bench.recognised import NETWORKS, RECORDED, count_calls, options_of, read_convolutions, shapes_of
+from bench.suites.drop_in.recognised import (
+    NETWORKS,
+    RECORDED,
+    count_calls,
+    options_of,
+    read_convolutions,
+    shapes_of,
+)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.record import Record
-from bench.roofline import Peaks, explanations, least_times, moved_bytes, multiplications
+from bench.lib.record import Record
+from bench.lib.roofline import Peaks, explanations, least_times, moved_bytes, multiplications
 from mucudnn._native import Problem
 
 

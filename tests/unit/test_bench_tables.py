@@ -1,51 +1,35 @@
-"""The tables of bench/README.md are those of the committed records."""
+"""The pages of bench/results are those of the committed records."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.cpu_questions import CPU, Row
-from bench.gpu.checks import SUITE
-from bench.gpu.questions import NOT_MEASURED, QUESTIONS
-from bench.record import RESULTS, Record, append, describe_machine, read, read_own, update, write
-from bench.tables import (
-    PEAKS,
-    README,
-    channels_tables,
-    cpu_tables,
-    gpu_tables,
-    memory_table,
-    refresh,
-    whole_tables,
-)
-from bench.whole_rows import SPEEDUP
+from bench.lib.answers import NOT_MEASURED
+from bench.lib.record import RESULTS, Record, append, describe_machine, put, read, read_own
+from bench.programs import PROGRAMS
+from bench.suites.gpu.checks import SUITE
+from bench.suites.gpu.questions import QUESTIONS as GPU_QUESTIONS
+from bench.suites.networks.rows import SPEEDUP
+from bench.suites.questions import QUESTIONS
+from bench.tables import PEAKS, SUITES, gpu_tables, page, steps_tables
 
+ROOT = Path(__file__).parents[2]
 MACHINE = {
     "kind": "machine", "date": "2026-01-01T00:00:00+00:00", "processor": "a CPU", "vectors": "avx2",
     "cores": 2, "library": "one",
 }  # fmt: skip
-MARKS = """before
-<!-- cpu: x -->
-old
-<!-- end cpu -->
-between
-<!-- gpu: y -->
-old
-<!-- end gpu -->
-after"""
 
 
-def test_the_readme_is_up_to_date() -> None:
-    text = README.read_text("utf-8")
-    assert refresh(text, RESULTS) == text, "run python -m bench.tables"
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_pages_are_up_to_date(suite: str) -> None:
+    assert (RESULTS / f"{suite}.md").read_text("utf-8") == page(suite, RESULTS), "run python -m bench tables"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_other_pages_show_the_same_speedups(page: str) -> None:
-    table = README.read_text("utf-8")
-    text = (README.parent.parent / page).read_text("utf-8")
+@pytest.mark.parametrize("file", ["README.md", "docs/index.md"])
+def test_other_pages_show_the_same_speedups(file: str) -> None:
+    table = "".join((RESULTS / f"{suite}.md").read_text("utf-8") for suite in ("core", "networks"))
+    text = (ROOT / file).read_text("utf-8")
     number = r"([\d.]+)"
     speedups = rf"{number}× \| {number}× \| {number}×"
     rows = re.findall(rf"^\| ([a-z ]+) \|(?: (\d+) \|)? {speedups} \|$", text, re.MULTILINE)
@@ -61,29 +45,30 @@ def test_other_pages_show_the_same_speedups(page: str) -> None:
             assert list(map(float, shown)) in [row[:3] for row in measured]
 
 
+def put_all(path: Path, machine: dict[str, object], *records: Record) -> None:
+    for record in records:
+        put(path, machine, record)
+
+
 def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     metric = "speedup at 64 MiB, re-measured"
     values = [Record("division", f"{ratio} forward", metric, ratio, "ratio") for ratio in (2, 8)]
-    write(tmp_path / "cpu.jsonl", MACHINE, values)
-    text = refresh(MARKS, tmp_path)
-    assert text.startswith(
-        "before\n<!-- cpu: x -->\n`python -m bench.cpu`, 2026-01-01, a CPU, avx2, 2 cores, one\n"
-    )
+    put_all(tmp_path / "core.jsonl", MACHINE, *values)
+    text = page("core", tmp_path)
+    assert "\n`python -m bench run division`, 2026-01-01, a CPU, avx2, 2 cores, one\n" in text
     assert "| above the paper's 1.63 | 4, 2 to 8, of 2 |" in text
-    assert "<!-- end cpu -->\nbetween\n<!-- gpu: y -->\n| question" in text
-    assert "old" not in text
-    assert text.endswith("<!-- end gpu -->\nafter")
 
 
 def test_channels_have_a_row_for_each_limit_and_pass_with_the_divided_kernels_apart(tmp_path: Path) -> None:
-    for limit, speedups in (("1MiB", (1.0, 4.0)), ("8MiB", (1.0, 1.0))):
+    for limit, speedups in (("1MiB", (1.0, 4.0)), ("8MiB", (1.0,))):
         for value in speedups:
             divided = {"groups_ms": 1.0} if value != 1 else {}
             details = {"limit": limit, "pass": "backward_data", **divided}
-            record = Record("channels", "", "speedup", value, "ratio", details)
-            append(tmp_path / "rows" / "channels.jsonl", MACHINE, record)
-    text = channels_tables(tmp_path)
-    assert text.startswith("`python -m bench.channels`, 2026-01-01, a CPU, avx2, 2 cores, one\n")
+            record = Record("channels", f"{limit}, {value}", "speedup", value, "ratio", details)
+            append(tmp_path / "core.jsonl", MACHINE, record)
+    append(tmp_path / "core.jsonl", Record("channels", "8MiB, again", "speedup", 1.0, "ratio", details))
+    text = page("core", tmp_path)
+    assert "\n`python -m bench run channels`, 2026-01-01, a CPU, avx2, 2 cores, one\n" in text
     assert "| 1MiB | backward data | 2 | 1 | 2.00 | 4.00 | 1.00 | 4.00 |" in text
     assert "| 8MiB | backward data | 2 | 0 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
 
@@ -92,8 +77,8 @@ def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_
     for value in (9.0, 0.5):
         records = [Record("memory steps", "vgg16, with norms, plain", metric, value, "x") for metric in PEAKS]
         append(tmp_path / "memory_steps.jsonl", MACHINE, *records)
-    text = memory_table(tmp_path)
-    assert text.startswith("`MEMORY_SUITE=all ")
+    text = "\n".join(steps_tables(tmp_path))
+    assert "\n`MEMORY_SUITE=all " in text
     assert "`, 2026-01-01, a CPU, avx2, 2 cores, one\n" in text
     assert "| vgg16, with norms | plain | 0.5 | 0.5 | 0.5 |" in text
     assert "9" not in text.partition("one\n")[2]
@@ -102,7 +87,7 @@ def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_
 def test_without_a_gpu_each_question_stands_there_as_not_measured(tmp_path: Path) -> None:
     dry = {**MACHINE, "engine": "host", "gpu": {"name": "a GPU that was not asked"}}
     append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("sums", "in fp32", "calls", 1, ""))
-    assert gpu_tables(tmp_path).count(NOT_MEASURED) == len(QUESTIONS)
+    assert "\n".join(gpu_tables(tmp_path)).count(NOT_MEASURED) == len(GPU_QUESTIONS)
 
 
 def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path) -> None:
@@ -110,27 +95,27 @@ def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path
     passed = [Record("suite", f"test_{n}.py", "tests passed", n, "", {"failed": []}) for n in (3, 4)]
     append(tmp_path / "a-GPU" / "gpu.jsonl", first, passed[0], later, passed[1])
     append(tmp_path / "b-GPU" / "gpu.jsonl", first, passed[0])
-    text = gpu_tables(tmp_path)
+    text = "\n".join(gpu_tables(tmp_path))
     head = "\n\n| question | aim | figure |"
-    assert text.startswith(f"[a-GPU](results/a-GPU/summary.md), 2026-01-01 to 2026-01-03{head}")
-    assert f"[b-GPU](results/b-GPU/summary.md), 2026-01-01{head}" in text
+    assert text.startswith(f"[a-GPU](a-GPU/summary.md), 2026-01-01 to 2026-01-03{head}")
+    assert f"[b-GPU](b-GPU/summary.md), 2026-01-01{head}" in text
     assert f"| all pass | 7 passed, 0 failed, in 2 of {len(SUITE)} files |" in text
 
 
-@pytest.mark.parametrize(("file", "rows"), [(file, rows) for _, file, rows in CPU])
-def test_each_committed_run_has_figures(file: str, rows: tuple[Row, ...]) -> None:
-    records = [record for _, record in read(RESULTS / file)]
-    assert any(answer(records) for _, _, answer in rows)
+@pytest.mark.parametrize("program", QUESTIONS)
+def test_each_program_has_committed_figures(program: str) -> None:
+    records = [record for _, record in read(PROGRAMS[program].records) if PROGRAMS[program].owns(record)]
+    assert any(answer(records) for _, _, answer in QUESTIONS[program])
 
 
-def test_every_committed_figure_is_of_a_theme_that_stands_in_a_table() -> None:
-    own_tables = {"whole_networks.jsonl", "memory_steps.jsonl"}
-    assert {path.name for path in RESULTS.glob("*.jsonl")} - own_tables == {file for _, file, _ in CPU}
-    for _, file, rows in CPU:
-        records = [record for _, record in read(RESULTS / file)]
-        for bench in {record.bench for record in records}:
-            without = [record for record in records if record.bench != bench]
-            assert any(answer(records) != answer(without) for _, _, answer in rows), (file, bench)
+def test_every_committed_figure_is_of_a_bench_that_stands_in_a_table() -> None:
+    for suite in SUITES:
+        records = [record for _, record in read(RESULTS / f"{suite}.jsonl")]
+        for bench in {record.bench for record in records} - {"channels", "networks"}:  # they have own tables
+            measured, without = ([r for r in records if (r.bench == bench) == own] for own in (True, False))
+            (program,) = (p for p in PROGRAMS.values() if p.suite == suite and p.owns(measured[0]))
+            answers = [answer for _, _, answer in QUESTIONS[program.name]]
+            assert any(answer(records) != answer(without) for answer in answers), (suite, bench)
 
 
 def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +123,13 @@ def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> 
     assert describe_machine()["commit"] == ""
 
 
-def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.jsonl"
-    old, new = (Record(bench, "case", "time", 1.0, "ms") for bench in ("old", "new"))
+def test_a_figure_that_is_measured_again_replaces_the_former_one(tmp_path: Path) -> None:
+    path = tmp_path / "core.jsonl"
+    old, new = (Record("cache", case, "time", 1.0, "ms") for case in ("old", "new"))
     later = {**MACHINE, "date": "2026-02-02T00:00:00+00:00"}
-    write(path, MACHINE, [old, new])
-    update(path, later, [Record("new", "case", "time", 2.0, "ms")])
-    found = [(machine["date"][:10], record.bench, record.value) for machine, record in read(path)]
+    put_all(path, MACHINE, old, new)
+    put(path, later, Record("cache", "new", "time", 2.0, "ms"))
+    found = [(machine["date"][:10], record.case, record.value) for machine, record in read(path)]
     assert found == [("2026-01-01", "old", 1.0), ("2026-02-02", "new", 2.0)]
 
 
@@ -152,15 +137,12 @@ def test_measuring_one_theme_again_keeps_the_others_with_their_machine(tmp_path:
     "other",
     [{"processor": "another CPU"}, {"vectors": "avx512"}, {"cores": 64}, {"model": "family 25, model 1"}],
 )
-@pytest.mark.parametrize("replace", [write, update])
-def test_a_run_keeps_the_records_of_other_machines(
-    tmp_path: Path, other: dict[str, object], replace: Callable[..., None]
-) -> None:
-    path = tmp_path / "cpu.jsonl"
+def test_a_run_keeps_the_records_of_other_machines(tmp_path: Path, other: dict[str, object]) -> None:
+    path = tmp_path / "core.jsonl"
     elsewhere = {**MACHINE, **other}
-    write(path, elsewhere, [Record("division", "case", "time", 1.0, "ms")])
+    put(path, elsewhere, Record("division", "case", "time", 1.0, "ms"))
     for value in (2.0, 3.0):
-        replace(path, MACHINE, [Record("division", "case", "time", value, "ms")])
+        put(path, MACHINE, Record("division", "case", "time", value, "ms"))
     assert [record.value for _, record in read(path)] == [1.0, 3.0]
     assert [record.value for record in read_own(path, MACHINE)] == [3.0]
     assert [record.value for record in read_own(path, elsewhere)] == [1.0]
@@ -170,8 +152,8 @@ def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
     metric = "speedup at 64 MiB, re-measured"
     for vectors, ratio in (("avx512", 2.0), ("avx2", 8.0)):
         machine = {**MACHINE, "vectors": vectors, "device": f"a CPU, {vectors}, a BLAS"}
-        write(tmp_path / "cpu.jsonl", machine, [Record("division", "x forward", metric, ratio, "ratio")])
-    _, first, second = re.split("`python -m bench.cpu`, 2026-01-01, a CPU, ", cpu_tables(tmp_path))
+        put(tmp_path / "core.jsonl", machine, Record("division", "x forward", metric, ratio, "ratio"))
+    _, first, second = re.split("`python -m bench run division`, 2026-01-01, a CPU, ", page("core", tmp_path))
     for text, vectors, ratio in ((first, "avx512", 2), (second, "avx2", 8)):
         assert text.startswith(f"{vectors}, 2 cores, a BLAS, one\n")
         assert f"| above the paper's 1.63 | {ratio}, {ratio}, of 1 |" in text
@@ -181,10 +163,8 @@ def test_a_machine_need_not_answer_what_another_one_did(tmp_path: Path) -> None:
     figures = {"avx512": ("layers right", "processor time"), "avx2": ("processor time",)}
     for vectors, metrics in figures.items():
         records = [Record("spatial", "a case", metric, 1.0, "ratio") for metric in metrics]
-        write(tmp_path / "spatial.jsonl", {**MACHINE, "vectors": vectors}, records)
-    _, first, second = re.split(
-        "`python -m bench.spatial`, ", cpu_tables(tmp_path).split("`python -m bench.placement`")[0]
-    )
+        put_all(tmp_path / "devices.jsonl", {**MACHINE, "vectors": vectors}, *records)
+    _, first, second = re.split("`python -m bench run spatial`, ", page("devices", tmp_path))
     assert "| 44 layers divided over 2 ranks: right | 44 | a case: 1 |" in first
     assert "| the same: refused | 0 | not measured |" in first, "no machine measured it"
     assert "44 layers" not in second
@@ -194,9 +174,9 @@ def test_a_machine_need_not_answer_what_another_one_did(tmp_path: Path) -> None:
 def test_whole_networks_have_tables_for_each_machine(tmp_path: Path) -> None:
     row = "resnet18, training, N=16, 2 threads, 64MiB"
     for vectors, speedup in (("avx512", 1.25), ("avx2", 1.5)):
-        record = Record("whole", row, SPEEDUP, speedup, "ratio", {"run": 1})
-        append(tmp_path / "whole_networks.jsonl", {**MACHINE, "vectors": vectors}, record)
-    _, first, second = re.split("`python -m bench.whole_networks`, ", whole_tables(tmp_path))
+        record = Record("networks", row, SPEEDUP, speedup, "ratio")
+        append(tmp_path / "networks.jsonl", {**MACHINE, "vectors": vectors}, record)
+    _, first, second = re.split("`python -m bench run networks --all`, ", page("networks", tmp_path))
     for text, vectors, speedup in ((first, "avx512", "1.25"), (second, "avx2", "1.50")):
         assert text.startswith(f"2026-01-01, a CPU, {vectors}, 2 cores, one\n")
         assert f"| resnet18 | residual |  | {speedup} |  |  |  |" in text

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.drop_in_race import ENGINES, costs_of, made_up_engines, play, records
-from bench.race import LIMITS, TABLES, read_tables
+from bench.suites.core.race.drop_in import ENGINES, costs_of, made_up_engines, play, records
+from bench.suites.core.race.recorded import LIMITS, TABLES, read_tables
 
 SHARES = {"8 MiB": 0.95, "64 MiB": 0.85, "none": 0.7}  # the most that is measured, in all candidates
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.memory import paper_network
+from bench.suites.memory.planning import paper_network
 from mucudnn._native import Problem
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import DEVICES, find_device, modelled_configurations

@@ -14,8 +14,8 @@ from memory_steps import noted_kernels, noted_warnings, plan_for, quick_plan, tr
 from needs_torch import mt, torch
 from torch import nn
 
-from bench.gpu.torch_memory import undecided
-from bench.record import Record, append, describe_machine
+from bench.lib.record import Record, append, describe_machine
+from bench.suites.gpu.torch_memory import undecided
 from bench.tables import PEAKS
 from mucudnn.plans.memory import MemoryPlan
 

@@ -1,0 +1,1 @@
+"""Parts that the programs of the bench share."""

@@ -1,0 +1,80 @@
+"""The programs behind `python -m bench run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bench.lib.record import RESULTS, Record
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that measures figures, all of them on one machine.
+
+    Its module has `measure(options)`, which yields records, and may have `describe()`, which describes the
+    machine, and `add_options(parser)`. If its constant RESUMES is true, `measure` leaves out the cases in
+    `options.done`. The module of the GPU has a `main(words)` instead, and results of its own.
+    """
+
+    name: str
+    suite: str
+    minutes: float  # an estimate, on two cores that do nothing else
+    about: str
+    module: str = ""  # below the suite, if it has another name than the program
+    benches: tuple[str, ...] = ()  # the benches of its records, if they have another name than the program
+
+    @property
+    def records(self) -> Path:
+        """The file of the suite's records."""
+        return RESULTS / f"{self.suite}.jsonl"
+
+    def owns(self, record: Record) -> bool:
+        """Return whether the program measured a record."""
+        return record.bench in (self.benches or (self.name,))
+
+    def load(self) -> Any:
+        """Import and return the module."""
+        return import_module(f"bench.suites.{self.suite}.{self.module or self.name}")
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program(
+            "division", "core", 5, "divided against undivided kernels, within limits and totals",
+            benches=("division", "deepbench", "limits", "totals", "torch", "shares"),
+        ),
+        Program("efficiency", "core", 1, "implicit GEMM against OpenBLAS"),
+        Program("tiles", "core", 2, "one sample in tiles within 64 MiB"),
+        Program("sweep", "core", 1, "time against mini-batch size: cliffs"),
+        Program("channels", "core", 25, "groups of channels beside the mini-batch, at small limits"),
+        Program("kernels", "core", 15, "the host engine's kernels against stock PyTorch's"),
+        Program("peak", "core", 1, "memory of a call beyond its arrays"),
+        Program("workspace", "core", 3, "AlexNet's time against workspace, with a picture"),
+        Program("race", "core", 1, "the race between algorithms, on recorded times", "race.program"),
+        Program("solver", "core", 1, "time of the decisions"),
+        Program("cache", "core", 1, "time of a warm cache"),
+        Program("networks", "networks", 30, "whole networks against stock PyTorch, with a picture"),
+        Program(
+            "frameworks", "networks", 10, "cost of a call; training steps and their peak memory",
+            benches=("overhead", "training"),
+        ),
+        Program("cold_calls", "networks", 1, "cost of a converted layer that runs PyTorch's own"),
+        Program("shim", "drop_in", 1, "cost of the drop-in for a program"),
+        Program("hooks", "drop_in", 1, "cost of a hooked call and of a slice, legacy API"),
+        Program("graph", "drop_in", 1, "cost of planning and executing, graph API"),
+        Program(
+            "recognised", "drop_in", 30, "share of a program's convolutions that the drop-in recognises",
+            benches=tuple(f"recognised_{name}" for name in ("torch", "frontend", "onnxruntime", "jax")),
+        ),
+        Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
+        Program("spatial", "devices", 10, "one sample over several ranks"),
+        Program("pipeline", "devices", 5, "schedules of pipelines, simulated and with stages that sleep"),
+        Program("placement", "devices", 5, "operations on several modelled devices"),
+        Program("causes", "devices", 2, "causes that are constructed, and found in traces"),
+        Program("gpu", "gpu", 8, "the gain by division on a GPU; it goes on where it was stopped", "program"),
+    )
+}  # fmt: skip

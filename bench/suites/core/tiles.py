@@ -1,0 +1,79 @@
+"""One sample in tiles within 64 MiB, against the fastest whole algorithm within the limit and without one."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from itertools import chain
+
+from bench.lib.host import describe_host, host_bench
+from bench.lib.record import Record
+from mucudnn._native import Engine
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.buffers import Tensors, extent
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.plans.tiles import fastest_tiles
+from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.solver import MicroConfiguration, Tiling
+
+LIMIT = 64 * 2**20
+MOST_FLOPS = 1e11  # about one second a run
+ROUNDS = 3
+
+
+describe = describe_host
+
+
+def measure(options: argparse.Namespace) -> Iterator[Record]:
+    """Compare the kernels of a 3-D U-Net and of an image decoder.
+
+    Kernels whose fastest algorithm fits into the limit anyway have no figure: tiles cannot help them.
+    """
+    networks = (read_kernels(name, Flags(batch=1), ("forward",)) for name in ("unet3d", "image_vae"))
+    with host_bench() as bench:
+        for kernel in chain.from_iterable(networks):
+            if kernel.problem.flops <= MOST_FLOPS:
+                yield from _kernel(bench, kernel)
+
+
+def _kernel(bench: Bench, kernel: Kernel) -> list[Record]:
+    benchmark(bench, [kernel], "undivided", comparing=False)
+    measured = bench.costs([kernel]).measurements[kernel]
+    whole = [part for m in measured if (part := m.part()) is not None]
+    fastest = min(whole, key=_time)
+    within = min((part for part in whole if part.workspace <= LIMIT), key=_time)
+    if fastest == within:
+        return []
+    tiles = fastest_tiles(bench, kernel, "power_of_two", LIMIT)
+    assert tiles is not None
+    tiled_ms, within_ms, fastest_ms = _run_whole(bench.engine, kernel, tiles, within, fastest)
+    details = {
+        "tiles": f"{len(tiles.parts)} of up to {tiles.parts[0].steps} steps",
+        "tile_algorithm": tiles.parts[0].algorithm,
+        "tile_workspace_mib": round(tiles.workspace / 2**20, 1),
+        "within": within.algorithm,
+        "unlimited": fastest.algorithm,
+        "unlimited_workspace_mib": round(fastest.workspace / 2**20, 1),
+        "ms": [round(ms, 1) for ms in (tiled_ms, within_ms, fastest_ms)],
+    }
+    return [
+        Record("tiles", kernel.name, "speedup within the limit", within_ms / tiled_ms, "ratio", details),
+        Record("tiles", kernel.name, "time of the unlimited", tiled_ms / fastest_ms, "ratio", details),
+    ]
+
+
+def _time(part: MicroConfiguration) -> float:
+    return part.time_ms
+
+
+def _run_whole(engine: Engine, kernel: Kernel, tiles: Tiling, *whole: MicroConfiguration) -> list[float]:
+    problem = kernel.problem
+    tensors = Tensors.random(engine, problem, extent(problem))
+    divisions = [
+        engine.prepare(kernel, tiles.slices, tiles=True),
+        *(engine.prepare(kernel, [(1, part.algorithm)]) for part in whole),
+    ]
+    workspace = engine.allocate(max(1, *(division.workspace for division in divisions)))
+    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
+    return [statistics.median(t) for t in times]

@@ -1,0 +1,180 @@
+"""Pipelines: simulated schedules, and the runtime on real processes against the simulation.
+
+The simulated times count a forward pass as 1 and a backward pass as 2. The measured ones come from stages
+that sleep, so that two cores can stand for four devices: they show waiting and messages, not computation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from bench.lib.record import Machine, Record, describe_machine
+from mucudnn.solver.pipelines import Stage, simulate_pipeline
+from mucudnn.solver.schedules import SCHEDULES
+from mucudnn.torch.pipeline import BidirectionalPipeline
+
+DEPTHS = (2, 4, 8, 16)
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+FORWARD_MS, BACKWARD_MS = 20.0, 40.0
+STEPS = 3
+TIMEOUT = timedelta(seconds=120)
+
+
+def describe() -> Machine:
+    """Return the description of this machine."""
+    return describe_machine(library=f"PyTorch {torch.__version__}")
+
+
+def measure(options: argparse.Namespace) -> Iterator[Record]:
+    """Yield all figures."""
+    yield from simulated()
+    for depth, data in ((2, 1), (3, 1), (4, 1), (2, 2)):
+        yield from _gradients(depth, data)
+    for depth, replications in ((2, 2), (4, 2)):
+        yield from _sleeping(depth, replications)
+
+
+def simulated() -> Iterator[Record]:
+    """Yield each schedule's time of a micro-batch, with what a rank holds."""
+    for depth in DEPTHS:
+        stages = [Stage(1.0, 2.0)] * depth
+        for count in MICRO_BATCHES:
+            for name, make in SCHEDULES.items():
+                found = simulate_pipeline(make(depth, count), stages)
+                details = {
+                    "live_activations": max(found.live),
+                    "stages_held": found.schedule.replicas,
+                    "idle_share": round(found.idle_share, 4),
+                }
+                case = f"{name}, D={depth}, {count} micro-batches"
+                yield Record(
+                    "pipeline", case, "simulated time of a micro-batch", found.time_ms / count, "F", details
+                )
+
+
+def _gradients(depth: int, data: int) -> Iterator[Record]:
+    """Yield the largest difference of any gradient from the undivided model's, relative to the largest."""
+    ranks = _spawn(_compare_all, depth * data, depth, data)
+    for schedule in SCHEDULES:
+        errors = [found[schedule] for found in ranks]
+        yield Record(
+            "pipeline", f"{schedule}, D={depth}, data {data}", "largest error of a gradient, f64",
+            max(error for error, _ in errors), "relative", {"live": max(live for _, live in errors)},
+        )  # fmt: skip
+
+
+def _compare_all(depth: int, data: int) -> dict[str, tuple[float, int]]:
+    return {schedule: _compare_gradients(schedule, depth, data) for schedule in SCHEDULES}
+
+
+def _compare_gradients(schedule: str, depth: int, data: int) -> tuple[float, int]:
+    mesh = init_device_mesh("cpu", (data, depth), mesh_dim_names=("data", "pipe"))
+    torch.manual_seed(0)
+    stages = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()).double() for _ in range(depth)]
+    x, y = (torch.randn(16 * data, 16, dtype=torch.float64) for _ in range(2))
+    nn.functional.mse_loss(nn.Sequential(*stages)(x), y).backward()
+    expected = [[p.grad for p in stage.parameters()] for stage in stages]
+    for stage in stages:
+        stage.zero_grad(set_to_none=True)
+    pipeline = BidirectionalPipeline(stages, mesh, nn.functional.mse_loss, schedule, 2)
+    mine = slice(16 * mesh.get_local_rank("data"), 16 * (mesh.get_local_rank("data") + 1))
+    pipeline.step(x[mine], y[mine])
+    errors = [
+        float((p.grad - g).abs().max() / g.abs().max())
+        for (stage, _), module in pipeline.modules.items()
+        for p, g in zip(module.parameters(), expected[stage], strict=True)
+    ]
+    return max(errors), pipeline.live
+
+
+class _Sleep(torch.autograd.Function):
+    """The identity, whose passes take a given time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        time.sleep(FORWARD_MS / 1e3)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        time.sleep(BACKWARD_MS / 1e3)
+        return gradients[0]
+
+
+class _SleepingStage(nn.Module):
+    """A stage with one weight, which sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The first product lets the first stage sleep in its backward pass too. The second one saves its
+        # input, so that recomputing cannot stop before the sleep.
+        slept: Tensor = _Sleep.apply(x * self.weight)
+        return slept * self.weight
+
+
+def _sleeping(depth: int, replications: int) -> Iterator[Record]:
+    """Yield the measured time of a step over the simulated one, for every schedule and for `auto`."""
+    ranks = _spawn(_time_all, depth, depth, replications)
+    for name in (*SCHEDULES, "auto"):
+        seconds, chosen = max(found[name] for found in ranks)
+        stages = [Stage(FORWARD_MS, BACKWARD_MS)] * depth
+        predicted = simulate_pipeline(SCHEDULES[chosen](depth, 2 * replications), stages).time_ms
+        details = {"measured_ms": round(seconds * 1e3, 1), "simulated_ms": predicted, "schedule": chosen}
+        case = f"{name}, D={depth}, {2 * replications} micro-batches, stages that sleep"
+        yield Record("pipeline", case, "measured over simulated", seconds * 1e3 / predicted, "ratio", details)
+
+
+def _time_all(depth: int, replications: int) -> dict[str, tuple[float, str]]:
+    return {name: _time_steps(depth, replications, name) for name in (*SCHEDULES, "auto")}
+
+
+def _time_steps(depth: int, replications: int, schedule: str) -> tuple[float, str]:
+    mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
+    stages = [_SleepingStage() for _ in range(depth)]
+    x = torch.randn(2 * replications, 8)
+    pipeline = BidirectionalPipeline(
+        stages,
+        mesh,
+        nn.functional.mse_loss,
+        schedule,
+        replications,
+        example=x if schedule == "auto" else None,
+    )
+    pipeline.step(x, x)
+    times = []
+    for _ in range(STEPS):
+        dist.barrier()
+        start = time.perf_counter()
+        pipeline.step(x, x)
+        times.append(time.perf_counter() - start)
+    return sorted(times)[STEPS // 2], pipeline.schedule.name
+
+
+def _spawn(function: Any, world: int, *arguments: Any) -> list[Any]:
+    """Return what a function returns on each of `world` processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_serve, (world, folder, function, arguments), nprocs=world)
+        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _serve(rank: int, world: int, folder: str, function: Any, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/store", TIMEOUT, world, rank)
+    dist.barrier()
+    torch.save(function(*arguments), Path(folder) / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,144 @@
+"""Placement: the solver against all placements, on whole networks, and the projection's equations.
+
+Inception-V3 comes from torchvision, where it is installed. The costs of networks are modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import time
+from collections.abc import Iterator
+
+from bench.lib.record import Machine, Record, describe_machine
+from mucudnn.measuring.modelled_device import EFFICIENCY, find_device
+from mucudnn.plans.memory_costs import model_costs
+from mucudnn.plans.placing import place_network
+from mucudnn.problems.bundled import bundled_network
+from mucudnn.solver.pipelines import PeerLink
+from mucudnn.solver.placement import Edges, Operation, place, simulate_placement
+
+GRAPHS = 200
+BATCH = 32
+LINKS = {"PCIe 3, 10 GB/s": PeerLink(0.01, 10e9), "NVLink, 150 GB/s": PeerLink(0.01, 150e9)}
+DEVICE = "titanx"
+SECONDS = 60.0
+
+
+def describe() -> Machine:
+    """Return the description of this machine."""
+    return describe_machine(library="HiGHS, modelled costs")
+
+
+def measure(options: argparse.Namespace) -> Iterator[Record]:
+    """Yield all figures."""
+    yield _oracle()
+    device = find_device(DEVICE)
+    for link_name, link in LINKS.items():
+        for devices in (2, 4):
+            graph = inception(link)
+            if graph is None:
+                yield Record(
+                    "placement", "inception_v3", "time", None, "s", {"reason": "torchvision is missing"}
+                )
+            else:
+                yield from _place(f"inception_v3, {link_name}", *graph, devices)
+            for name in ("googlenet", "resnet50"):
+                network = bundled_network(name, BATCH).with_backward()
+                start = time.perf_counter()
+                found = place_network(network, model_costs(network, device, divide=False), devices, link)
+                details = {
+                    "operations": len(found.steps), "one_device_ms": found.one_device_ms,
+                    "ms": found.placement.time_ms, "is_proven": found.placement.is_proven,
+                    "seconds": round(time.perf_counter() - start, 2),
+                }  # fmt: skip
+                case = f"{name}, {link_name}, {devices} devices, chains together"
+                yield Record("placement", case, "speedup over one device", found.speedup, "ratio", details)
+
+
+def _oracle() -> Record:
+    """Return how many random graphs have a placement as good as the best of all."""
+    rng, equal = random.Random(2019), 0
+    for _ in range(GRAPHS):
+        operations, edges = _random_graph(rng, rng.randint(1, 5))
+        devices = rng.choice([2, 3])
+        found = place(operations, edges, devices)
+        best = _best_of_all(operations, edges, devices)
+        equal += math.isclose(found.time_ms, best, rel_tol=1e-6, abs_tol=1e-9) and found.is_proven
+    return Record("placement", "random graphs", "equal to the best of all placements", equal, f"of {GRAPHS}")
+
+
+def _place(name: str, operations: list[Operation], edges: Edges, devices: int) -> Iterator[Record]:
+    alone = math.fsum(operation.time_ms for operation in operations)
+    for merges, words in ((True, "chains together"), (False, "each operation alone")):
+        found = place(operations, edges, devices, merges_chains=merges, time_limit=SECONDS)
+        details = {
+            "operations": len(operations), "one_device_ms": alone, "ms": found.time_ms,
+            "bound_ms": found.bound_ms, "is_proven": found.is_proven, "programs": found.programs,
+            "seconds": round(found.seconds, 2),
+        }  # fmt: skip
+        case = f"{name}, {devices} devices, {words}"
+        yield Record("placement", case, "speedup over one device", alone / found.time_ms, "ratio", details)
+
+
+def inception(link: PeerLink) -> tuple[list[Operation], dict[tuple[int, int], float]] | None:
+    """Return the operations of torchvision's Inception-V3, forward and backward; None without torchvision.
+
+    A backward pass is taken for twice the forward pass.
+    """
+    import torch
+    from torch.fx import symbolic_trace
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    try:
+        from torchvision.models import inception_v3  # type: ignore[import-not-found, unused-ignore]
+    except (ImportError, RuntimeError):  # the latter where it was built for another PyTorch
+        return None
+    model = inception_v3(aux_logits=False, init_weights=False, transform_input=False).to("meta")
+    graph = symbolic_trace(model)
+    ShapeProp(graph).propagate(torch.empty(BATCH, 3, 299, 299, device="meta"))
+    modules, device = dict(graph.named_modules()), find_device(DEVICE)
+    nodes = [node for node in graph.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
+    index = {node: i for i, node in enumerate(nodes)}
+    operations, edges = [], {}
+    for node in nodes:
+        elements = node.meta["tensor_meta"].shape.numel()
+        traffic, flops = elements, 0.0
+        for source in node.all_input_nodes:
+            size = source.meta["tensor_meta"].shape.numel()
+            traffic += size
+            if source in index:
+                edges[index[source], index[node]] = 2 * link.milliseconds(4 * size)
+        module = modules.get(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, torch.nn.Conv2d):
+            flops = 2.0 * elements * module.in_channels * math.prod(module.kernel_size)
+        seconds = max(flops / (EFFICIENCY * device.flops), 4 * traffic / device.bandwidth)
+        operations.append(Operation(3e3 * seconds))
+    return operations, edges
+
+
+def _random_graph(rng: random.Random, count: int) -> tuple[list[Operation], dict[tuple[int, int], float]]:
+    operations = [Operation(rng.choice([0.0, 1.0, rng.uniform(0, 5)])) for _ in range(count)]
+    pairs = itertools.combinations(range(count), 2)
+    edges = {pair: rng.choice([0.0, rng.uniform(0, 4)]) for pair in pairs if rng.random() < 0.4}
+    return operations, edges
+
+
+def _best_of_all(operations: list[Operation], edges: Edges, devices: int) -> float:
+    count = len(operations)
+    orders = [
+        order
+        for order in itertools.permutations(range(count))
+        if all(order.index(i) < order.index(j) for i, j in edges)
+    ]
+    return min(
+        max(
+            s + o.time_ms
+            for s, o in zip(simulate_placement(operations, edges, where, order), operations, strict=True)
+        )
+        for where in itertools.product(range(devices), repeat=count)
+        if not where[0]
+        for order in orders
+    )

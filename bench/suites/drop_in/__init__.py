@@ -1,0 +1,1 @@
+"""The drop-in library: its cost, and the calls that it recognises."""

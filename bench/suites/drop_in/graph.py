@@ -1,0 +1,117 @@
+"""The drop-in's cost in the graph API with a warm journal: for an execution plan, its memory, its executions.
+
+The timing loops are in `graph_timing.c`. They use the host engine, and convolutions so small that the cost
+of the drop-in shows. First the drop-in writes a journal. Then this module replaces the times in the journal,
+so that the drop-in takes the decision that a figure needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.lib.host import describe_host
+from bench.lib.record import Record
+from bench.suites.drop_in.shim import compare, compile_c, figure, run_timing
+from mucudnn._native import host_library
+from mucudnn.drop_in.libraries import shim_path
+
+KERNELS, TIMES = 64, 100
+SAMPLES = 100  # the mini-batch of the plans; no power of two, so that its slices have two sizes
+FEW, SLICES = 4, 64  # the mini-batches of executions: left undivided, and divided into single samples
+ROUNDS = 101
+PASSES = ("forward", "backward_filter")  # in backward_filter the slices after the first have other plans
+OWN_ENGINE = "eng0"  # the engine that the program (graph_timing.c) asks for
+PREPARED_PLANS = 4  # execution plans that the drop-in makes for one of the program's, with `_best_at_16`
+
+
+describe = describe_host
+
+
+def measure(options: argparse.Namespace) -> list[Record]:
+    """Measure the costs of planning, memory and execution. Needs a C compiler."""
+    with TemporaryDirectory() as folder:
+        native = Path(__file__).parents[3] / "native"
+        timing, cache = Path(folder) / "timing", Path(folder) / "cache.sqlite"
+        compile_c(Path(__file__).with_name("graph_timing.c"), timing, f"-I{native}")
+        environment = {
+            "MUCUDNN_MODE": "online",
+            "MUCUDNN_CACHE": str(cache),
+            "MUCUDNN_WORKSPACE_LIMIT": "none",
+        }
+
+        def command(what: str, pass_: str, *numbers: int) -> list[str]:
+            return [str(timing), what, pass_, *map(str, numbers), host_library(), str(shim_path())]
+
+        def warm(pass_: str, kernels: int, samples: int, time: Callable[[int, str], float]) -> None:
+            run_timing(*command("plans", pass_, kernels, samples, 1), **environment)
+            set_times(cache.with_name(f"{cache.name}.journal"), time)
+
+        def execution(case: str, metric: str, samples: int, micro_batch: int) -> Record:
+            calls = command("calls", "forward", ROUNDS, samples, micro_batch)
+            return compare("graph", case, metric, "ns", 1.0, *calls, **environment)
+
+        records = []
+        for pass_ in PASSES:
+            warm(pass_, KERNELS, SAMPLES, _best_at_16)
+            journal = cache.with_name(f"{cache.name}.journal").stat().st_size
+            plans = run_timing(*command("plans", pass_, KERNELS, SAMPLES, TIMES), **environment)
+            cases = {
+                "whose kernel the process meets": plans[1:KERNELS],
+                "whose kernel is known": plans[KERNELS:],
+                f"that reads the journal of {journal >> 10} KiB": plans[:1],
+            }
+            for case, rounds in cases.items():
+                case = f"Finalize of a plan, {pass_}, {case}"
+                records.append(figure("graph", case, "planning cost", "us", 1e3, rounds))
+        for pass_ in PASSES:
+            warm(pass_, KERNELS, SAMPLES, _best_at_16)
+            memory = command("memory", pass_, KERNELS, SAMPLES, 0)
+            (_, prepared), (_, kept) = run_timing(*memory, **environment)
+            warm(pass_, KERNELS, SAMPLES, _own_is_best)
+            (own, known), _ = run_timing(*memory, **environment)
+            figures = {
+                f"the program's own plan, {pass_}": own,
+                f"a plan made for one, {pass_}": (prepared - known) / PREPARED_PLANS,
+                f"what a plan knows of its kernel, {pass_}": known - own,
+                f"what stays of a kernel without a plan, {pass_}": kept,
+            }
+            records += [Record("graph", case, "memory", value, "bytes") for case, value in figures.items()]
+        warm("forward", 1, FEW, _own_is_best)
+        records.append(execution("left undivided", "cost of an execution", FEW, FEW))
+        warm("forward", 1, SLICES, _samples_are_best)
+        records.append(execution(f"{SLICES} slices against a loop of our own", "cost of a slice", SLICES, 1))
+        return records
+
+
+def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
+    """Replace every time in a journal by `time(micro-batch size, algorithm)`, in ms."""
+
+    def changed(match: re.Match[str]) -> str:
+        size, algorithm = int(match[1]), match[2]
+        return f"1*{size}:{algorithm}:{time(size, algorithm)}:"
+
+    journal.write_text(re.sub(r"1\*(\d+):([^:]+):[^:]+:", changed, journal.read_text()))
+
+
+def _best_at_16(size: int, algorithm: str) -> float:
+    """Return a time by which the drop-in chooses six slices of 16 and one of 4.
+
+    For each of the two sizes it makes two execution plans, so PREPARED_PLANS is 4. In `forward` one of them
+    has workspace, and one is of the program's engine, for executions without workspace. In `backward_filter`
+    one is for the first slice, and one is for the slices that add to it.
+    """
+    slow = 8.0 if not algorithm.startswith("eng") else 4.0 if algorithm == OWN_ENGINE else 1.0
+    return slow * (1 + (size / 16) ** 2)
+
+
+def _own_is_best(size: int, algorithm: str) -> float:
+    return math.sqrt(size) * (1.0 if algorithm == OWN_ENGINE else 100.0)
+
+
+def _samples_are_best(size: int, algorithm: str) -> float:
+    return size**2 * (1.0 if algorithm == OWN_ENGINE else 100.0)

@@ -1,0 +1,1 @@
+"""The gain by division on a GPU, and the programs that measure it."""

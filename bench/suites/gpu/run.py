@@ -1,0 +1,172 @@
+"""One run of one part: its engine, its caches, its time limit, and the records of former runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from bench.lib.record import Record, append, read
+from bench.suites.gpu.processes import ProgramError
+from bench.suites.gpu.setting import Setting
+from bench.suites.gpu.store import Store
+from mucudnn._native import Engine
+from mucudnn.cli.terminal import Terminal
+from mucudnn.costs.cache import Cache
+from mucudnn.errors import MucudnnError
+from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.engines import open_engine
+
+MOST_FAILURES = 5  # failures in a row that end a part
+FAILED = "failed"  # the metric of a failure; its record has no value, and its details say why
+
+
+class UnusableDeviceError(Exception):
+    """The device does not answer in this process any more; it may answer in another one."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step that is measured as a whole, with the function that does it and the names in its records."""
+
+    bench: str
+    name: str
+    measure: Callable[[], Iterable[Record]]
+
+
+class Run:
+    """A run that measures cases into a results folder for some seconds. Use it in a `with` statement."""
+
+    def __init__(self, folder: Path, setting: Setting, seconds: float) -> None:
+        self.folder, self.setting = folder, setting
+        self.store = Store(folder)
+        self.store.make()
+        self.deadline = time.monotonic() + seconds
+        self.listener: Listener = Terminal()
+        self._opened: Cache | None = None
+        records = [record for _, record in read(self.records)]
+        self._measured = _measured_cases(records)
+        self._failed = {(record.bench, record.case) for record in records if record.metric == FAILED}
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._opened is not None:
+            self._opened.__exit__()
+
+    @property
+    def records(self) -> Path:
+        """The file of all figures, those of former runs first."""
+        return self.store.records
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds during which another case may begin."""
+        return self.deadline - time.monotonic()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine, opened on first use, because an open one takes memory of the device."""
+        return open_engine(self.setting.engine, 1)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache for the engine's measurements, opened on first use."""
+        if self._opened is None:
+            self._opened = Cache.open(self.store.engine_cache)
+        return self._opened
+
+    @property
+    def bench(self) -> Bench:
+        """The engine with its cache, and with the memory that is available now."""
+        return Bench(self.engine, self.cache, self.listener)
+
+    def has(self, bench: str, case: str) -> bool:
+        """Return whether a case has been measured, in this run or a former one."""
+        return (bench, case) in self._measured
+
+    def measure(self, cases: Iterator[Case]) -> None:
+        """Measure the cases that no run has measured, in order, until the time is over.
+
+        A failure becomes a record, and the next case begins. Cases that failed come last, also in later runs.
+        If a case ends the process, the next run finds its name in the store and records the failure.
+
+        Raises SystemExit after MOST_FAILURES failures in a row: they have one cause. Failures of programs do
+        not count. Raises UnusableDeviceError if the device does not answer after a failure.
+        """
+        self._note_crash()
+        wanted = [case for case in cases if not self.has(case.bench, case.name)]
+        failures = 0
+        for case in sorted(wanted, key=lambda case: (case.bench, case.name) in self._failed):
+            if self.seconds_left <= 0:
+                return
+            if failures == MOST_FAILURES:
+                raise SystemExit(f"{failures} failures in a row")
+            failures = 0 if self._measure(case) else failures + 1
+
+    def _measure(self, case: Case) -> bool:
+        """Measure one case and keep its records. Return False for a failure in this process.
+
+        The failure of a program, which is a process of its own, returns True.
+        """
+        self.store.at_work.write_text(json.dumps([case.bench, case.name]), "utf-8")
+        why, program = "", False
+        try:
+            records = list(case.measure())
+        except Exception as error:  # any error is a failure of this case only
+            program = isinstance(error, ProgramError)
+            lines = str(error).strip().splitlines() or [""]
+            why = f"{type(error).__name__}: {lines[-1]}"
+            records = [_failure(case.bench, case.name, why)]
+        finally:
+            self.store.at_work.unlink()
+        self._keep(records)
+        if why and not self._device_answers():
+            raise UnusableDeviceError(why)
+        return program or not why
+
+    def _note_crash(self) -> None:
+        if self.store.at_work.exists():
+            bench, case = json.loads(self.store.at_work.read_text("utf-8"))
+            self.store.at_work.unlink()
+            self._keep([_failure(bench, case, "the process ended while it was measured")])
+
+    def _keep(self, records: list[Record]) -> None:
+        append(self.records, *records)
+        self._measured |= _measured_cases(records)
+        self._failed |= {(record.bench, record.case) for record in records if record.metric == FAILED}
+        for record in records:
+            print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
+
+    def _device_answers(self) -> bool:
+        if "engine" not in self.__dict__:
+            return True
+        try:
+            return self.engine.available_memory > 0
+        except (MucudnnError, RuntimeError):
+            return False
+
+
+def _measured_cases(records: Iterable[Record]) -> set[tuple[str, str]]:
+    """Return (bench, case) of the records that are no failures."""
+    return {(record.bench, record.case) for record in records if record.metric != FAILED}
+
+
+def _shown(record: Record) -> str:
+    if record.value is None:
+        return str(record.details.get("why", "not measured"))
+    return f"{record.value:.4g} {record.unit}"
+
+
+def _failure(bench: str, case: str, why: str) -> Record:
+    return Record(bench, case, FAILED, None, "", {"why": why})
+
+
+def record_outcome(path: Path, part: str, seconds: float, why: str) -> None:
+    """Record the seconds that a part took, or the reason of its failure if `why` is not empty."""
+    append(path, _failure("part", part, why) if why else Record("part", part, "took", seconds, "s"))

@@ -1,0 +1,69 @@
+"""Time one convolution of PyTorch at several mini-batch sizes.
+
+The program does not import mucudnn: `mucudnn run` puts the drop-in in front of its cuDNN. It prints one line
+of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+
+import torch
+
+from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions, wall_milliseconds
+
+ROUNDING = 32 * MIB  # bytes that PyTorch's allocator may add by rounding up, for all tensors together
+TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def main() -> None:
+    """Time forward calls, and print them in ms: the first call of all, and the median at each size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", required=True, help="mini-batch sizes, with commas between them")
+    parser.add_argument("--channels", type=int, required=True, help="channels of input and output")
+    parser.add_argument("--size", type=int, required=True, help="height and width of the input")
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--padding", type=int, default=0)
+    parser.add_argument("--dtype", choices=TYPES, default="bf16")
+    parser.add_argument("--free-mib", type=int, help="memory that PyTorch may allocate beside x, w and y")
+    parser.add_argument("--runs", type=int, default=5, help="runs for the median")
+    parser.add_argument("--device", default="cuda")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    torch.manual_seed(1)
+
+    convolution = torch.nn.Conv2d(
+        arguments.channels, arguments.channels, 3, arguments.stride, arguments.padding, bias=False
+    ).to(device, TYPES[arguments.dtype])
+    times, first = {}, None
+    with torch.inference_mode():
+        for batch in map(int, arguments.batches.split(",")):
+            shape = (batch, arguments.channels, arguments.size, arguments.size)
+            x = torch.randn(shape, device=device, dtype=TYPES[arguments.dtype])
+            if arguments.free_mib is not None and device.type == "cuda":
+                out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
+                leave_free(batch * arguments.channels * out**2 * x.itemsize + arguments.free_mib * MIB)
+            work = partial(convolution, x)
+            if first is None:
+                first = wall_milliseconds(device, work)
+            times[batch] = median_milliseconds(device, work, arguments.runs)
+            del x, work
+    answer = {"ms": times, "first_ms": first, "peak_mib": peak_mib(device)}
+    print(json.dumps({**answer, **versions(device)}))
+
+
+def leave_free(size: int) -> None:
+    """Limit PyTorch's allocator to `size` bytes more than it holds now; cuDNN's workspaces come from it.
+
+    The device's own memory stays free, so that the limit concerns tensors and workspaces only.
+    """
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties().total_memory
+    allowed = torch.cuda.memory_reserved() + size + ROUNDING
+    torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
+
+
+if __name__ == "__main__":
+    main()

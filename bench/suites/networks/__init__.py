@@ -1,0 +1,1 @@
+"""PyTorch networks and calls, converted, against stock PyTorch."""

@@ -1,0 +1,93 @@
+"""The networks of the tables: torchvision's, and our 3-D U-Net.
+
+torchvision's wheel is built for CUDA, and its own operators cannot load without it. The networks need none of
+them. So the operators that torchvision describes at import are declared here, without a body.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.suites.networks.rows import sample_shape
+from examples.unet3d import UNet3d
+from mucudnn._native import Problem
+from mucudnn.problems.kernels import PASSES, Kernel
+
+_OPERATORS = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+_declared: list[torch.library.Library] = []  # a library that is freed takes its operators along
+
+
+def build(name: str) -> nn.Module:
+    """Build a network with random weights; a fixed seed makes the same again."""
+    torch.manual_seed(1)
+    if name == "unet3d":
+        return UNet3d()
+    models = _torchvision_models()
+    more: dict[str, Any] = {}
+    if name in ("googlenet", "inception_v3"):
+        more = {"aux_logits": False, "init_weights": False}
+    if name.startswith("deeplabv3"):
+        more = {"weights": None, "weights_backbone": None}
+    built: nn.Module = models.get_model(name, **more)
+    return built
+
+
+def sample_of(name: str, batch: int) -> Tensor:
+    """Return a random mini-batch for a network, the same in every call."""
+    return torch.randn(batch, *sample_shape(name, batch), generator=torch.Generator().manual_seed(1))
+
+
+def loss_of(result: Any) -> Tensor:
+    """Return a scalar that depends on all of a network's result."""
+    y = result["out"] if isinstance(result, dict) else result
+    loss: Tensor = y.square().mean()
+    return loss
+
+
+def kernels_of(name: str, batch: int) -> list[Kernel]:
+    """Return the kernels of a training step with a mini-batch, with their counts.
+
+    The first convolution has no gradient of its input.
+    """
+    model, counts = build(name).eval(), dict[Problem, int]()
+    first: list[Problem] = []
+
+    def see(module: Any, given: tuple[Tensor, ...], _: Tensor) -> None:
+        problem = Problem(
+            mini_batch=batch, in_channels=module.in_channels, out_channels=module.out_channels,
+            input=tuple(given[0].shape[2:]), kernel=module.kernel_size, stride=module.stride,
+            padding=module.padding, dilation=module.dilation, groups=module.groups,
+        )  # fmt: skip
+        if not first:
+            first.append(problem)
+        counts[problem] = counts.get(problem, 0) + 1
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Conv3d):
+            module.register_forward_hook(see)
+    with torch.no_grad():
+        model(sample_of(name, 1))
+    return [
+        Kernel(problem, pass_, name, count)
+        for problem, count in counts.items()
+        for pass_ in PASSES
+        if not (problem == first[0] and pass_ == "backward_data")
+    ]
+
+
+def _torchvision_models() -> Any:
+    try:
+        from torchvision import models  # type: ignore[import-not-found, unused-ignore]
+    except RuntimeError:
+        for module in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
+            del sys.modules[module]
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}{_OPERATORS}")
+        _declared.append(library)
+        from torchvision import models
+    return models

@@ -1,0 +1,201 @@
+"""The processes of the program `networks`, most of them on a network of two small layers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs_torch import torch
+
+from bench.__main__ import run
+from bench.programs import PROGRAMS, Program
+from bench.suites.networks import network_step, networks
+from bench.suites.networks.network_step import forked, interval
+from bench.suites.networks.rows import DEFAULT, FIRST, LIMITS, PEAK, SPEEDUP, Case, name
+
+nn = torch.nn
+RUN_STEP = networks.run_step
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Replace each network by two small layers, and each new process by a call within this process."""
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "before.sqlite"))
+    monkeypatch.setattr(
+        network_step, "build", lambda _: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+    )
+    monkeypatch.setattr(network_step, "sample_of", lambda _, batch: torch.ones(batch, 3, 12, 12))
+    monkeypatch.setattr(networks, "run_step", _run_here)
+    monkeypatch.setattr(network_step, "forked", lambda work: work)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _run_here(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
+    out, before = io.StringIO(), sys.argv
+    sys.argv = ["network_step", *arguments]
+    try:
+        with contextlib.redirect_stdout(out):
+            network_step.main()
+    finally:
+        sys.argv = before
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_case_has_three_figures_of_each_limit(inference: bool) -> None:
+    case = Case("unet3d", 2, 1, inference)
+    found = {(record.case, record.metric): record for record in networks.measure_case(case, LIMITS, 0.0)}
+    assert found.keys() == {
+        (name(case, limit), metric) for limit in LIMITS for metric in (SPEEDUP, FIRST, PEAK)
+    }
+    assert all(record.value is not None for record in found.values())
+    for limit in LIMITS:
+        details = found[name(case, limit), SPEEDUP].details
+        assert details["verdict"] in ("choices", "stock"), "the rounds began after the verdict"
+        assert details["rounds"] == network_step.FEWEST
+        least, most = details["interval"]
+        assert least <= most
+
+
+def test_a_case_that_fails_has_the_reason_and_does_not_end_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
+        raise subprocess.CalledProcessError(1, "step", stderr=b"Traceback\nMemoryError: no more\n")
+
+    monkeypatch.setattr(networks, "run_step", fail)
+    records = list(networks.measure_case(Case("unet3d", 2, 1, True), LIMITS, 0.0))
+    assert {record.details["reason"] for record in records} == {"MemoryError: no more"}
+    assert len(records) == len(LIMITS) * 3
+
+
+def test_the_program_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Program, "records", property(lambda _: tmp_path / "networks.jsonl"))
+    asked: list[str] = []
+
+    def step(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
+        asked.append(arguments[0])
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return _run_here(arguments, most_s)
+
+    monkeypatch.setattr(networks, "run_step", step)
+    words = ["--only", "inference", "--seconds", "0"]
+    with pytest.raises(KeyboardInterrupt):
+        run(PROGRAMS["networks"], words)
+    run(PROGRAMS["networks"], words)
+    assert asked == [*DEFAULT[:3], *DEFAULT[2:]]
+    run(PROGRAMS["networks"], words)
+    assert len(asked) == len(DEFAULT) + 1, "nothing was missing"
+
+
+def test_each_limit_begins_with_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+    timed = network_step._timed
+
+    def see(step: Any) -> float:
+        took = timed(step)
+        file = Path(os.environ["MUCUDNN_CACHE"])
+        seen.append((file.stem, file.exists()))
+        return took
+
+    monkeypatch.setattr(network_step, "_timed", see)
+    model, x = network_step.build("any"), network_step.sample_of("any", 2)
+    for limit in LIMITS:
+        assert not (tmp_path / f"{limit}.sqlite").exists()
+    network_step.interleave(model, x, LIMITS, True, tmp_path, 0.0)
+    used = dict.fromkeys(stem for stem, _ in seen)
+    assert [stem for stem in used if stem != "before"] == list(LIMITS), "one cache after the other"
+    assert all((tmp_path / f"{limit}.sqlite").exists() for limit in LIMITS)
+
+
+def test_a_copy_computes_with_the_parameters_of_the_model() -> None:
+    model = network_step.build("any")
+    ours = network_step._converted(model, "8MiB")
+    assert all(a is b for a, b in zip(model.parameters(), ours.parameters(), strict=True))
+    assert type(ours[0]) is not type(model[0])
+
+
+def test_rounds_end_when_all_ratios_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"stock": 2.0, "64MiB": 1.0}
+    monkeypatch.setattr(network_step, "_timed", lambda step: step())
+    steps: Any = {name: lambda name=name: seconds[name] for name in seconds}
+    times = network_step._rounds(steps, 3, 1e6)
+    assert {len(found) for found in times.values()} == {6}
+    assert {len(found) for found in network_step._rounds(steps, 3, 0.0).values()} == {3}
+
+
+def test_the_interval_of_a_ratio_holds_the_ratio_and_grows_with_the_noise() -> None:
+    steady = interval([2.0, 2.01, 1.99, 2.0, 2.0, 2.01], [1.0, 1.0, 1.01, 0.99, 1.0, 1.0])
+    noisy = interval([2.0, 3.0, 1.5, 2.0, 2.5, 2.0], [1.0, 0.8, 1.0, 1.3, 1.0, 1.0])
+    for least, most in (steady, noisy):
+        assert least <= 2.0 <= most
+    assert noisy[1] - noisy[0] > steady[1] - steady[0]
+    together = interval([2.0, 4.0, 2.0, 8.0, 2.0, 6.0], [1.0, 2.0, 1.0, 4.0, 1.0, 3.0])
+    assert together == (2.0, 2.0), "what slows a whole round down does not change the ratio"
+
+
+VOLUME = ("unet3d", "--batch", "1", "--inference", "--seconds", "0", "--limits", "8MiB", "--caches")
+
+
+def test_a_process_measures_times_and_peaks_of_a_network(tmp_path: Path) -> None:
+    found = RUN_STEP((*VOLUME, str(tmp_path)), 600.0)
+    assert found["peak"] > 0
+    assert found["stock_ms"] > 0
+    assert found["limits"]["8MiB"]["peak"] > 0
+    assert found["limits"]["8MiB"]["speedup"] > 0
+
+
+def test_a_process_that_takes_too_long_ends_with_all_that_it_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "forks"
+    script.write_text("#!/bin/sh\nsh -c 'sleep 1000; true' \"$@\" &\nwait\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(subprocess.TimeoutExpired):
+        RUN_STEP((*VOLUME, str(tmp_path)), 1.0)
+    end = time.monotonic() + 30
+    while _mentions(tmp_path):
+        assert time.monotonic() < end, "a process lives on"
+
+
+def _mentions(folder: Path) -> bool:
+    """Return whether a process has a folder in its arguments."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if str(folder) in file.read_text(errors="replace"):
+                return True
+    return False
+
+
+def test_the_times_are_of_the_process_itself_and_each_peak_of_a_forked_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_step, "forked", forked)
+    monkeypatch.setattr(network_step, "peak", lambda *_: os.getpid())
+    monkeypatch.setattr(
+        network_step, "interleave", lambda *_: {"process": os.getpid(), "limits": {"8MiB": {}}}
+    )
+
+    figures = _run_here(["squeezenet1_1", "--limits", "8MiB", "--caches", str(tmp_path)], 60)
+
+    assert figures["process"] == os.getpid()
+    assert len({os.getpid(), figures["peak"], figures["limits"]["8MiB"]["peak"]}) == 3
+
+
+def test_a_forked_process_that_fails_ends_the_program() -> None:
+    with pytest.raises(SystemExit):
+        forked(lambda: sys.exit(1))()
