@@ -1,9 +1,13 @@
 """Files that users name: read whole, up to a limit."""
 
+import gzip
+import io
+import json
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
 from mucudnn.sizes import format_size
@@ -13,20 +17,58 @@ T = TypeVar("T")
 
 MOST_BYTES = 256 * 2**20  # native/core/locked_file.cpp has the same limit for the drop-in
 MOST_BYTES_OF_LINES = 16 * 2**20  # lines become Python objects, which are 30 times as large
+_GZIP = b"\x1f\x8b"
 
 
-def read_text(path: Path, encoding: str = "utf-8", *, most: int = MOST_BYTES) -> str:
-    """Return the text of a file. A pipe is read too, but nobody waits for a writer that is not there.
+def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file. A pipe is read too, but nobody waits for a writer that is not there.
 
-    Raises OSError, UnicodeDecodeError, and MucudnnError for a file of more than `most` bytes.
+    Raises OSError, and MucudnnError for a file of more than `most` bytes.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=_open) as file:
         os.set_blocking(file.fileno(), True)
         is_larger = os.fstat(file.fileno()).st_size > most
         content = b"" if is_larger else file.read(most + 1)
     if is_larger or len(content) > most:
-        raise MucudnnError(f"{path} is too large: it may have {format_size(most)} at most")
-    return content.decode(encoding)
+        raise _too_large(path, most)
+    return content
+
+
+def read_text(path: Path, encoding: str = "utf-8", *, most: int = MOST_BYTES) -> str:
+    """Return the text of a file, as `read_bytes` reads it. Raises UnicodeDecodeError, too."""
+    return read_bytes(path, most=most).decode(encoding)
+
+
+def read_packed(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file, unpacked if gzip packed it, as `read_bytes` reads it.
+
+    Raises ValueError for a damaged archive, and MucudnnError for more than `most` bytes before or after.
+    """
+    content = read_bytes(path, most=most)
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            content = file.read(most + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"its gzip archive is damaged: {error}") from None
+    if len(content) > most:
+        raise _too_large(path, most)
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError with a sentence for any text that has none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not text") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError:  # Python's limit, whose message asks for a change of Python's settings
+        raise ValueError("it has a number of thousands of digits") from None
 
 
 def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: int = MOST_BYTES) -> T:
@@ -60,3 +102,12 @@ def path_of(path: AnyPath, kind: str) -> Path:
         return Path(path)
     except Exception:  # another library's __fspath__ may raise any error
         raise ArgumentTypeError(f"path is {shown(path)}, not the path of a {kind}") from None
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file without waiting for the writer of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _too_large(path: Path, most: int) -> MucudnnError:
+    return MucudnnError(f"{path} is too large: it may have {format_size(most)} at most")

@@ -31,7 +31,7 @@ _MEANINGS = {
     "compute": "computes",
     "wait": "waits for another rank",
     "transfer": "receives from another rank",
-    "reduce": "sums with all: gradients, …",
+    "reduce": "runs collectives: gradients, …",
     "rest": "the rest: Python, launches, sleep",
 }
 

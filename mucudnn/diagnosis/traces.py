@@ -1,20 +1,15 @@
 """Traces of torch.profiler, in the JSON form that `export_chrome_trace` writes."""
 
-import gzip
-import json
-import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from mucudnn.diagnosis.events import KINDS, Event, classify, count_steps, read_events
 from mucudnn.errors import MucudnnError
+from mucudnn.input import parse_json, read_packed
 
-KINDS = ("data", "compute", "receive", "reduce", "send")
-
-_REDUCTIONS = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgather", "broadcast")
-_BIGGEST = 2**32  # bytes of a trace
+MOST_BYTES = 2**30  # a trace that gzip packed has this limit before and after
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,93 +63,44 @@ def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
 
 
 def _read(path: Path, position: int) -> Trace:
-    wrong = f"{path} is not a trace of torch.profiler"
     try:
-        if path.stat().st_size > _BIGGEST:
-            raise MucudnnError(f"{path} has more than {_BIGGEST} bytes: record fewer steps")
-        raw = path.read_bytes()
-        content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        return _parse(read_packed(path, most=MOST_BYTES), position)
     except OSError as error:
-        raise MucudnnError(f"the trace {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError, EOFError) as error:
-        raise MucudnnError(f"{wrong}: {error}") from None
+        raise MucudnnError(f"the trace {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise MucudnnError(f"{path} is not a trace of torch.profiler: {error}") from None
+
+
+def _parse(text: bytes, position: int) -> Trace:
+    if not text:
+        raise ValueError("it is empty")
+    content = parse_json(text)
     if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
-        raise MucudnnError(f"{wrong}: it has no list 'traceEvents'")
+        raise ValueError("it has no list 'traceEvents'")
     if "schemaVersion" not in content:
-        raise MucudnnError(f"{wrong}: it has no 'schemaVersion', so another tool wrote it")
+        raise ValueError("it has no 'schemaVersion', so another tool wrote it")
     info = content.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     base = content.get("baseTimeNanoseconds", 0)
-    events = list(_complete_events(content["traceEvents"]))
-    if not events or not isinstance(base, int):
-        raise MucudnnError(f"{wrong}: it has no events with a time")
-    return _make_trace(rank if isinstance(rank, int) else position, base / 1e6, events)
+    if type(base) is not int or not 0 <= base < 2**63:
+        raise ValueError("'baseTimeNanoseconds' is not a number of nanoseconds")
+    events = list(read_events(content["traceEvents"]))
+    processes = {event.lane[0] for event in events if event.category in ("cpu_op", "user_annotation")}
+    if len(processes) > 1:
+        raise ValueError(f"it holds the work of {len(processes)} processes: give each rank's own file")
+    return _make_trace(rank if type(rank) is int and 0 <= rank < 2**31 else position, base / 1e6, events)
 
 
-def _complete_events(events: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    for event in events:
-        if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("name"), str):
-            continue
-        if event.get("cat") in (None, "Trace"):  # the span of the profiler itself
-            continue
-        times = event.get("ts"), event.get("dur")
-        if all(isinstance(t, int | float) and math.isfinite(t) for t in times) and event["dur"] >= 0:
-            yield event
-
-
-def _make_trace(rank: int, base: float, events: list[dict[str, Any]]) -> Trace:
-    on_gpu = any(event["cat"] == "kernel" for event in events)
+def _make_trace(rank: int, base: float, events: list[Event]) -> Trace:
+    kinds = classify(events)
+    if not kinds:
+        raise ValueError("it has no events with a time")
     intervals: dict[str, list[Interval]] = {kind: [] for kind in KINDS}
-    counts = {"ProfilerStep": 0, "Optimizer.step": 0, "DataLoader": 0}
-    communicating = set() if on_gpu else _find_communicating(events)
-    for event in events:
-        name, start = event["name"], base + event["ts"] / 1e3
-        interval = Interval(start, start + event["dur"] / 1e3, name)
-        kind = None if id(event) in communicating else _kind_of(name, event["cat"], on_gpu)
+    for event, kind in kinds:
         if kind:
-            intervals[kind].append(interval)
-        for mark in counts:
-            counts[mark] += name.startswith(mark) or (mark == "DataLoader" and kind == "data")
+            intervals[kind].append(Interval(base + event.start / 1e3, base + event.end / 1e3, event.name))
     for spans in intervals.values():
-        spans.sort(key=lambda one: (one.start, one.end))
-    starts = [base + event["ts"] / 1e3 for event in events]
-    ends = [base + (event["ts"] + event["dur"]) / 1e3 for event in events]
-    steps = next((count for count in counts.values() if count), 1)
-    return Trace(rank, min(starts), max(ends), steps, intervals)
-
-
-def _find_communicating(events: Iterable[dict[str, Any]]) -> set[int]:
-    """Return the ids of the operations on a CPU that call torch.distributed, for example to fetch a halo.
-
-    They wait inside, so their own time is no computation. That of the operations that they call still is.
-    """
-    found: set[int] = set()
-    open_ones: dict[object, list[dict[str, Any]]] = {}
-    operations = (event for event in events if event["cat"] == "cpu_op")
-    for event in sorted(operations, key=lambda one: (one["ts"], -one["dur"])):
-        around = open_ones.setdefault(event.get("tid"), [])
-        while around and around[-1]["ts"] + around[-1]["dur"] < event["ts"] + event["dur"]:
-            around.pop()
-        if event["name"].startswith("c10d::"):
-            found.update(map(id, around))
-        around.append(event)
-    return found
-
-
-def _kind_of(name: str, category: str, on_gpu: bool) -> str | None:
-    """Return the kind of work that an event stands for; None if it stands for none of its own."""
-    if name.startswith("enumerate(DataLoader)"):
-        return "data"
-    lower = name.lower()
-    if category == "kernel":
-        if not lower.startswith("nccl"):
-            return "compute"
-        return "receive" if "sendrecv" in lower else "reduce"
-    if lower.startswith(("gloo:", "mpi:", "nccl:")) and not on_gpu:
-        operation = lower.partition(":")[2]
-        if operation.startswith(_REDUCTIONS):
-            return "reduce"
-        return "receive" if operation.startswith("recv") else "send" if operation.startswith("send") else None
-    if category == "cpu_op" and not on_gpu and not lower.startswith("c10d::"):
-        return "compute"
-    return None
+        spans.sort(key=lambda span: (span.start, span.end))
+    start = min(event.start for event, _ in kinds)
+    end = max(event.end for event, _ in kinds)
+    return Trace(rank, base + start / 1e3, base + end / 1e3, count_steps(kinds), intervals)

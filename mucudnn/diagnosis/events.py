@@ -1,0 +1,185 @@
+"""The events in a trace of torch.profiler, and the kind of work that each of them stands for.
+
+The profiler writes a range of the program, such as a step or a collective, once for the CPU and once more for
+the GPU, around the kernels that the range launched. Only the range on the CPU counts.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+KINDS = ("data", "compute", "receive", "reduce", "send")
+
+_MIRROR = "gpu_user_annotation"
+_IGNORED = (None, "Trace", "overhead")  # the profiler's own events
+_BACKENDS = ("gloo:", "mpi:", "nccl:", "ucc:", "xccl:")
+_COMMUNICATING = ("c10d::", "_c10d_functional", "c10d_functional", "record_param_comms")
+_LATEST = 2.0**63  # nanoseconds since the epoch have 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A span of time in a trace.
+
+    Attributes:
+        name: the name of an operation, a kernel or a range.
+        category: the profiler's word for what it is, such as `cpu_op` or `kernel`.
+        start: microseconds since the trace's base time.
+        length: microseconds.
+        lane: the process and thread of an event on the CPU, the device and stream of an event on a GPU.
+        arguments: the profiler's remarks, by name.
+    """
+
+    name: str
+    category: str
+    start: float
+    length: float
+    lane: tuple[int | str, int | str] = (0, 0)
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        """The last moment in microseconds since the trace's base time."""
+        return self.start + self.length
+
+
+def read_events(events: Iterable[Any]) -> Iterator[Event]:
+    """Yield the spans of time among a trace's events, without the profiler's own.
+
+    Raises ValueError for a span whose name, time, process or thread cannot be used.
+    """
+    for number, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") in _IGNORED:
+            continue
+        name, category = event.get("name"), event["cat"]
+        start, length = event.get("ts"), event.get("dur")
+        lane, arguments = (event.get("pid", 0), event.get("tid", 0)), event.get("args")
+        if not isinstance(name, str) or not isinstance(category, str):
+            raise ValueError(f"the name or category of event {number} is not text")
+        if not _is_time(start) or not _is_time(length):
+            raise ValueError(f"'ts' or 'dur' of event {number} is not a number of microseconds")
+        if not all(isinstance(part, int | str) for part in lane):
+            raise ValueError(f"'pid' or 'tid' of event {number} is neither a number nor text")
+        if length >= 0:
+            arguments = arguments if isinstance(arguments, dict) else {}
+            yield Event(name, category, float(start), float(length), lane, arguments)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    # The comparison is false for NaN, and it works for integers that are too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LATEST < value < _LATEST
+
+
+def classify(events: Sequence[Event]) -> list[tuple[Event, str | None]]:
+    """Return the events on their own lanes, each with its kind; None if it does no work of its own."""
+    on_gpu = any(event.category == "kernel" for event in events)
+    own = [event for event in events if event.category.lower() != _MIRROR]
+    if on_gpu:
+        operations = _Operations(events)
+        return [(event, _kind_on_gpu(event, operations)) for event in own]
+    communicating = _find_communicating(own)
+    return [(event, None if id(event) in communicating else _kind_on_cpu(event)) for event in own]
+
+
+def count_steps(kinds: Iterable[tuple[Event, str | None]]) -> int:
+    """Return the training steps in a trace, at least 1.
+
+    Each step of the profiler has a number. Without them, the optimizer or data loader that is used most often
+    counts, because a program can have several, and an optimizer can call another.
+    """
+    steps: set[str] = set()
+    optimizers: Counter[str] = Counter()
+    loaders: Counter[str] = Counter()
+    for event, kind in kinds:
+        if event.name.startswith("ProfilerStep"):
+            steps.add(event.name)
+        elif event.name.startswith("Optimizer.step"):
+            optimizers[event.name] += 1
+        elif kind == "data":
+            loaders[event.name] += 1
+    return len(steps) or max(optimizers.values(), default=0) or max(loaders.values(), default=0) or 1
+
+
+class _Operations:
+    """The operations of torch.distributed that launched a trace's kernels."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._by_id: dict[int, str] = {}
+        self._mirrors: dict[object, list[Event]] = defaultdict(list)
+        for event in events:
+            operation, number = _operation_of(event), event.arguments.get("External id")
+            if operation and event.name == "record_param_comms" and isinstance(number, int):
+                self._by_id[number] = operation
+            elif event.category.lower() == _MIRROR and event.name.startswith(_BACKENDS):
+                self._mirrors[event.lane].append(event)
+        for mirrors in self._mirrors.values():
+            mirrors.sort(key=lambda mirror: mirror.start)
+
+    def of(self, kernel: Event) -> str | None:
+        """Return the operation that launched a kernel, such as `allreduce`; None if that is unknown."""
+        number = kernel.arguments.get("External id")
+        operation = _operation_of(kernel) or (self._by_id.get(number) if isinstance(number, int) else None)
+        if operation:
+            return operation
+        middle, mirrors = kernel.start + kernel.length / 2, self._mirrors.get(kernel.lane, [])
+        place = bisect_right(mirrors, middle, key=lambda mirror: mirror.start)
+        if place and middle <= mirrors[place - 1].end:
+            return mirrors[place - 1].name.partition(":")[2]
+        return None
+
+
+def _operation_of(event: Event) -> str | None:
+    operation = event.arguments.get("Collective name")
+    return operation if isinstance(operation, str) else None
+
+
+def _kind_on_gpu(event: Event, operations: _Operations) -> str | None:
+    if event.category != "kernel":
+        return "data" if _is_loading(event) else None
+    operation, is_nccl = operations.of(event), event.name.lower().startswith("nccl")
+    if not is_nccl and _operation_of(event) is None:
+        return "compute"
+    # NCCL's kernel for sends and receives also runs all-to-all, so its name says nothing. PyTorch launches a
+    # batch of sends and receives when it is complete, under a name that says neither.
+    if operation == "coalesced" and "sendrecv" in event.name.lower():
+        return "receive"
+    return _kind_of_operation(operation or "")
+
+
+def _kind_on_cpu(event: Event) -> str | None:
+    if _is_loading(event):
+        return "data"
+    if event.name.startswith(_BACKENDS):
+        return _kind_of_operation(event.name.partition(":")[2])
+    if event.category == "cpu_op" and not event.name.startswith(_COMMUNICATING):
+        return "compute"
+    return None
+
+
+def _is_loading(event: Event) -> bool:
+    return event.name.startswith("enumerate(DataLoader)")
+
+
+def _kind_of_operation(operation: str) -> str:
+    """Return the kind of an operation of torch.distributed: all but sends and receives are collectives."""
+    return "receive" if operation.startswith("recv") else "send" if operation.startswith("send") else "reduce"
+
+
+def _find_communicating(events: Iterable[Event]) -> set[int]:
+    """Return the ids of the operations on a CPU that call torch.distributed, for example to fetch a halo.
+
+    They wait inside, so their own time is not computation. That of the operations that they call still is.
+    """
+    communicating: set[int] = set()
+    open_operations: dict[object, list[Event]] = defaultdict(list)
+    operations = (event for event in events if event.category == "cpu_op")
+    for event in sorted(operations, key=lambda event: (event.start, -event.length)):
+        around = open_operations[event.lane]
+        while around and around[-1].end < event.end:
+            around.pop()
+        if event.name.startswith(_COMMUNICATING):
+            communicating.update(map(id, around))
+        around.append(event)
+    return communicating

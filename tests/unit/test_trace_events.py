@@ -1,0 +1,265 @@
+"""An event of a trace counts as what it is: not twice, and a collective not as a message between ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mucudnn.diagnosis import traces
+from mucudnn.diagnosis.causes import CAUSES, Shares, divide
+from mucudnn.diagnosis.remedies import remedies
+from mucudnn.diagnosis.traces import read_traces
+from mucudnn.errors import MucudnnError
+
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+DATA = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+HOST, GPU = {"pid": 4711, "tid": 4711}, {"pid": 0, "tid": 20}
+
+
+def event(name: str, category: str, start: float, length: float, **others: Any) -> dict[str, Any]:
+    """Return an event, whose times are in milliseconds, as torch.profiler writes it."""
+    lane = GPU if category in ("kernel", "gpu_user_annotation") else HOST
+    times = {"ts": start * 1e3, "dur": length * 1e3}
+    return {"ph": "X", "name": name, "cat": category} | lane | times | others
+
+
+def mirrored(name: str, start: float, length: float) -> list[dict[str, Any]]:
+    """Return a range of the program and its mirror around the kernels that it launched."""
+    mirror = event(name, "gpu_user_annotation", start + 1, length)
+    return [event(name, "user_annotation", start, 1), mirror]
+
+
+def write(path: Path, *events: dict[str, Any], rank: int = 0) -> Path:
+    content = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": events}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def shares(path: Path, *events: dict[str, Any]) -> Shares:
+    return divide(read_traces([write(path, *events)]))[0]
+
+
+def causes(rank: Shares) -> dict[str, float]:
+    """Return the causes that take time."""
+    return {cause: round(rank.ms[cause]) for cause in CAUSES if round(rank.ms[cause])}
+
+
+def test_a_range_and_its_mirror_on_the_gpu_are_one(tmp_path: Path) -> None:
+    events = [event("gemm", "kernel", 0, 40), event("aten::mm", "cpu_op", 0, 100)]
+    for step in range(4):
+        events += mirrored(f"ProfilerStep#{step}", 10 * step, 9)
+    rank = shares(tmp_path / "0.json", *events, *mirrored(DATA, 0, 30), *mirrored("FSDP::all_gather", 0, 30))
+    assert rank.steps == 4
+    assert causes(rank) == {"data": 1, "compute": 39, "rest": 60}
+
+
+@pytest.mark.parametrize("mark", ["Optimizer.step#Adam.step", DATA])
+def test_without_numbered_steps_a_mirror_does_not_count_either(mark: str, tmp_path: Path) -> None:
+    events = [found for step in range(3) for found in mirrored(mark, 10 * step, 9)]
+    assert shares(tmp_path / "0.json", event("gemm", "kernel", 0, 40), *events).steps == 3
+
+
+def test_steps_are_counted_once_for_all_threads_and_optimizers(tmp_path: Path) -> None:
+    numbered = [
+        event(f"ProfilerStep#{step}", "user_annotation", 10 * step, 10, tid=thread)
+        for step in range(3)
+        for thread in (1, 2)
+    ]
+    optimizers = [
+        event(f"Optimizer.step#{name}.step", "user_annotation", 10 * step, 1)
+        for step in range(5)
+        for name in ("ZeroRedundancyOptimizer", "Adam")
+    ]
+    assert shares(tmp_path / "0.json", *numbered, *optimizers).steps == 3
+    assert shares(tmp_path / "0.json", *optimizers).steps == 5
+
+
+KINDS = [
+    ("send", None),
+    ("recv", "wait"),
+    ("all_to_all", "reduce"),
+    ("all_to_allv", "reduce"),
+    ("alltoall_base", "reduce"),
+    ("gather", "reduce"),
+    ("scatter", "reduce"),
+    ("_allgather_base", "reduce"),
+]
+
+
+@pytest.mark.parametrize(("operation", "cause"), KINDS)
+def test_nccls_kernel_for_sends_and_receives_counts_as_the_operation_that_launched_it(
+    operation: str, cause: str | None, tmp_path: Path
+) -> None:
+    compute = event("gemm", "kernel", 0, 10)
+    expected = {"compute": 10, cause or "rest": 10}
+    collective = {"Collective name": operation, "Group size": 4}
+    named = event(SEND_RECV, "kernel", 10, 10, args=collective)
+    assert causes(shares(tmp_path / "0.json", compute, named)) == expected
+    # Older profilers name the operation only on the CPU, or only around the kernel.
+    launch = event("record_param_comms", "cpu_op", 1, 1, args=collective | {"External id": 7})
+    linked = event(SEND_RECV, "kernel", 10, 10, args={"External id": 7})
+    assert causes(shares(tmp_path / "0.json", compute, launch, linked)) == expected
+    around = event(f"nccl:{operation} 1<-0", "gpu_user_annotation", 10, 10)
+    bare = event(SEND_RECV, "kernel", 10, 10)
+    assert causes(shares(tmp_path / "0.json", compute, around, bare)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "cause"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", {}, "reduce"),
+        ("ncclDevKernel_AllGather_RING_LL", {}, "reduce"),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t", {}, "reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", {}, "reduce"),
+        (SEND_RECV, {}, "reduce"),  # nothing says that two ranks alone take part
+        ("ncclDevKernel_Generic_1", {"Collective name": "recv"}, "wait"),  # RCCL has one kernel for all
+        ("onecclKernel", {"Collective name": "allreduce"}, "reduce"),
+        ("reduce_kernel", {}, "compute"),
+    ],
+)
+def test_other_kernels_count_as_their_name_or_the_profiler_says(
+    name: str, arguments: dict[str, Any], cause: str, tmp_path: Path
+) -> None:
+    assert causes(shares(tmp_path / "0.json", event(name, "kernel", 0, 10, args=arguments))) == {cause: 10}
+
+
+def test_a_batch_of_sends_and_receives_is_a_receive(tmp_path: Path) -> None:
+    around = event("nccl:coalesced", "gpu_user_annotation", 0, 30)
+    batch = event(SEND_RECV, "kernel", 0, 10)
+    others = event("ncclDevKernel_AllReduce_Sum_f32", "kernel", 10, 20)
+    assert causes(shares(tmp_path / "0.json", around, batch, others)) == {"wait": 10, "reduce": 20}
+
+
+def test_a_range_names_the_kernels_of_its_own_stream_and_time_only(tmp_path: Path) -> None:
+    around = event("nccl:recv 1<-0", "gpu_user_annotation", 0, 10)
+    kernels = [event(SEND_RECV, "kernel", 20, 10), event(SEND_RECV, "kernel", 0, 10, tid=21)]
+    assert causes(shares(tmp_path / "0.json", around, *kernels)) == {"reduce": 20, "rest": 10}
+
+
+@pytest.mark.parametrize(("operation", "is_pipeline"), [("recv", True), ("all_to_all", False)])
+def test_only_ranks_that_wait_for_messages_are_advised_to_use_micro_batches(
+    operation: str, is_pipeline: bool, tmp_path: Path
+) -> None:
+    def rank(number: int) -> Path:
+        work = event("gemm", "kernel", 50 * number, 40)
+        args = {"Collective name": operation}
+        wait = event(SEND_RECV, "kernel", 50 * (1 - number), 40, args=args)
+        return write(tmp_path / f"{number}.json", work, wait, rank=number)
+
+    changes = [remedy.change for remedy in remedies(divide(read_traces([rank(0), rank(1)])))]
+    assert any(change.startswith("GPipe") for change in changes) == is_pipeline
+
+
+@pytest.mark.parametrize(
+    "name", ["all_to_all", "reduce", "barrier", "scatter", "gather", "reduce_scatter", "sparse_all_reduce"]
+)
+def test_on_a_cpu_all_but_sends_and_receives_are_collectives(name: str, tmp_path: Path) -> None:
+    rank = shares(tmp_path / "0.json", event(f"gloo:{name}", "user_annotation", 0, 10))
+    assert causes(rank) == {"reduce": 10}
+
+
+def test_to_wait_for_a_collective_is_not_computation(tmp_path: Path) -> None:
+    rank = shares(
+        tmp_path / "0.json",
+        event("_c10d_functional::wait_tensor", "cpu_op", 0, 90),
+        event("gloo:all_gather", "user_annotation", 0, 90),
+        event("aten::mm", "cpu_op", 90, 10),
+    )
+    assert causes(rank) == {"compute": 10, "reduce": 90}
+
+
+def test_an_operation_waits_for_the_message_of_its_own_thread_only(tmp_path: Path) -> None:
+    rank = shares(
+        tmp_path / "0.json",
+        event("aten::conv2d", "cpu_op", 0, 90, tid=1),
+        event("c10d::recv_", "cpu_op", 10, 10, tid=2),
+    )
+    assert causes(rank) == {"compute": 90}
+
+
+def test_the_profilers_own_work_is_outside_the_trace(tmp_path: Path) -> None:
+    rank = shares(
+        tmp_path / "0.json",
+        event("Activity Buffer Request", "overhead", 0, 500, pid=-1, tid=0),
+        event("PyTorch Profiler (0)", "Trace", 0, 900, pid="Spans", tid="PyTorch Profiler"),
+        event("aten::mm", "cpu_op", 500, 10),
+    )
+    assert rank.total_ms == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tid": [1]}, "'pid' or 'tid' of event 0 is neither a number nor text"),
+        ({"pid": None}, "'pid' or 'tid' of event 0"),
+        ({"name": {}}, "the name or category of event 0 is not text"),
+        ({"cat": []}, "the name or category of event 0"),
+        ({"ts": 10**400}, "'ts' or 'dur' of event 0 is not a number of microseconds"),
+        ({"dur": float("nan")}, "'ts' or 'dur' of event 0"),
+        ({"dur": float("inf")}, "'ts' or 'dur' of event 0"),
+        ({"ts": True}, "'ts' or 'dur' of event 0"),
+        ({"ts": "0"}, "'ts' or 'dur' of event 0"),
+        ({"dur": -1}, "it has no events with a time"),
+        ({"cat": "gpu_user_annotation"}, "it has no events with a time"),
+    ],
+)
+def test_an_event_that_cannot_be_used_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1) | changes)
+    with pytest.raises(MucudnnError, match=f"0.json is not a trace of torch.profiler: {message}"):
+        read_traces([path])
+
+
+def test_odd_remarks_of_the_profiler_are_ignored(tmp_path: Path) -> None:
+    odd = [{"External id": [1], "Collective name": {}}, [], "text", None]
+    events = [event("record_param_comms", "cpu_op", 0, 1, args=args) for args in odd]
+    kernels = [event("gemm", "kernel", 10 * i, 10, args=args) for i, args in enumerate(odd)]
+    assert causes(shares(tmp_path / "0.json", *events, *kernels)) == {"compute": 40}
+
+
+def test_the_ranks_of_one_file_are_refused(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "all.json", *(event("aten::mm", "cpu_op", 0, 1, pid=process) for process in (1, 2))
+    )
+    with pytest.raises(MucudnnError, match="holds the work of 2 processes: give each rank's own file"):
+        read_traces([path])
+
+
+def test_a_pipe_and_an_archive_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1))
+    reading, writing = os.pipe()
+    os.write(writing, gzip.compress(path.read_bytes()))
+    os.close(writing)
+    assert causes(divide(read_traces([f"/dev/fd/{reading}"]))[0]) == {"compute": 1}
+    os.close(reading)
+
+
+def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(MucudnnError, match=r"pipe is not a trace of torch\.profiler: it is empty"):
+        read_traces([tmp_path / "pipe"])
+
+
+def test_more_bytes_than_a_trace_can_have_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "MOST_BYTES", 2**20)
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(bytes(2**24)))
+    for path in ("/dev/zero", bomb):
+        with pytest.raises(MucudnnError, match=f"{path} is too large: it may have 1 MiB at most"):
+            read_traces([path])
+
+
+@pytest.mark.parametrize("damage", [slice(30), slice(10), slice(2)])
+def test_a_damaged_archive_is_one_sentence(damage: slice, tmp_path: Path) -> None:
+    path = tmp_path / "0.json.gz"
+    packed = gzip.compress(write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1)).read_bytes())
+    for content in (packed[damage], packed[:20] + b"\xff" * 20 + packed[40:]):
+        path.write_bytes(content)
+        with pytest.raises(MucudnnError, match="its gzip archive is damaged"):
+            read_traces([path])
