@@ -65,8 +65,6 @@ class NoEngineError(MucudnnError, RuntimeError):
 class MissingExtraError(MucudnnError, ImportError):
     """A package that only a part of mucudnn needs is not installed."""
 
-    exit_code = 4
-
 
 class NewerFileError(MucudnnError):
     """A cache or plan was written by a newer version."""

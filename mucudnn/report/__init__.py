@@ -5,11 +5,11 @@
 
 from importlib.util import find_spec
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MissingExtraError
 
 
 def check_installed() -> None:
-    """Raise MucudnnError if jinja2 or matplotlib, which page and plots need, is not installed."""
+    """Raise MissingExtraError if jinja2 or matplotlib, which page and plots need, is not installed."""
     missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if missing:
-        raise MucudnnError(f"{' and '.join(missing)} not installed: pip install 'mucudnn[report]'")
+        raise MissingExtraError(f"{' and '.join(missing)} not installed: pip install 'mucudnn[report]'")
