@@ -1,9 +1,9 @@
 """Output for users: the results of a command on standard output, and files."""
 
 import os
-import re
 import secrets
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
@@ -12,13 +12,24 @@ from typing import TextIO
 
 from mucudnn.errors import MucudnnError
 
-# Control characters except the end of a line, and characters that turn the direction of writing.
-_UNPRINTABLE = re.compile("[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+# Control and format characters, such as those that turn the direction of writing, halves of characters, and
+# separators of lines and paragraphs.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: str) -> str:
-    """Return a text whose control characters are spelled, because a terminal would obey them."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Return a text in which characters that a terminal or browser would obey, not show, are spelled.
+
+    The end of a line stays.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character == "\n" else _spell(character) for character in text)
+
+
+def _spell(character: str) -> str:
+    hidden = unicodedata.category(character) in _UNPRINTABLE
+    return character.encode("unicode_escape").decode() if hidden else character
 
 
 _results: TextIO | None = None  # standard output, while `reserve_stdout` keeps it for results

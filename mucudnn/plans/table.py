@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import chain, zip_longest
 
+from mucudnn.output import printable
+
 Rows = Sequence[Sequence[str]]
 
 
@@ -31,7 +33,7 @@ def _lines_of(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def html_table(caption: str, heads: Sequence[str], rows: Rows) -> str:
     """Return a table of HTML. Names are text in it, never markup."""
     lines = [
-        "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        "<tr>" + "".join(f"<{tag}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
         for tag, cells in (("th", heads), *(("td", row) for row in rows))
     ]
-    return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
+    return f"<table><caption>{escape(printable(caption))}</caption>{''.join(lines)}</table>"

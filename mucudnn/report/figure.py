@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from mucudnn.errors import MucudnnError
+from mucudnn.output import printable
 from mucudnn.sizes import format_size
 
 # The colours of each role on white, which files use, and on a dark page. A page sets both as CSS variables.
@@ -72,6 +73,11 @@ def new_axes(
     return figure, figure.add_axes(box)
 
 
+def add_title(axes: Axes, title: str) -> None:
+    """Put a title above the axes, at their left end."""
+    axes.set_title(printable(title), loc="left", fontsize=10)
+
+
 class SizeScale:
     """An axis of bytes: logarithmic, but for a linear stretch at its left end that holds 0."""
 
@@ -118,7 +124,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     for role, light in LIGHT.items():
         svg = svg.replace(light, f"var(--{role})")
     view_box = re.findall(r'viewBox="[^"]*"', tag)[0]
-    return f'<svg {view_box} role="img" aria-label="{escape(label)}">{svg}'
+    return f'<svg {view_box} role="img" aria-label="{escape(printable(label))}">{svg}'
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
@@ -127,7 +133,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
     Raises MucudnnError.
     """
     axes = figure.axes[0]
-    axes.set_title(title, loc="left", fontsize=10)
+    add_title(axes, title)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
     save_figure(figure, path)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import resources
 
-import jinja2
 from matplotlib.figure import Figure
 
 from mucudnn import __version__
 from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.text import micro_batches, milliseconds
 from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, inline_svg, style
 from mucudnn.report.memory_curve import KINDS, Curve, stack_memory
+from mucudnn.report.templates import open_template
 from mucudnn.sizes import format_size
 from mucudnn.solver.timeline import Timeline
 
@@ -24,14 +22,6 @@ ROLES = {
 
 def render(plan: MemoryPlan) -> str:
     """Return the page as HTML text, without scripts and references to other files."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(size=format_size, ms=milliseconds, micro_batches=micro_batches)
     timeline = plan.simulate()
     curve = stack_memory(plan, timeline)
     peak_step = _find_step(timeline, curve.moments[curve.peak])
@@ -45,7 +35,7 @@ def render(plan: MemoryPlan) -> str:
             for name in ("wide", "narrow")
         }
     kernels = Counter((k.kernel.pass_, k.step, k.chosen) for k in plan.kernels)
-    return environment.get_template("memory.html.j2").render(
+    return open_template("memory.html.j2").render(
         plan=plan,
         figures=figures,
         kinds=KINDS,
@@ -56,10 +46,6 @@ def render(plan: MemoryPlan) -> str:
         tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),
         kernels=kernels,
     )
-
-
-def _read(name: str) -> str:
-    return (resources.files("mucudnn.report") / name).read_text("utf-8")
 
 
 def _find_step(timeline: Timeline, moment: float) -> int:

@@ -1,34 +1,22 @@
 """The page: a template filled with numbers and plots. It loads no other file."""
 
 from datetime import date
-from importlib import resources
-
-import jinja2
 
 from mucudnn import __version__
 from mucudnn.plans.result import apart, final, has_shares, total
-from mucudnn.plans.text import micro_batches, milliseconds, ratio, shortened
+from mucudnn.plans.text import micro_batches, milliseconds
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
+from mucudnn.report.templates import open_template
 from mucudnn.sizes import format_size
 from mucudnn.solver import ChannelGroups, Configuration
 
 
 def render(report: Report, written: date) -> str:
     """Return the page as HTML text, without scripts and references to other files."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches, shortened=shortened
-    )
     with style():
-        return environment.get_template("page.html.j2").render(
+        return open_template("page.html.j2").render(
             report=report,
             machine=report.result.machine,
             limits=report.result.limits,
@@ -44,10 +32,6 @@ def render(report: Report, written: date) -> str:
             workspace_plots={name: _draw_workspace(report, name) for name in report.by_pass},
             kernel_plots=_draw_kernels(report),
         )
-
-
-def _read(name: str) -> str:
-    return (resources.files("mucudnn.report") / name).read_text("utf-8")
 
 
 def _describe_problems(report: Report) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mucudnn.plans.placing import PlacedNetwork
-from mucudnn.report.figure import LIGHT, save_figure, style
+from mucudnn.report.figure import LIGHT, add_title, save_figure, style
 
 _WIDTH, _ROW = 720, 60  # pixels
 
@@ -34,5 +34,5 @@ def write_placement(found: PlacedNetwork, devices: int, title: str, path: Path) 
         axes.set_ylim(devices - 0.5, -0.5)
         axes.set_yticks(range(devices), [f"device {number}" for number in range(devices)])
         axes.set_xlabel("ms")
-        axes.set_title(title, loc="left", fontsize=10)
+        add_title(axes, title)
         save_figure(figure, path)

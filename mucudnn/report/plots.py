@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mucudnn.output import printable
 from mucudnn.plans.text import shortened
 from mucudnn.report.curves import CurvePoint
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
@@ -72,7 +73,8 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
 def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
     """Draw bars of the bytes that the choices of some kernels use; all plots of a report share the scale."""
     names = [
-        shortened(k.name, _LONGEST) + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "") for k in kernels
+        printable(shortened(k.name, _LONGEST)) + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")
+        for k in kernels
     ]
     left = 14 + 6 * max(map(len, names))
     figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)

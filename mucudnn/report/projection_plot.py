@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mucudnn.report.figure import LIGHT, save_figure, style
+from mucudnn.report.figure import LIGHT, add_title, save_figure, style
 from mucudnn.solver.projection import Strategy
 
 _WIDTH, _HEIGHT = 520, 340  # pixels
@@ -35,6 +35,6 @@ def write_projection(
         axes.set_ylim(bottom=0)
         axes.set_xlabel("devices")
         axes.set_ylabel("training's speed over one device")
-        axes.set_title(title, loc="left", fontsize=10)
+        add_title(axes, title)
         axes.legend(fontsize=8)
         save_figure(figure, path)

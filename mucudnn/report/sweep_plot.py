@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mucudnn.plans.sweep import Sweep
-from mucudnn.report.figure import LIGHT, save_figure, style
+from mucudnn.report.figure import LIGHT, add_title, save_figure, style
 
 _WIDTH, _HEIGHT, _COLUMNS = 420, 260, 3  # pixels of one kernel's plot, and the most plots side by side
 
@@ -40,5 +40,5 @@ def _draw(axes: Axes, title: str, sweep: Sweep) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("mini-batch")
     axes.set_ylabel("ms per sample")
-    axes.set_title(title, loc="left", fontsize=10)
+    add_title(axes, title)
     axes.legend(fontsize=8)

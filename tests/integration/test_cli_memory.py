@@ -12,6 +12,7 @@ import pytest
 from mucudnn.cli import main, memory
 from mucudnn.plans.memory import MemoryPlan
 from mucudnn.plans.memory_planning import MemoryOptions
+from mucudnn.problems.bundled import bundled_network
 from tests.unit.networks import TRAINING
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -136,6 +137,17 @@ def test_bad_input_exits_with_2(arguments: list[str], message: str, capsys: Capt
         code = int(error.code or 0)
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+def test_hidden_characters_of_a_networks_name_are_spelled_on_its_page(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file, page = tmp_path / "a\u202eb\u200bc", tmp_path / "page.html"
+    bundled_network("alexnet", 2).write(file)
+    assert main(["memory", str(file), "--memory", "12GiB", "--page", str(page)]) == 0
+    for text in (page.read_text(), capsys.readouterr().out):
+        assert r"a\u202eb\u200bc" in text
+        assert not set(text) & set("\u202e\u200b")
 
 
 def test_the_page_shows_the_peak_and_the_limit(tmp_path: Path, capsys: Capture) -> None:

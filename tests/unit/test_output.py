@@ -7,12 +7,29 @@ import pytest
 
 from mucudnn.cli.terminal import Terminal
 from mucudnn.errors import MucudnnError
-from mucudnn.output import write_lines
+from mucudnn.output import printable, write_lines
 
 
 def failing() -> Iterator[str]:
     yield "half of it\n"
     raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the layer äöü 卷积 😀 ×2", None),
+        ("two\nlines and a\u00a0space", None),
+        ("\x1b[2J\x07\t\r\x7f\x9b", r"\x1b[2J\x07\t\r\x7f\x9b"),
+        ("\u202eabc\u202c\u2066\u2069\u200f\u061c", r"\u202eabc\u202c\u2066\u2069\u200f\u061c"),
+        ("a\u200bb\u200d\u2060\u00ad\ufeff", r"a\u200bb\u200d\u2060\xad\ufeff"),
+        ("\u2028\u2029\x85", r"\u2028\u2029\x85"),
+        ("\udc80\ud800", r"\udc80\ud800"),
+        ("\U000e0041", r"\U000e0041"),
+    ],
+)
+def test_only_what_can_be_seen_is_shown(text: str, shown: str | None) -> None:
+    assert printable(text) == (text if shown is None else shown)
 
 
 def test_a_file_is_replaced_by_the_lines(tmp_path: Path) -> None:

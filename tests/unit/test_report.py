@@ -117,6 +117,23 @@ def test_names_are_text_and_never_markup() -> None:
     assert "&lt;b&gt;" in text
 
 
+HIDDEN = "a\u202eb\u200bc\x07d\u2028e\ufefff"
+SPELLED = r"a\u202eb\u200bc\x07d\u2028e\ufefff"
+
+
+def test_characters_that_a_browser_would_obey_are_spelled_in_pages_and_plots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "KERNELS", [replace(KERNELS[0], name=HIDDEN)])
+    found = replace(report(), network=HIDDEN, advice=(HIDDEN,))
+    found = replace(found, result=replace(found.result, machine=replace(found.result.machine, device=HIDDEN)))
+    write_plots(found, tmp_path, "svg")
+    write_plots(found, tmp_path, "png")  # an error if the font lacks a character
+    for text in (render(found, TODAY), *(file.read_text() for file in tmp_path.glob("*.svg"))):
+        assert SPELLED in text
+        assert all(line.isprintable() for line in text.splitlines() if line.strip())
+
+
 def test_the_page_names_no_other_file() -> None:
     text = render(report(), TODAY)
     assert "<script" not in text

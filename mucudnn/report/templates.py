@@ -1,0 +1,34 @@
+"""The templates of the pages. What they print is escaped for HTML, and has no hidden characters."""
+
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup
+
+from mucudnn.output import printable
+from mucudnn.plans.text import micro_batches, milliseconds, ratio, shortened
+from mucudnn.sizes import format_size
+
+
+def open_template(name: str) -> jinja2.Template:
+    """Return a template of this folder, which knows the filters `size`, `ms`, `ratio` and others."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_read),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches, shortened=shortened
+    )
+    return environment.get_template(name)
+
+
+def _read(name: str) -> str:
+    return (resources.files("mucudnn.report") / name).read_text("utf-8")
+
+
+def _finalize(value: object) -> str:
+    return value if isinstance(value, Markup) else printable(str(value))
