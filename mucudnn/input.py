@@ -20,12 +20,17 @@ MOST_BYTES_OF_LINES = 16 * 2**20  # lines become Python objects, which are 30 ti
 _GZIP = b"\x1f\x8b"
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file to read it, and do not wait for the writer of a pipe. It is an opener for `open`."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file. A pipe is read too, but nobody waits for a writer that is not there.
 
     Raises OSError, and MucudnnError for a file of more than `most` bytes.
     """
-    with open(path, "rb", opener=_open) as file:
+    with open(path, "rb", opener=open_at_once) as file:
         os.set_blocking(file.fileno(), True)
         is_larger = os.fstat(file.fileno()).st_size > most
         content = b"" if is_larger else file.read(most + 1)
@@ -102,11 +107,6 @@ def path_of(path: AnyPath, kind: str) -> Path:
         return Path(path)
     except Exception:  # another library's __fspath__ may raise any error
         raise ArgumentTypeError(f"path is {shown(path)}, not the path of a {kind}") from None
-
-
-def _open(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _too_large(path: Path, most: int) -> MucudnnError:

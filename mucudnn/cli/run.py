@@ -90,6 +90,8 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         variables[settings.WORKSPACE_LIMIT.variable] = "0"
     if arguments.plan:
         read_plan(arguments.plan)  # an error now is better than a warning later
+        if not arguments.plan.is_file():
+            raise UsageError(f"--plan: {arguments.plan} cannot be read again by the program: give a file")
         variables[settings.PLAN.variable] = str(arguments.plan.absolute())
     if arguments.plan or arguments.online:
         variables[settings.MODE.variable] = "online" if arguments.online else "plan"

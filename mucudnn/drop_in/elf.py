@@ -1,6 +1,7 @@
 """Reading of ELF files: the libraries that a file needs, its loader, its name, and its symbols."""
 
 import mmap
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mucudnn.errors import MucudnnError
+from mucudnn.input import open_at_once
 
 _SHT_RELA, _SHT_DYNSYM = 4, 11
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
@@ -78,9 +80,12 @@ class _Names:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """Map a file, which may be larger than the memory, and yield its bytes. Raises OSError."""
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:  # mmap refuses an empty file
+    """Map a file, which may be larger than the memory, and yield its bytes. Raises OSError.
+
+    A pipe has no bytes.
+    """
+    with open(path, "rb", opener=open_at_once) as file:
+        if os.fstat(file.fileno()).st_size == 0:  # mmap refuses an empty file
             yield b""
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

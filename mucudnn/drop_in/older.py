@@ -8,9 +8,12 @@ from pathlib import Path
 from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
 from mucudnn.drop_in.libraries import list_linked
 from mucudnn.drop_in.verdicts import written_for_8
+from mucudnn.errors import MucudnnError
+from mucudnn.input import open_at_once, read_bytes
 
 _PYTHON = re.compile(r"python[\d.]*")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(?:tensorflow|keras|tf_keras)\b", re.MULTILINE)
+_MOST_BYTES = 16 * 2**20  # more than a script has
 _INTERPRETERS = 4  # scripts that run scripts, as many as Linux allows
 _TENSORFLOW = "lib/python3*/site-packages/tensorflow/libtensorflow_framework.so.2"
 
@@ -50,17 +53,22 @@ def _texts(arguments: list[str]) -> Iterator[str]:
             yield from arguments[i + 1 : i + 2]
             return
         if not argument.startswith("-"):
+            path = Path(argument)
             try:
-                yield Path(argument).read_text(errors="replace")
+                # A pipe or terminal has the program only once, for Python.
+                if not (path.is_fifo() or path.is_char_device()):
+                    yield read_bytes(path, most=_MOST_BYTES).decode(errors="replace")
             except OSError:  # a value of an option, or no file: Python reports it
                 continue
+            except MucudnnError:  # a file that is larger than a script can be
+                pass
             return
 
 
 def _find_interpreter(program: Path) -> Path | None:
     """Return the program that runs a script; None for what is no script."""
     try:
-        with program.open("rb") as file:
+        with open(program, "rb", opener=open_at_once) as file:
             line = file.readline(256).decode(errors="replace")
     except OSError:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -132,6 +133,17 @@ def test_arguments_input_and_output_are_the_programs() -> None:
     result = run_under_mucudnn("sh", "-c", 'cat; printf "[%s]" "$@"; echo >&2 e', "sh", "--", "", "a b", "-h",
                                stdin="in")  # fmt: skip
     assert (result.stdout, result.stderr) == ("in[--][][a b][-h]", "e\n")
+
+
+def test_a_program_that_python_reads_from_a_pipe_is_left_to_python() -> None:
+    result = run_under_mucudnn(sys.executable, "/dev/stdin", stdin="print('read once')")
+    assert (result.stdout, result.stderr) == ("read once\n", NEVER_OPENED)
+
+
+def test_a_pipe_in_the_place_of_a_program_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "program", 0o700)
+    result = run_under_mucudnn(tmp_path / "program")
+    assert (result.returncode, result.stderr) == (126, f"mucudnn: {tmp_path}/program: Permission denied\n")
 
 
 def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Files that users name are read up to a limit, and a pipe without a writer is not waited for."""
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError
-from mucudnn.input import read_text
+from mucudnn.input import parse_json, read_packed, read_text
 from mucudnn.measuring.described_device import read_properties
 from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.problems.network import Network
@@ -41,6 +42,35 @@ def test_a_pipe_is_read_and_without_a_writer_it_is_empty(tmp_path: Path) -> None
     os.close(writing)
     assert read_text(Path(f"/dev/fd/{reading}")) == "text"
     os.close(reading)
+
+
+def test_what_gzip_packed_has_the_limit_too(tmp_path: Path) -> None:
+    file = tmp_path / "file.gz"
+    for content in (b"1234", b""):
+        file.write_bytes(gzip.compress(content))
+        assert read_packed(file, most=40) == content
+    file.write_bytes(gzip.compress(bytes(10_000)))
+    with pytest.raises(MucudnnError, match=r"file.gz is too large: it may have 100 B at most"):
+        read_packed(file, most=100)
+    file.write_bytes(gzip.compress(b"1234")[:-1])
+    with pytest.raises(ValueError, match="its gzip archive is damaged"):
+        read_packed(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is not JSON: Expecting value: line 1 column 1"),
+        ("{", "it is not JSON: Expecting property name"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"a": ' * 100_000, "it is nested too deeply"),
+        ("9" * 5000, "it has a number of thousands of digits"),
+        (b'"\xff"', "it is not text"),
+    ],
+)
+def test_a_text_that_is_not_json_is_a_value_error_in_words(text: str | bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        parse_json(text)
 
 
 @pytest.mark.parametrize(
