@@ -7,7 +7,6 @@ of steps.
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -48,6 +47,8 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
             raise MucudnnError(f"{source}, line {number}: it is no JSON: {error.msg}") from None
         except (ValueError, OverflowError, RecursionError) as error:
             raise MucudnnError(f"{source}, line {number}: {error}") from None
+    if not known:
+        raise MucudnnError(f"{source} is empty, so it is not what mucudnn cache export writes")
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -103,9 +104,9 @@ def checked_value(column: Column, given: Any) -> Any:
         raise ValueError(f"{column.name} is {given!r}, not {column.type.__name__}")
     if isinstance(value, str):
         value.encode()  # raises a ValueError if the text is no Unicode
-    most = 2**63 if column.type is int else math.inf
-    if isinstance(value, int | float) and not column.least <= value < most:
-        raise ValueError(f"{column.name} is {value}, must be at least {column.least} and finite")
+    # Sums of times must be finite, so a time that no clock can show is refused, as an infinite one.
+    if isinstance(value, int | float) and not column.least <= value < 2**63:
+        raise ValueError(f"{column.name} is {value}, must be at least {column.least} and below 2^63")
     return value
 
 

@@ -5,16 +5,16 @@ had that way: only the device itself gives them.
 """
 
 import ctypes
-import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from mucudnn._native import EngineError, Planner
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
 from mucudnn.errors import NoEngineError, UsageError, shown
-from mucudnn.input import MOST_BYTES_OF_LINES, read_text
+from mucudnn.input import MOST_BYTES_OF_LINES, parse_json, read_text
 from mucudnn.listener import Listener
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.engines import cudnn_paths, installed
@@ -46,10 +46,12 @@ def read_properties(source: str) -> str:
 def described_device(properties: str) -> str:
     """Return the identity of a described device, which differs from any real device's. Raises UsageError."""
     try:
-        values = json.loads(properties)
-        name, version = str(values["deviceName"]), int(values["deviceVer"])
-        processors = int(values["multiProcessorCount"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        values = parse_json(properties)
+        if not isinstance(values, dict):
+            raise ValueError("it is not a JSON object")
+        name = str(values["deviceName"])
+        version, processors = (_whole(values, key) for key in ("deviceVer", "multiProcessorCount"))
+    except (ValueError, KeyError) as error:
         raise UsageError(
             f"the text does not describe a device: {_explain(error)}; `mucudnn doctor "
             "--write-device-properties` writes such a text"
@@ -60,12 +62,15 @@ def described_device(properties: str) -> str:
     return f"{name}, compute capability {capability}, {processors} multiprocessors, described"
 
 
+def _whole(values: dict[str, Any], key: str) -> int:
+    value = values[key]
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError(f"its '{key}' is {shown(value)}, not a whole number")
+    return value
+
+
 def _explain(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it has no {error}"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error)
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:

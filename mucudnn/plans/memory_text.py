@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import NewerFileError, UsageError, shown
+from mucudnn.input import parse_json
 from mucudnn.plans.memory_parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -92,7 +93,7 @@ def parse_memory_plan(text: str) -> list[dict[str, Any]]:
 
 def _read(fields: dict[str, Any], entry: str) -> None:
     keyword, _, rest = entry.partition(" ")
-    value = json.loads(rest)
+    value = parse_json(rest)
     _json(value).encode()  # raises a ValueError for a value that could not be written, such as NaN
     if keyword in _PARTS:
         fields[_PARTS[keyword]].append(_MAKERS[keyword](value))
@@ -119,8 +120,6 @@ def _finish(fields: dict[str, Any], entry: str) -> dict[str, Any]:
 
 
 def _explain(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"this is no keyword with a value in JSON: {error}"
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 

@@ -204,4 +204,7 @@ def _make_groups(groups: list[tuple[int, list[tuple[int, str, float, int]]]]) ->
 
 
 def _make_configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
+    longest = max((time_ms for _, _, time_ms, _ in parts), default=0.0)
+    if longest >= 2**63:  # the sum of such times may not be finite
+        raise ValueError(f"a part of a choice takes {longest} ms, must be below 2^63")
     return Configuration(tuple(MicroConfiguration(*part) for part in parts))

@@ -34,6 +34,13 @@ def read_scaling(path: Path) -> list[ScalingRow]:
         raise MucudnnError(f"the table {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{path} is not a table: it is not text") from None
+    try:
+        return _parse(text, path)
+    except csv.Error as error:
+        raise MucudnnError(f"{path} is not a table: {error}") from None
+
+
+def _parse(text: str, path: Path) -> list[ScalingRow]:
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     names = [name.strip() for name in lines.fieldnames or ()]
     if not set(COLUMNS) <= set(names) or not set(names) <= {*COLUMNS, "source"}:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mucudnn.errors import NewerFileError, shown
-from mucudnn.input import read_document
+from mucudnn.input import parse_json, read_document
 from mucudnn.output import write_lines
 
 _KIND, _VERSION = "mucudnn spatial plan", 2
@@ -99,13 +99,13 @@ def read_spatial_plan(path: str | Path) -> SpatialPlan:
 def parse_spatial_plan(text: str) -> SpatialPlan:
     """Parse the text of a plan. Raises ValueError, and NewerFileError for the plan of a newer version."""
     try:
-        found = _object(json.loads(text))
+        found = _object(parse_json(text))
         if (kind := found.pop("kind", None)) != _KIND:
             raise ValueError(f"its kind is {shown(kind)}")
         if _whole(found.pop("version", None)) > _VERSION:
             raise NewerFileError("a newer version of mucudnn wrote it")
         return _read(SpatialPlan, found)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"this is no spatial plan that can be read: {error}") from None
 
 

@@ -85,7 +85,10 @@ DEVICE = {"deviceName": "a", "deviceVer": 900, "multiProcessorCount": 1}
         json.dumps({**DEVICE, "multiProcessorCount": float("nan")}),
         '{"a": ' * 100_000,
         "[" * 100_000,
+        json.dumps(DEVICE).replace("900", "9" * 400),
         json.dumps(DEVICE).replace("900", "9" * 5000),
+        json.dumps({**DEVICE, "deviceVer": True}),
+        json.dumps({**DEVICE, "multiProcessorCount": -1}),
         "[]",
     ],
 )
@@ -174,6 +177,22 @@ def test_a_plan_that_is_a_pipe_is_read_once_and_its_writer_not_waited_for(
     assert main(["plan", "show", f"/dev/fd/{reading}"]) == 0
     os.close(reading)
     assert "forward" in capsys.readouterr().out
+
+
+def test_a_plan_that_the_program_could_not_read_again_is_refused(capsys: Capture) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, PLAN.read_bytes())
+    os.close(writing)
+    line = only_error(["run", "--plan", f"/dev/fd/{reading}", "--", "true"], capsys)
+    os.close(reading)
+    assert line.endswith("cannot be read again by the program: give a file")
+
+
+def test_an_export_without_rows_or_header_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it
+    for name in ("empty", "pipe"):
+        assert f"{name} is empty" in only_error(["cache", "import", str(tmp_path / name)], capsys)
 
 
 def test_a_spatial_plan_of_many_levels_is_one_line(tmp_path: Path, capsys: Capture) -> None:

@@ -95,6 +95,7 @@ def test_project_models_the_speedup_of_a_network(scaling: str, capsys: Capture) 
         ("devices,step_ms,epochs\n1,nan,1\n", "line 2: a figure is not finite"),
         ("devices,step_ms,epochs\n1,-1,1\n", "line 2: step_ms is -1.0, must be above 0"),
         ("devices,step_ms,epochs,source\n1,1,1,guessed\n", "the source is 'guessed'"),
+        (f"devices,step_ms,epochs\n1,1,{'1' * 200_000}\n", "is not a table: field larger than field limit"),
         ("devices,step_ms,epochs\n1\n", "line 2: could not convert string to float: ''"),
     ],
 )

@@ -141,6 +141,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         (line(median_ms=-1.0), "median_ms is -1.0"),
         (line().replace("1.5", "NaN"), "NaN is not a number"),
         (line().replace("1.5", "1e999"), "median_ms is inf"),
+        (line(median_ms=1e308), "median_ms is 1e+308, must be at least 0 and below 2^63"),
         (line(**{"pass": "sideways"}), "pass is 'sideways'"),
         (line(problem="ic4"), "'oc' is missing"),
         (line(device="\ud800"), "surrogates"),

@@ -90,6 +90,13 @@ def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
     assert caught.value.exit_code == 1
 
 
+def test_times_whose_sum_no_number_can_hold_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.plan"
+    path.write_text(str(PLAN).replace("2*4:HUNGRY:2.25", "2*4:HUNGRY:1e308"))
+    with pytest.raises(MucudnnError, match=r"net\.plan: a part of a choice takes 1e\+308 ms"):
+        read_plan(path)
+
+
 def test_a_plan_that_was_cut_off_is_no_plan(tmp_path: Path) -> None:
     path = tmp_path / "network.plan"
     path.write_text(str(PLAN)[:-6])
