@@ -80,7 +80,8 @@ def _parse(text: bytes, position: int) -> Trace:
     if "schemaVersion" not in content:
         raise ValueError("it has no 'schemaVersion', so another tool wrote it")
     info = content.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else None
+    info = info if isinstance(info, dict) else {}
+    rank = info.get("rank")
     base = content.get("baseTimeNanoseconds", 0)
     if type(base) is not int or not 0 <= base < 2**63:
         raise ValueError("'baseTimeNanoseconds' is not a number of nanoseconds")
@@ -88,6 +89,8 @@ def _parse(text: bytes, position: int) -> Trace:
     processes = {event.lane[0] for event in events if event.category in ("cpu_op", "user_annotation")}
     if len(processes) > 1:
         raise ValueError(f"it holds the work of {len(processes)} processes: give each rank's own file")
+    if info.get("backend") == "nccl" and not any(event.category == "kernel" for event in events):
+        raise ValueError("it lacks the GPU's work: record it with ProfilerActivity.CUDA")
     return _make_trace(rank if type(rank) is int and 0 <= rank < 2**31 else position, base / 1e6, events)
 
 

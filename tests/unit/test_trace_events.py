@@ -229,6 +229,15 @@ def test_the_ranks_of_one_file_are_refused(tmp_path: Path) -> None:
         read_traces([path])
 
 
+def test_a_trace_of_the_launches_alone_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1))
+    content = json.loads(path.read_text())
+    content["distributedInfo"]["backend"] = "nccl"
+    path.write_text(json.dumps(content))
+    with pytest.raises(MucudnnError, match="lacks the GPU's work: record it"):
+        read_traces([path])
+
+
 def test_a_pipe_and_an_archive_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1))
     reading, writing = os.pipe()
