@@ -23,6 +23,7 @@ class Shares:
         total_ms: the trace's length.
         ms: for each of `CAUSES` its milliseconds. Their sum is `total_ms`.
         spans: for each of `CAUSES` its disjoint spans, by start.
+        is_pipeline: False if the rank waits for messages inside its operations, not between them.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class Shares:
     total_ms: float
     ms: dict[str, float]
     spans: dict[str, list[Interval]]
+    is_pipeline: bool
 
     def share(self, cause: str) -> float:
         """Return the part of the time that a cause takes, 0 to 1."""
@@ -62,7 +64,8 @@ def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Sh
         spans[cause] = subtract(unite(intervals), taken)
         taken = unite([*taken, *spans[cause]])
     ms = {cause: sum(one.length for one in spans[cause]) for cause in CAUSES}
-    return Shares(trace.rank, trace.steps, trace.end - trace.start, ms, {c: spans[c] for c in CAUSES})
+    by_cause = {cause: spans[cause] for cause in CAUSES}
+    return Shares(trace.rank, trace.steps, trace.end - trace.start, ms, by_cause, trace.is_pipeline)
 
 
 def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:

@@ -83,6 +83,19 @@ def classify(events: Sequence[Event]) -> list[tuple[Event, str | None]]:
     return [(event, None if id(event) in communicating else _kind_on_cpu(event)) for event in own]
 
 
+def is_pipeline(events: Iterable[Event]) -> bool:
+    """Return False if each receive is a part of an operation, such as a convolution that needs a halo.
+
+    The stages of a pipeline receive what they compute with before they run an operation.
+    """
+    is_inside = [
+        any(not outer.name.startswith(_COMMUNICATING) for outer in around)
+        for event, around in _nest(events)
+        if event.name.startswith("c10d::recv")
+    ]
+    return not is_inside or not all(is_inside)
+
+
 def count_steps(kinds: Iterable[tuple[Event, str | None]]) -> int:
     """Return the training steps in a trace, at least 1.
 
@@ -173,13 +186,19 @@ def _find_communicating(events: Iterable[Event]) -> set[int]:
     They wait inside, so their own time is not computation. That of the operations that they call still is.
     """
     communicating: set[int] = set()
+    for event, around in _nest(events):
+        if event.name.startswith(_COMMUNICATING):
+            communicating.update(map(id, around))
+    return communicating
+
+
+def _nest(events: Iterable[Event]) -> Iterator[tuple[Event, list[Event]]]:
+    """Yield the operations on a CPU, each with the operations of its thread that call it."""
     open_operations: dict[object, list[Event]] = defaultdict(list)
     operations = (event for event in events if event.category == "cpu_op")
     for event in sorted(operations, key=lambda event: (event.start, -event.length)):
         around = open_operations[event.lane]
         while around and around[-1].end < event.end:
             around.pop()
-        if event.name.startswith(_COMMUNICATING):
-            communicating.update(map(id, around))
+        yield event, around
         around.append(event)
-    return communicating

@@ -83,7 +83,7 @@ def _micro_batches(ranks: Sequence[Shares]) -> list[Remedy]:
 
     Each rank's computation is taken for its stage: a third forward, two thirds backward.
     """
-    if len(ranks) < 2 or not any(rank.ms["wait"] for rank in ranks):
+    if len(ranks) < 2 or not any(rank.ms["wait"] and rank.is_pipeline for rank in ranks):
         return []
     before = max(rank.total_ms / rank.steps for rank in ranks)
     other = max((rank.total_ms - rank.ms["compute"] - rank.ms["wait"]) / rank.steps for rank in ranks)

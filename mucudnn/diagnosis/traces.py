@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mucudnn.diagnosis.events import KINDS, Event, classify, count_steps, read_events
+from mucudnn.diagnosis.events import KINDS, Event, classify, count_steps, is_pipeline, read_events
 from mucudnn.errors import MucudnnError
 from mucudnn.input import parse_json, read_packed
 
@@ -36,6 +36,7 @@ class Trace:
         end: the last moment.
         steps: the training steps that the trace holds, at least 1.
         intervals: for each of `KINDS` its spans, by start; they may overlap.
+        is_pipeline: False if operations receive messages while they run, such as a halo.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class Trace:
     end: float
     steps: int
     intervals: dict[str, list[Interval]]
+    is_pipeline: bool
 
 
 def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
@@ -106,4 +108,5 @@ def _make_trace(rank: int, base: float, events: list[Event]) -> Trace:
         spans.sort(key=lambda span: (span.start, span.end))
     start = min(event.start for event, _ in kinds)
     end = max(event.end for event, _ in kinds)
-    return Trace(rank, base + start / 1e3, base + end / 1e3, count_steps(kinds), intervals)
+    steps, pipeline = count_steps(kinds), is_pipeline(events)
+    return Trace(rank, base + start / 1e3, base + end / 1e3, steps, intervals, pipeline)

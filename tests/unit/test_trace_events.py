@@ -155,6 +155,23 @@ def test_only_ranks_that_wait_for_messages_are_advised_to_use_micro_batches(
     assert any(change.startswith("GPipe") for change in changes) == is_pipeline
 
 
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_ranks_whose_operations_exchange_rows_are_no_pipeline(is_inside: bool, tmp_path: Path) -> None:
+    paths = []
+    for rank in range(2):
+        around = [event("SomeConvolution", "cpu_op", 50 * rank, 50)] if is_inside else []
+        events = [
+            event("c10d::recv_", "cpu_op", 50 * rank, 40),
+            event("gloo:recv", "user_annotation", 50 * rank, 40),
+            event("aten::mm", "cpu_op", 50 * rank + 40, 10),
+        ]
+        paths.append(write(tmp_path / f"{rank}.json", *around, *events, rank=rank))
+    ranks = divide(read_traces(paths))
+    assert [causes(rank)["wait"] for rank in ranks] == [40, 40]
+    changes = [remedy.change for remedy in remedies(ranks)]
+    assert any(change.startswith("GPipe") for change in changes) != is_inside
+
+
 @pytest.mark.parametrize(
     "name", ["all_to_all", "reduce", "barrier", "scatter", "gather", "reduce_scatter", "sparse_all_reduce"]
 )
