@@ -146,9 +146,9 @@ def error_of(depth: int, change: str) -> str:
         elif change == "example":
             BidirectionalPipeline(stages, mesh, loss, "auto")
         BidirectionalPipeline(stages, mesh, loss, schedule, replications).step(x, y)
-    except MucudnnError as error:
+    except (MucudnnError, TypeError) as error:
         torch.distributed.barrier()  # the other rank may still make its process groups
-        return f"{type(error).__name__}: {error}"
+        return "\n".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])))
     return "no error"
 
 

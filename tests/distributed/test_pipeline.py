@@ -51,7 +51,7 @@ def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
     ("change", "message"),
     [
         ("stages", "UsageError: the model has 3 stages and the mesh 2 ranks along 'pipe'"),
-        ("shapes", "UsageError: stage 1 does not take (4, 6) torch.float64 and (4, 6) torch.float64"),
+        ("shapes", "in the forward of micro-batch 0 in stage 1 with (4, 6) torch.float64 and (4, 6)"),
         ("batch", "UsageError: the inputs have 7 samples, which do not divide into 2 equal micro-batches"),
         ("targets", "UsageError: the mini-batch has 8 samples in inputs and 6 in targets"),
         ("schedule", "UsageError: there is no schedule 'zigzag': give auto, layers, gems"),
@@ -68,8 +68,8 @@ def test_a_wrong_argument_is_an_error_on_every_rank(change: str, message: str) -
 
 def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it() -> None:
     first, last = worlds.run(2, cases.fail_on_last_rank, 2)
-    assert first.startswith("MucudnnError: rank 0 of the pipeline waited for the backward of micro-batch 0")
-    assert "another rank has failed or stopped" in first
+    assert first.startswith("MucudnnError: rank 1 failed: ZeroDivisionError: the loss divides by zero")
+    assert "in the forward of micro-batch 1 in stage 1" in first
     assert last == "ZeroDivisionError: the loss divides by zero"
 
 
@@ -78,7 +78,7 @@ def test_a_message_that_cannot_even_start_is_an_error_that_names_it() -> None:
     assert first.startswith("rank 0 of the pipeline sent the forward of micro-batch 0")
     assert last.startswith("rank 1 of the pipeline waited for the forward of micro-batch 0")
     assert "another rank has failed or stopped (Connection closed by peer)" in first
-    assert "another rank has failed or stopped (Connection closed by peer)" in last
+    assert "another rank has failed or stopped (" in last
 
 
 def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held() -> None:

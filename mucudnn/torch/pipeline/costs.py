@@ -2,36 +2,63 @@
 
 import statistics
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from mucudnn.solver.pipelines import Stage
-from mucudnn.torch.pipeline.shapes import Description, as_tuple
+from mucudnn.torch.pipeline.agreement import Agreement
+from mucudnn.torch.pipeline.shapes import Layout, as_tuple, enter
 
 RUNS = 3
 
 
-def measure_stage(
-    module: nn.Module, inputs: Sequence[Description], device: torch.device, *, is_first: bool
-) -> Stage:
+def find_inputs(
+    module: nn.Module,
+    rank: int,
+    micro_batch: Sequence[Tensor],
+    row: Sequence[int],
+    agreement: Agreement,
+    device: torch.device,
+) -> Layout:
+    """Return the layout of a stage's inputs: each rank runs its stage once, on zeros, in the order of stages.
+
+    Every rank raises an error if a stage fails.
+
+    Args:
+        module: this rank's stage.
+        rank: this process's rank in its pipeline.
+        micro_batch: inputs of the first stage.
+        row: the global ranks of this pipeline.
+        agreement: the connection to all ranks.
+        device: the device of the stage.
+    """
+    inputs = Layout.of(micro_batch)
+    for stage, sender in enumerate(row[:-1]):
+        outputs = None
+        with agreement.together():
+            if stage == rank:
+                with _unchanged(module):
+                    outputs = Layout.of(_run(module, inputs, device))
+        received = agreement.gather(outputs)[sender]
+        if stage + 1 == rank:
+            assert received is not None
+            inputs = received
+    return inputs
+
+
+def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> Stage:
     """Return the costs of a stage for one micro-batch of zeros, the median of `RUNS` runs.
 
     The stage's weights count twice, for themselves and for their gradients. The optimizer's state does not
     count, because nobody knows it before the first update. Buffers and gradients keep their values.
     """
     parameters = list(module.parameters())
-    gradients = [p.grad for p in parameters]
-    buffers = [(b, b.clone()) for b in module.buffers()]
     forward, backward, saved = [], [], 0
-    try:
+    with _unchanged(module):
         for _ in range(1 + RUNS):  # the first run warms up
-            values = [d.allocate(device).zero_() for d in inputs]
-            if not is_first:
-                values = [v.requires_grad_(d.has_gradient) for v, d in zip(values, inputs, strict=True)]
             storages = {p.untyped_storage().data_ptr() for p in parameters}
             saved = 0
 
@@ -45,7 +72,7 @@ def measure_stage(
 
             start = _now(device)
             with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-                outputs = as_tuple(module(*values), "the output of a stage")
+                outputs = _run(module, inputs, device)
             middle = _now(device)
             needed = [o for o in outputs if o.requires_grad]
             if needed:
@@ -53,13 +80,7 @@ def measure_stage(
             end = _now(device)
             forward.append((middle - start) * 1e3)
             backward.append((end - middle) * 1e3)
-    finally:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-    received = sum(d.bytes for d in inputs)
+    received = sum(d.bytes for d in inputs.tensors)
     return Stage(
         statistics.median(forward[1:]),
         statistics.median(backward[1:]),
@@ -69,11 +90,29 @@ def measure_stage(
     )
 
 
-def share_costs(own: Stage, ranks: int, group: dist.ProcessGroup) -> list[Stage]:
-    """Return the costs of all stages of a pipeline, in their order. Each of its ranks gives its own."""
-    gathered: list[Any] = [None] * ranks
-    dist.all_gather_object(gathered, own, group=group)
-    return gathered
+def _run(module: nn.Module, inputs: Layout, device: torch.device) -> tuple[Tensor, ...]:
+    """Return a stage's outputs for inputs of zeros."""
+    values = inputs.arrange([d.allocate(device).zero_() for d in inputs.tensors])
+    try:
+        return as_tuple(module(*enter(values)), "the output of a stage")
+    except Exception as error:  # the stage's code may raise any error
+        error.add_note(f"in the measurement of a stage with {inputs}")
+        raise
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Restore a module's gradients and buffers afterwards."""
+    gradients = [(p, p.grad) for p in module.parameters()]
+    buffers = [(b, b.clone()) for b in module.buffers()]
+    try:
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
 
 
 def _now(device: torch.device) -> float:

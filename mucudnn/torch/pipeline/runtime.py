@@ -17,9 +17,10 @@ from mucudnn.sizes import parse_size
 from mucudnn.solver import Infeasible
 from mucudnn.solver.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
 from mucudnn.solver.schedules import SCHEDULES, Task
-from mucudnn.torch.pipeline.costs import measure_stage, share_costs
+from mucudnn.torch.pipeline.agreement import Agreement
+from mucudnn.torch.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.pipeline.gradients import Reduction
-from mucudnn.torch.pipeline.shapes import Description, StageSource, as_tuple, inputs_of_stages
+from mucudnn.torch.pipeline.shapes import Layout, StageSource, as_tuple, distinct, enter
 from mucudnn.torch.pipeline.transfers import Transfers, make_directions
 
 Loss = Callable[[Any, Any], Tensor]
@@ -85,16 +86,17 @@ class BidirectionalPipeline:
         (self._row,) = [row for row in pipes if world_rank in row]
         self._rank = self._row.index(world_rank)
         self._directions = make_directions(pipes, world_rank)
-        self._inputs: dict[tuple[Description, ...], list[tuple[Description, ...]]] = {}
+        self._agreement = Agreement([rank for row in pipes for rank in row], self._timeout)
         self._built: dict[int, nn.Module] = {}
         self.live = 0
         self.timeline: PipelineTimeline | None = None
         if schedule == "auto":
-            self.timeline = self._choose(example, memory, link)
+            self.timeline = self._choose(example, memory, link, pipes[0])
             self.schedule = self.timeline.schedule
         else:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
-        self.modules = self._hold()
+        with self._agreement.together():
+            self.modules = self._hold()
         self._reduction = Reduction(self.schedule, pipes, self._rank, self.modules, self._timeout)
         self._reduction.copy_weights()
 
@@ -112,26 +114,33 @@ class BidirectionalPipeline:
             targets: the samples' targets, likewise.
 
         Raises:
-            UsageError: the mini-batch cannot be divided, or a stage does not take what it gets.
-            MucudnnError: another rank did not answer in time.
+            UsageError: the mini-batch cannot be divided, or a stage's outputs cannot be sent.
+            MucudnnError: another rank failed, or did not answer in time.
+            Exception: an error of this rank's stages or of the loss.
+
+        After an error, gradients are as before the step.
         """
-        parts = _divide(as_tuple(inputs, "inputs"), self._micro_batches, "inputs")
-        wanted = _divide(as_tuple(targets, "targets"), self._micro_batches, "targets")
-        samples = [sum(part[0].shape[0] for part in one) for one in (parts, wanted)]
-        if samples[0] != samples[1]:
-            raise UsageError(f"the mini-batch has {samples[0]} samples in inputs and {samples[1]} in targets")
-        shapes = self._shapes(parts[0])
+        with self._agreement.refusing():
+            parts, wanted = self._prepare(inputs, targets)
+            state = self._state(parts[0])
+        self._agreement.begin(state)
         transfers = Transfers(
-            self.schedule, self._rank, self._directions, shapes, self._device, self._timeout
+            self.schedule, self._rank, self._directions, self._agreement, self._device, self._timeout
         )
         before = {p: p.grad for p in self.parameters()}
         for parameter in before:
             parameter.grad = None
         run = _MiniBatch(self, parts, wanted, transfers)
-        for task in self.schedule.orders[self._rank]:
-            with record_function(str(task)):
-                run.perform(task)
-        transfers.finish()
+        try:
+            for task in self.schedule.orders[self._rank]:
+                with record_function(str(task)):
+                    run.perform(task)
+            transfers.finish()
+            self._agreement.end(run.error)
+        except BaseException:
+            for parameter, earlier in before.items():
+                parameter.grad = earlier
+            raise
         self.live = run.live
         self._reduction.sum_gradients()
         for parameter, earlier in before.items():
@@ -141,11 +150,12 @@ class BidirectionalPipeline:
         return self._reduction.mean_loss(run.loss)
 
     def run_stage(self, task: Task, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the outputs of a task's stage."""
+        """Return the outputs of a task's stage. It may change the inputs in place."""
         module = self.modules[task.stage, task.replica]
         if self.schedule.recomputes:
             contexts = nullcontext(), _unchanged_buffers(module)
-            output = checkpoint(module, *inputs, use_reentrant=False, context_fn=lambda: contexts)
+            run = _KeepsInputs(module)
+            output = checkpoint(run, *inputs, use_reentrant=False, context_fn=lambda: contexts)
         else:
             output = module(*inputs)
         return as_tuple(output, f"the output of stage {task.stage}")
@@ -155,11 +165,29 @@ class BidirectionalPipeline:
         value = self._loss(*(one[0] if len(one) == 1 else one for one in (outputs, targets)))
         return value / self._micro_batches
 
-    def _shapes(self, micro_batch: Sequence[Tensor]) -> list[tuple[Description, ...]]:
-        key = tuple(map(Description.of, micro_batch))
-        if key not in self._inputs:
-            self._inputs[key] = inputs_of_stages(self._sources, micro_batch)
-        return self._inputs[key]
+    def _prepare(
+        self, inputs: Any, targets: Any
+    ) -> tuple[list[tuple[Tensor, ...]], list[tuple[Tensor, ...]]]:
+        """Return the micro-batches of inputs and of targets. Raises UsageError."""
+        parts = _divide(as_tuple(inputs, "inputs"), self._micro_batches, "inputs")
+        wanted = _divide(as_tuple(targets, "targets"), self._micro_batches, "targets")
+        samples = [sum(part[0].shape[0] for part in one) for one in (parts, wanted)]
+        if samples[0] != samples[1]:
+            raise UsageError(f"the mini-batch has {samples[0]} samples in inputs and {samples[1]} in targets")
+        return parts, wanted
+
+    def _state(self, micro_batch: Sequence[Tensor]) -> object:
+        """Return everything that decides the layouts of this rank's outputs, unless values decide."""
+        device = self._device.type
+        modules = dict.fromkeys(self.modules.values())
+        tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+        return (
+            Layout.of(micro_batch),
+            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+            torch.is_grad_enabled(),
+            [layer.training for module in modules for layer in module.modules()],
+            [(tensor.dtype, tensor.requires_grad) for tensor in tensors],
+        )
 
     def _hold(self) -> dict[tuple[int, int], nn.Module]:
         # The rank in the middle of an odd number holds one stage for both replicas: one module serves both.
@@ -178,14 +206,23 @@ class BidirectionalPipeline:
             self._built[stage] = module
         return self._built[stage]
 
-    def _choose(self, example: Any, memory: int | str | None, link: PeerLink) -> PipelineTimeline:
-        """Measure the stages and return the fastest schedule's timeline; the same on every rank."""
-        if example is None:
-            raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
-        shapes = self._shapes(_divide(as_tuple(example, "example"), self._micro_batches, "example")[0])
-        module = self._build(self._rank)
-        own = measure_stage(module, shapes[self._rank], self._device, is_first=self._rank == 0)
-        costs = share_costs(own, len(self._sources), self._directions.up)
+    def _choose(
+        self, example: Any, memory: int | str | None, link: PeerLink, first: Sequence[int]
+    ) -> PipelineTimeline:
+        """Measure the stages and return the fastest schedule's timeline; the same on every rank.
+
+        The costs are those of the first pipeline, whose global ranks are `first`.
+        """
+        with self._agreement.together():
+            if example is None:
+                raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
+            micro_batch = _divide(as_tuple(example, "example"), self._micro_batches, "example")[0]
+            module = self._build(self._rank)
+        inputs = find_inputs(module, self._rank, micro_batch, self._row, self._agreement, self._device)
+        with self._agreement.together():
+            own = measure_stage(module, inputs, self._device)
+        shared = self._agreement.gather(own)
+        costs = [shared[rank] for rank in first]
         limit = None if memory is None else parse_size(str(memory))
         try:
             return choose_schedule(costs, self._micro_batches, memory=limit, link=link)
@@ -205,45 +242,75 @@ class _MiniBatch:
     ) -> None:
         self._pipeline, self._parts, self._targets, self._transfers = pipeline, parts, targets, transfers
         self._last = pipeline.schedule.stages - 1
-        self._kept: dict[tuple[int, int], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+        self._kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = {}
+        self._failed = False
+        self.error: Exception | None = None
         self.loss = 0.0
         self.live = 0
 
     def perform(self, task: Task) -> None:
-        if task.pass_ == "forward":
-            self._forward(task)
-        else:
-            self._backward(task)
+        """Run a task. After an error only exchange messages, until all ranks learn of it at the end."""
+        arrived = self._transfers.receive(task)
+        self._failed = self._failed or arrived is None
+        result: Sequence[Tensor] = ()
+        with self._noting_an_error(task, arrived):
+            if arrived is not None and not self._failed:
+                run = self._forward if task.pass_ == "forward" else self._backward
+                result = run(task, arrived)
+        self._transfers.wait_for_all_ranks()
+        with self._noting_an_error(task, arrived):
+            if task.pass_ == "forward" and not self._failed:
+                self._transfers.check(task, result)
+        self._transfers.send(task, None if self._failed else result)
 
-    def _forward(self, task: Task) -> None:
-        if task.stage == 0:
-            inputs = self._parts[task.micro_batch]
-        else:
-            received = self._transfers.receive(task)
-            inputs = tuple(t.requires_grad_(t.is_floating_point() or t.is_complex()) for t in received)
+    @contextmanager
+    def _noting_an_error(self, task: Task, arrived: Sequence[Tensor] | None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the code of stages and of the loss may raise any error
+            error.add_note(f"in the {task}" + (f" with {Layout.of(arrived)}" if arrived else ""))
+            self._failed, self.error = True, error
+            self._kept.clear()
+
+    def _forward(self, task: Task, received: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the outputs of a stage."""
+        inputs = enter(received) if task.stage > 0 else self._parts[task.micro_batch]
         outputs = self._pipeline.run_stage(task, inputs)
         if task.stage == self._last:
             loss = self._pipeline.loss_of(outputs, self._targets[task.micro_batch])
             self.loss += float(loss.detach())
             outputs = (loss,)
-        else:
-            self._transfers.send(task, [output.detach() for output in outputs])
-        self._kept[task.micro_batch, task.stage] = inputs, outputs
+        self._kept[task.micro_batch, task.stage] = distinct(received), outputs
         self.live = max(self.live, len(self._kept))
+        return outputs
 
-    def _backward(self, task: Task) -> None:
-        inputs, outputs = self._kept.pop((task.micro_batch, task.stage))
-        if task.stage == self._last:
-            outputs[0].backward()
-        else:
-            with_gradient = [o for o in outputs if o.is_floating_point() or o.is_complex()]
-            pairs = zip(with_gradient, self._transfers.receive(task), strict=True)
-            needed = [(output, gradient) for output, gradient in pairs if output.requires_grad]
-            if needed:
-                torch.autograd.backward(*zip(*needed, strict=True))
-        if task.stage > 0:
-            wanted = [i for i in inputs if i.requires_grad]
-            self._transfers.send(task, [torch.zeros_like(i) if i.grad is None else i.grad for i in wanted])
+    def _backward(self, task: Task, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the gradients of a stage's inputs."""
+        received, outputs = self._kept.pop((task.micro_batch, task.stage))
+        if gradients:
+            self._transfers.release_outputs(task)
+        # The backward pass of a layer that autocast left alone must not be cast either.
+        with torch.autocast(outputs[0].device.type, enabled=False):
+            if task.stage == self._last:
+                outputs[0].backward()
+            elif gradients:
+                torch.autograd.backward([o for o in distinct(outputs) if o.requires_grad], gradients)
+        needed = [leaf for leaf in received if leaf.requires_grad]
+        return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in needed]
+
+
+class _KeepsInputs:
+    """A stage that runs twice on the same inputs, though it may change them in place."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._has_run = module, False
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        if not self._has_run:
+            copies = {tensor: tensor.clone() for tensor in inputs}
+            inputs = tuple(copies[tensor] for tensor in inputs)
+        self._has_run = True
+        return self._module(*inputs)
 
 
 @contextmanager
@@ -269,7 +336,8 @@ def _divide(tensors: tuple[Tensor, ...], parts: int, what: str) -> list[tuple[Te
             f"the {what} have {count} samples, which do not divide into {parts} equal micro-batches: "
             "give a multiple, or other replications"
         )
-    chunks = [tensor.split(count // parts) for tensor in tensors]
+    # Views share the version of their tensor, so autograd would mistake one in-place change for another.
+    chunks = [[v if v.requires_grad else v.data for v in t.split(count // parts)] for t in tensors]
     return list(zip(*chunks, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The shapes of the tensors between stages. Every rank finds all of them itself, on `meta` tensors."""
+"""The tensors that stages pass to each other: their descriptions, and how they enter a stage."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,18 +16,19 @@ StageSource: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 @dataclass(frozen=True)
 class Description:
-    """The shape and data type of a tensor."""
+    """The shape and data type of a tensor, and whether its gradient travels back."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    requires_grad: bool
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Description":
         """Describe a tensor."""
-        return cls(tuple(tensor.shape), tensor.dtype)
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
 
-    def allocate(self, device: torch.device | str) -> Tensor:
-        """Return a tensor without values."""
+    def allocate(self, device: torch.device) -> Tensor:
+        """Return a tensor without values and without gradient."""
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
     @property
@@ -35,10 +36,49 @@ class Description:
         """The bytes of the values."""
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
+    def __str__(self) -> str:
+        """Return a text such as `(4, 6) torch.float32 without gradient`."""
+        return f"{self.shape} {self.dtype}" + ("" if self.requires_grad else " without gradient")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tensors that one stage passes to the next one for a micro-batch.
+
+    Attributes:
+        tensors: the descriptions of the tensors that travel.
+        places: for each input of the next stage, the number of its tensor: a stage may return the same
+            tensor twice.
+    """
+
+    tensors: tuple[Description, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[Tensor]) -> "Layout":
+        """Describe a stage's outputs."""
+        numbers = {tensor: number for number, tensor in enumerate(distinct(values))}
+        return cls(tuple(map(Description.of, numbers)), tuple(numbers[tensor] for tensor in values))
+
     @property
-    def has_gradient(self) -> bool:
-        """True if a gradient of the tensor travels back to the stage before."""
-        return bool(self.dtype.is_floating_point or self.dtype.is_complex)
+    def gradients(self) -> list[Description]:
+        """The tensors whose gradients travel back."""
+        return [d for d in self.tensors if d.requires_grad]
+
+    def arrange(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return a stage's inputs: the tensors of a message in their places, as leaves for autograd."""
+        for tensor, description in zip(tensors, self.tensors, strict=True):
+            tensor.requires_grad_(description.requires_grad)
+        return [tensors[number] for number in self.places]
+
+    def __str__(self) -> str:
+        """Return the descriptions of all outputs, joined by "and"."""
+        return " and ".join(str(self.tensors[number]) for number in self.places)
+
+
+def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors in their order, each object once."""
+    return list(dict.fromkeys(tensors))
 
 
 def as_tuple(values: Any, what: str) -> tuple[Tensor, ...]:
@@ -50,35 +90,33 @@ def as_tuple(values: Any, what: str) -> tuple[Tensor, ...]:
     return found
 
 
-def inputs_of_stages(
-    stages: Sequence[StageSource], micro_batch: Sequence[Tensor]
-) -> list[tuple[Description, ...]]:
-    """Return the descriptions of each stage's inputs for one micro-batch, and at the end those of the output.
+def check_outputs(outputs: Sequence[Tensor], what: str, device: torch.device) -> None:
+    """Raise UsageError that names `what` unless the tensors can be sent from a device."""
+    if not outputs:
+        raise UsageError(f"{what} is empty: stages pass tensors, or tuples of tensors")
+    for tensor in outputs:
+        if tensor.layout is not torch.strided:
+            raise UsageError(f"{what} has the layout {tensor.layout}: stages pass dense tensors")
+        if tensor.device != device:
+            raise UsageError(f"{what} is on {tensor.device}: a stage on {device} passes tensors on {device}")
 
-    No stage computes anything: weights and inputs are replaced by `meta` tensors.
 
-    Raises:
-        UsageError: a stage does not take what the stage before it gives.
+def enter(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what a stage computes with: the same values in tensors that the stage may change in place.
+
+    The gradients arrive in the `grad` of the tensors given, which are leaves.
     """
-    values = tuple(torch.empty_like(tensor, device="meta") for tensor in micro_batch)
-    found = [tuple(map(Description.of, values))]
-    for number, source in enumerate(stages):
-        module = source if isinstance(source, nn.Module) else _build_on_meta(source)
-        state = {
-            name: torch.empty_like(tensor, device="meta")
-            for name, tensor in (*module.named_parameters(), *module.named_buffers())
-        }
-        try:
-            with torch.no_grad():
-                output = torch.func.functional_call(module, state, values)
-        except Exception as error:  # the stage's code may raise any error
-            given = " and ".join(f"{tuple(v.shape)} {v.dtype}" for v in values)
-            raise UsageError(f"stage {number} does not take {given}: {error}") from error
-        values = as_tuple(output, f"the output of stage {number}")
-        found.append(tuple(map(Description.of, values)))
-    return found
+    entered = {t: _Entry.apply(t) if t.requires_grad else t for t in distinct(tensors)}
+    return tuple(entered[tensor] for tensor in tensors)
 
 
-def _build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    with torch.device("meta"):
-        return build()
+class _Entry(torch.autograd.Function):
+    """The identity without a copy. Autograd lets its result change in place: it is neither leaf nor view."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient

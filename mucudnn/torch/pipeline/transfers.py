@@ -7,18 +7,21 @@ two neighbours never send to each other at once.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import UsageError
 from mucudnn.solver.schedules import Schedule, Task
-from mucudnn.torch.pipeline.shapes import Description
+from mucudnn.torch.pipeline.agreement import Agreement, naming
+from mucudnn.torch.pipeline.shapes import Layout, check_outputs, distinct
+
+NOTHING = Layout((), ())
+"""The layout of a message from a rank that failed."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ class Transfers:
         schedule: the orders of work.
         rank: this process's rank in the pipeline.
         directions: the groups; their ranks are those of the pipeline.
-        inputs: each stage's inputs, which are what a forward task receives.
-        device: where received tensors are allocated.
+        agreement: what is known about the messages.
+        device: the device of all tensors that travel.
         timeout: how long to wait for a message.
     """
 
@@ -59,52 +62,127 @@ class Transfers:
         schedule: Schedule,
         rank: int,
         directions: Directions,
-        inputs: Sequence[tuple[Description, ...]],
+        agreement: Agreement,
         device: torch.device,
         timeout: timedelta,
     ) -> None:
         self._schedule, self._rank, self._directions = schedule, rank, directions
-        self._inputs, self._device, self._timeout = inputs, device, timeout
+        self._agreement, self._device, self._timeout = agreement, device, timeout
         self._expected = {peer: deque(self._sent_by(peer)) for peer in range(schedule.stages) if peer != rank}
         self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
-        self._leaving: list[tuple[list[Tensor], list[dist.Work]]] = []
+        self._leaving: dict[Task, _Sent] = {}
+        # The layouts of the outputs and inputs of the micro-batches whose gradients have yet to travel.
+        self._outputs: dict[Task, Layout] = {}
+        self._inputs: dict[Task, Layout] = {}
 
-    def send(self, task: Task, tensors: Iterable[Tensor]) -> None:
-        """Send the result of a task of this rank to the rank that needs it."""
+    def wait_for_all_ranks(self) -> None:
+        """Wait until all ranks have begun this mini-batch. Raises MucudnnError if one of them cannot."""
+        self._agreement.has_headers()
+
+    def check(self, task: Task, outputs: Sequence[Tensor]) -> None:
+        """Raise UsageError unless the outputs of a forward task can be sent, and have the known layout."""
+        what = f"the output of stage {task.stage}"
+        if consumer(task, self._schedule) is None:
+            return
+        check_outputs(outputs, what, self._device)
+        if self._agreement.has_headers():
+            return
+        found, expected = Layout.of(outputs), self._agreement.sent[task.stage, task.replica]
+        if found != expected:
+            self._agreement.expect_changes()
+            raise UsageError(
+                f"{what} is {found}, which stage {task.stage + 1} cannot know: it was {expected} in the step "
+                "before, and neither the inputs, autocast, training mode nor the parameters' types have "
+                "changed. From the next step on, outputs are described before each message"
+            )
+
+    def send(self, task: Task, tensors: Sequence[Tensor] | None) -> None:
+        """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
+
+        None is sent by a rank that failed: a header that says so, or tensors without a meaning.
+        """
         target = consumer(task, self._schedule)
-        assert target is not None
+        if target is None:
+            return
         receiver = self._schedule.rank_of(target.stage, target.replica)
-        group = self._directions.between(self._rank, receiver)
-        kept = [tensor.contiguous() for tensor in tensors]
-        to = dist.get_global_rank(group, receiver)
-        with _naming(f"rank {self._rank} of the pipeline sent the {task} to rank {receiver}"):
-            self._leaving.append((kept, [dist.isend(tensor, to, group) for tensor in kept]))
+        with naming(f"rank {self._rank} of the pipeline sent the {task} to rank {receiver}"):
+            if task.pass_ == "forward":
+                self._send_outputs(task, receiver, tensors)
+            else:
+                layout = self._inputs.pop(_forward_of(task))
+                if tensors is None:
+                    tensors = [d.allocate(self._device).zero_() for d in layout.gradients]
+                self._start(task, receiver, [_plain(tensor) for tensor in tensors])
 
-    def receive(self, task: Task) -> list[Tensor]:
-        """Return the tensors that another rank sends for a task of this rank; waits for them.
+    def receive(self, task: Task) -> list[Tensor] | None:
+        """Return the tensors that another rank sends for a task; waits for them.
+
+        They are the inputs of a stage, leaves that require a gradient if it travels back, or the gradients of
+        its outputs. Return None if the sender failed, and an empty list if nobody sends.
 
         Raises MucudnnError if they do not arrive in time.
         """
         sender = self._sender(task)
-        with _naming(f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}"):
+        if sender is None:
+            return []
+        with naming(f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}"):
             while task not in self._arriving:
                 self._post(self._expected[sender].popleft(), sender)
             tensors, works = self._arriving.pop(task)
             for work in works:
                 work.wait(self._timeout)
-        return tensors
+        if task.pass_ == "backward":
+            return tensors
+        return self._inputs[task].arrange(tensors) or None
+
+    def release_outputs(self, task: Task) -> None:
+        """Free the outputs whose gradients arrived for a backward task.
+
+        Raises UsageError if the outputs were changed in place meanwhile.
+        """
+        sent = self._leaving.pop(_forward_of(task))
+        sent.wait(self._timeout)
+        if [tensor._version for tensor in sent.tensors] != sent.versions:
+            raise UsageError(
+                f"the output of stage {task.stage} was changed in place after the stage returned it, "
+                f"while it was sent to stage {task.stage + 1}: return a clone of it"
+            )
 
     def finish(self) -> None:
         """Wait until all that this rank sent has been received."""
-        with _naming(f"rank {self._rank} of the pipeline waited for its messages to be received"):
-            for _, works in self._leaving:
-                for work in works:
-                    work.wait(self._timeout)
+        with naming(f"rank {self._rank} of the pipeline waited for its messages to be received"):
+            for sent in self._leaving.values():
+                sent.wait(self._timeout)
         self._leaving.clear()
 
-    def _sender(self, task: Task) -> int:
-        step = -1 if task.pass_ == "forward" else 1
-        return self._schedule.rank_of(task.stage + step, task.replica)
+    def _send_outputs(self, task: Task, receiver: int, outputs: Sequence[Tensor] | None) -> None:
+        place, agreement = (task.stage, task.replica), self._agreement
+        if agreement.has_headers():
+            layout = NOTHING if outputs is None else Layout.of(outputs)
+            agreement.send_header(layout, self._global_rank(receiver))
+            if outputs is not None:
+                agreement.learn(place, layout)
+        else:
+            layout = agreement.sent[place]
+        self._outputs[task] = layout
+        if outputs is None:
+            tensors = [d.allocate(self._device).zero_() for d in layout.tensors]
+        else:
+            # A module may change a buffer that it returned. No gradient will say when the buffer has arrived.
+            tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs)]
+        self._start(task, receiver, tensors)
+
+    def _start(self, task: Task, receiver: int, tensors: list[Tensor]) -> None:
+        group, to = self._directions.between(self._rank, receiver), self._global_rank(receiver)
+        works = [dist.isend(tensor, to, group) for tensor in tensors]
+        self._leaving[task] = _Sent(tensors, works, [tensor._version for tensor in tensors])
+
+    def _global_rank(self, rank: int) -> int:
+        return int(dist.get_global_rank(self._directions.up, rank))
+
+    def _sender(self, task: Task) -> int | None:
+        stage = task.stage + (-1 if task.pass_ == "forward" else 1)
+        return self._schedule.rank_of(stage, task.replica) if 0 <= stage < self._schedule.stages else None
 
     def _sent_by(self, peer: int) -> Iterable[Task]:
         """Yield this rank's tasks that need a message of a peer, in the order in which the peer sends."""
@@ -114,26 +192,42 @@ class Transfers:
                 yield target
 
     def _post(self, task: Task, sender: int) -> None:
+        """Start to receive a message."""
+        source = self._global_rank(sender)
+        if task.pass_ == "backward":
+            descriptions = self._outputs.pop(_forward_of(task)).gradients
+        else:
+            place = task.stage, task.replica
+            if self._agreement.has_headers():
+                self._agreement.received[place] = self._agreement.receive_header(source)
+            self._inputs[task] = self._agreement.received[place]
+            descriptions = list(self._inputs[task].tensors)
+        tensors = [d.allocate(self._device) for d in descriptions]
         group = self._directions.between(sender, self._rank)
-        tensors = [d.allocate(self._device) for d in received_by(task, self._inputs)]
-        source = dist.get_global_rank(group, sender)
         self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
 
 
-@contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Raise a MucudnnError that names what failed. After a rank has ended, messages fail as they start."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise MucudnnError(f"{what} in vain: another rank has failed or stopped ({error})") from error
+@dataclass(frozen=True)
+class _Sent:
+    """A message that may not have arrived yet, with the versions that its tensors had as it was sent."""
+
+    tensors: list[Tensor]
+    works: list[dist.Work]
+    versions: list[int]
+
+    def wait(self, timeout: timedelta) -> None:
+        for work in self.works:
+            work.wait(timeout)
 
 
-def received_by(task: Task, inputs: Sequence[tuple[Description, ...]]) -> list[Description]:
-    """Return what a task receives: a stage's inputs, or the gradients of its outputs."""
-    if task.pass_ == "forward":
-        return list(inputs[task.stage])
-    return [d for d in inputs[task.stage + 1] if d.has_gradient]
+def _forward_of(task: Task) -> Task:
+    """Return the forward task that a backward task belongs to."""
+    return replace(task, pass_="forward")
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor's values as they lie in a message; without a copy if they lie so already."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def make_directions(members: Sequence[Sequence[int]], rank: int) -> Directions:

@@ -1,0 +1,103 @@
+"""Stages pass any dense tensors, and a rank that cannot go on is an error on all ranks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import needs_torch  # noqa: F401
+import pipeline_failures as failures
+import pipeline_stages
+import pytest
+import torch
+import worlds
+
+
+@cache
+def differences(schedule: str) -> list[dict[str, str]]:
+    """Return on each rank the differences between the models in stages and the undivided ones."""
+    found: list[dict[str, str]] = worlds.run(3, pipeline_stages.compare_all, schedule)
+    return found
+
+
+@cache
+def failures_of(schedule: str) -> list[dict[str, tuple[list[str], list[float], bool]]]:
+    """Return on each rank the results of all failures."""
+    found: list[dict[str, tuple[list[str], list[float], bool]]] = worlds.run(3, failures.fail_all, schedule)
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b, recompute", "gems"])
+@pytest.mark.parametrize("name", pipeline_stages.MODELS)
+def test_a_pipeline_trains_a_model(name: str, schedule: str) -> None:
+    for on_rank in differences(schedule):
+        assert on_rank.get(name, "") == ""
+
+
+def test_descriptions_are_sent_only_in_steps_after_a_change() -> None:
+    forward, both, backward = worlds.run(3, pipeline_stages.count_messages)
+    assert forward == [12, 4, 12, 4, 12]  # 4 micro-batches, with a length and a description each
+    assert both == [16, 8, 16, 8, 16]
+    assert backward == [4, 4, 4, 4, 4]
+
+
+KNOWN = "which stage 2 cannot know: it was (4, 6) torch.float64 in the step before"
+NAMED = "the output of stage 1"
+MESSAGES = {
+    "another type": f"UsageError: {NAMED} is (4, 6) torch.float32, {KNOWN}",
+    "another shape": f"UsageError: {NAMED} is (4, 4) torch.float64, {KNOWN}",
+    "another number": f"UsageError: {NAMED} is (4, 6) torch.float64 and (2, 6) torch.float64, {KNOWN}",
+    "no gradient": f"UsageError: {NAMED} is (4, 6) torch.float64 without gradient, {KNOWN}",
+    "sparse": f"UsageError: {NAMED} has the layout torch.sparse_coo: stages pass dense tensors",
+    "meta": f"UsageError: {NAMED} is on meta: a stage on cpu passes tensors on cpu",
+    "text": f"UsageError: {NAMED} is a str: stages pass tensors, or tuples of tensors",
+    "nothing": f"UsageError: {NAMED} is empty: stages pass tensors, or tuples of tensors",
+    "changed": f"UsageError: {NAMED} was changed in place after the stage returned it",
+    "forward": "ZeroDivisionError: the stage divides by zero",
+    "first forward": "ZeroDivisionError: the stage divides by zero",
+    "backward": "ZeroDivisionError: the gradient divides by zero",
+}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("kind", failures.FAILURES)
+def test_a_stage_that_fails_is_an_error_on_every_rank_and_the_next_step_works(
+    kind: str, schedule: str
+) -> None:
+    for rank, results in enumerate(failures_of(schedule)):
+        (error,), losses, are_kept = results[kind]
+        name, _, text = MESSAGES[kind].partition(": ")
+        if rank == 1:
+            assert error.startswith(f"{name}: {text}")
+        else:
+            assert error.startswith(("UsageError: rank 1 failed: ", "MucudnnError: rank 1 failed: "))
+            assert text in error
+        assert "of micro-batch" in error
+        assert losses[0] == losses[1]
+        assert are_kept
+
+
+def test_a_mini_batch_that_does_not_divide_on_one_rank_is_an_error_on_every_rank() -> None:
+    for error, loss in worlds.run(3, failures.give_another_batch):
+        assert "the inputs have 15 samples, which do not divide into 4 equal micro-batches" in error
+        assert float(loss) > 0
+
+
+def test_a_stage_that_cannot_be_built_is_an_error_on_every_rank() -> None:
+    found = worlds.run(3, failures.fail_to_build)
+    assert found[1] == "MemoryError: the stage is too large"
+    assert found[0] == found[2] == "MucudnnError: rank 1 failed: MemoryError: the stage is too large"
+
+
+def test_a_rank_that_runs_no_step_is_an_error_on_the_others() -> None:
+    *waiting, away = worlds.run(3, failures.stay_away)
+    assert away == "stayed away"
+    for error in waiting:
+        assert "another rank has failed or stopped" in error
+
+
+def test_auto_measures_under_autocast_and_all_pipelines_choose_the_same_schedule() -> None:
+    found = worlds.run(4, failures.choose_under_autocast)
+    assert len({schedule for _, schedule in found}) == 1
+    types = [seen for seen, _ in found]
+    assert torch.bfloat16 in types[1]
+    assert torch.bfloat16 in types[3]
