@@ -83,6 +83,7 @@ class Simulation:
         self._transfers: dict[int, _Transfer] = {}
         self._awaited_out: list[list[int]] = [[] for _ in runs]
         self._awaited_in: list[list[int]] = [[] for _ in runs]
+        in_by: dict[int, int] = {}
         for i in sorted(offloaded):
             tensor, need, bounds = tensors[i], needs[i], schedule.get(i, CopySteps())
             earliest = 0 if window is None else need - window
@@ -102,7 +103,7 @@ class Simulation:
             )
             if bounds.out_by is not None:
                 self._awaited_out[max(bounds.out_by, freed_from)].append(i)
-            self._awaited_in[need if bounds.in_by is None else min(bounds.in_by, need)].append(i)
+            in_by[i] = need if bounds.in_by is None else bounds.in_by
         self._freed_at: list[list[_Transfer]] = [[] for _ in range(len(runs) + 1)]
         self._needed_at: list[list[_Transfer]] = [[] for _ in runs]
         for one in self._transfers.values():
@@ -113,6 +114,10 @@ class Simulation:
         self._in_order = sorted(copied, key=lambda one: (one.need, one.tensor))
         for later, earlier in zip(self._in_order[::-1], self._in_order[-2::-1], strict=False):
             earlier.in_from = min(earlier.in_from, later.in_from)  # none overtakes another
+        begins = 0
+        for one in self._in_order:
+            begins = max(begins, one.in_from, one.freed_from)  # an earlier step would wait for ever
+            self._awaited_in[min(max(in_by[one.tensor], begins), one.need)].append(one.tensor)
 
         self._now = 0.0
         self.step = 0

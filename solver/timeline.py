@@ -103,6 +103,8 @@ def simulate(
             f"the choice does not fit {memory} bytes: it needs {need} bytes", limit=memory, need=need
         )
     if not simulation.run():  # a schedule wants a tensor back before there is memory for it
+        if memory is None:
+            raise RuntimeError(f"step {simulation.step} waits for ever although memory has no limit")
         need = simulate(runs, tensors, choices, link, window=window, schedule=schedule).peak
         raise Infeasible(
             f"the schedule does not fit {memory} bytes: {need} bytes are enough", limit=memory, need=need

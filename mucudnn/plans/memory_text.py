@@ -40,7 +40,12 @@ _PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
 
 def format_memory_plan(plan: MemoryPlan) -> str:
     """Return the text form."""
-    return "".join(f"{line}\n" for line in _lines(plan))
+    lines: list[str] = []
+    following: MemoryPlan | None = plan
+    while following is not None:
+        lines += _lines(following)
+        following = following.lower
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(plan: MemoryPlan) -> Iterator[str]:
@@ -57,8 +62,6 @@ def _lines(plan: MemoryPlan) -> Iterator[str]:
     for kernel in plan.kernels:
         yield f"kernel {_json(_kernel_fields(kernel))}"
     yield f"end {len(plan.steps)}"
-    if plan.lower is not None:
-        yield from _lines(plan.lower)
 
 
 def parse_memory_plan(text: str) -> list[dict[str, Any]]:

@@ -96,7 +96,8 @@ def count_work(
     held = held or {}
     fixed = _count_resident(network, block, held)
     counted, index = [], {}
-    forward_steps = network.steps[: network.turn]
+    turn = network.turn
+    forward_steps = network.steps[:turn]
     inputs_of_kernels = {name for step in forward_steps if step.kernels for name in step.reads}
     for number, tensor in enumerate(saved):
         index[tensor.name] = number
@@ -108,8 +109,9 @@ def count_work(
             forward = max(forward, held.get(tensor.name, 0))
         uses = (produced, forward, backward, last)
         if tensor.kind != "activation" or None in uses or forward >= backward:  # type: ignore[operator]
-            # The planner cannot free this tensor between its uses: the step's fixed bytes include it.
-            counted.append(SavedTensor(tensor.name, 0, 0, 0, 1, 1))
+            # The planner cannot free this tensor between its uses, so the step's fixed bytes include it. Its
+            # entry is dated at the turn because the solver finds the first backward step by these dates.
+            counted.append(SavedTensor(tensor.name, 0, turn - 1, turn - 1, turn, turn))
             continue
         is_read = tensor.name in inputs_of_kernels
         size = _round_up(tensor.bytes, block)

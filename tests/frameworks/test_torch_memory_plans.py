@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from needs_torch import mt, torch
+from random_models import Branches, Residual
 
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
 from mucudnn.plans.memory import MemoryPlan
@@ -125,6 +128,61 @@ def test_memory_below_the_floor_names_the_floor(unlimited: MemoryPlan) -> None:
 def test_a_workspace_bounds_every_kernel() -> None:
     found = plan("1TiB", workspace="1MiB")
     assert max(kernel.workspace for kernel in found.kernels) <= MIB
+
+
+class AllResults(nn.Sequential):
+    """Layers one after the other, and all their results."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        results = []
+        for layer in self:
+            x = layer(x)
+            results.append(x)
+        return {"results": results, "number": len(results), "nothing": None}
+
+
+ENDS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu in place": lambda: nn.ReLU(inplace=True),
+    "norm": lambda: nn.BatchNorm2d(8),
+    "pool": lambda: nn.MaxPool2d(2),
+    "sum": lambda: Residual(nn.ReLU()),
+    "concatenation": lambda: Branches(nn.ReLU(), nn.Conv2d(8, 8, 1)),
+    "dropout": nn.Dropout,
+    "several outputs": lambda: AllResults(nn.ReLU(), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.Sigmoid()),
+}
+
+
+def features(end: str) -> nn.Module:
+    """Return random layers without a head, which end as named."""
+    r = random.Random(end)
+    kinds: list[Callable[[], nn.Module]] = [
+        lambda: nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        lambda: Residual(nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))),
+        nn.SiLU,
+        nn.Dropout,
+    ]
+    middle = [r.choice(kinds)() for _ in range(4)]
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), *middle, ENDS[end]())
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> None:
+    model, x = features(end), torch.empty(8, 3, 32, 32, device="meta")
+
+    def plan(memory: int, policy: str) -> MemoryPlan:
+        return mt.plan_memory(model, x, memory=memory, policy=policy, device="h200", workspace=0)
+
+    free = plan(2**40, "none")
+    for policy in ("none", "all", "conv", "dynamic", "joint"):
+        floor = plan(2**40, policy).floor
+        for part in (0.0, 0.5):
+            memory = floor + int(part * (free.peak - floor))
+            found = plan(memory, policy)
+            timeline = found.simulate()
+            assert found.peak <= memory
+            assert timeline.peak <= memory
+            assert (timeline.time_ms, timeline.exposed_ms) == (found.time_ms, found.exposed_ms)
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,31 @@ from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.report.memory_curve import stack_memory
-from mucudnn.solver.timeline import required_bytes
+from mucudnn.solver import Infeasible
+from mucudnn.solver.memory import Policy, decide_memory
+from mucudnn.solver.timeline import required_bytes, simulate
 from mucudnn.solver.training import offload_those
-from tests.unit.networks import FORWARD, TRAINING, trainable
+from tests.unit.networks import FORWARD, TRAINING, Builder, trainable
 from tests.unit.vgg16_on_titan_x import algorithms
 
 GIB = 2**30
+POLICIES: tuple[Policy, ...] = ("none", "all", "conv", "dynamic", "joint")
 TITAN_X = find_device("titanx")
 PROBLEM = Problem(mini_batch=8, in_channels=64, out_channels=64, input=(56, 56), kernel=(3, 3), padding=1)
+
+
+def without_head() -> Network:
+    """Return the training step of a network that ends in a ReLU, whose result is saved and an output."""
+    network = Builder(2, 3, 8, 8)
+    for _ in range(2):
+        network.convolution(8, 3, padding=1)
+        network.relu()
+    network.linear(10)
+    network.relu()
+    return network.finish().with_backward()
+
+
+HEADLESS = without_head()
 
 
 class TestWork:
@@ -55,6 +72,12 @@ class TestWork:
         assert tensors["relu"].replay.sources == ()  # the input is always there
         assert tensors["indices"].replay is not None
         assert work.tensors[tensors["indices"].replay.sources[0]].name == "relu"
+
+    def test_a_tensor_that_is_not_managed_is_dated_at_the_turn(self) -> None:
+        work = count_work(HEADLESS, model_costs(HEADLESS, TITAN_X), least_bytes=0).numbers
+        last = next(tensor for tensor in work.tensors if not tensor.bytes)  # the result of the last ReLU
+        assert (last.last_forward_use, last.first_backward_use) == (HEADLESS.turn - 1, HEADLESS.turn)
+        assert min(tensor.first_backward_use for tensor in work.tensors) == HEADLESS.turn
 
     def test_a_network_without_backward_steps_is_refused(self) -> None:
         with pytest.raises(UsageError, match="the network has no backward steps"):
@@ -95,6 +118,31 @@ class TestModelledDevices:
     def test_an_unknown_device_gets_the_nearest(self) -> None:
         with pytest.raises(UsageError, match="'titan' is no modelled device: did you mean titanx"):
             find_device("titan")
+
+
+class TestDecisions:
+    @settings(max_examples=25)
+    @example(HEADLESS, 0.0)
+    @example(HEADLESS, 0.5)
+    @given(trainable().map(Network.with_backward), st.floats(0, 1))
+    def test_every_policy_fits_the_memory_and_is_simulated_alike(self, network: Network, part: float) -> None:
+        if network.turn == len(network.steps):
+            return
+        work = count_work(network, model_costs(network, TITAN_X), least_bytes=0).numbers
+        most = decide_memory(work, 2**62, policy="none").timeline.peak
+        for policy in POLICIES:
+            with pytest.raises(Infeasible) as caught:
+                decide_memory(work, -1, policy=policy)
+            assert caught.value.need is not None
+            floor = caught.value.need
+            memory = floor + int(part * max(most - floor, 0))
+            decision = decide_memory(work, memory, policy=policy)
+            assert decision.timeline.peak <= memory
+            again = simulate(
+                work.runs(decision.configurations), work.tensors, decision.choices, work.link,
+                memory=memory, schedule=decision.schedule,
+            )  # fmt: skip
+            assert again == decision.timeline
 
 
 class TestPlans:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -220,6 +221,25 @@ class TestProperties:
         for step in range(len(work.steps)):
             alive = sum(t.bytes for t in kept if t.produced_at <= step <= t.last_use)
             assert timeline.peak >= timeline.step_bytes[step] >= alive + work.steps[step].fixed
+
+    @given(st.data())
+    def test_no_schedule_lets_a_step_wait_for_ever(self, data: st.DataObject) -> None:
+        work = data.draw(chains())
+        steps = st.one_of(st.none(), st.integers(0, len(work.steps) - 1))
+        schedule = {
+            i: data.draw(st.builds(CopySteps, steps, steps, steps, steps, steps))
+            for i in range(len(work.tensors))
+        }
+        choices = data.draw(st.sampled_from(valid_choices(work)))
+        runs = work.runs(work.fastest)
+        free = simulate(runs, work.tensors, choices, work.link, schedule=schedule)
+        within = simulate(runs, work.tensors, choices, work.link, memory=free.peak, schedule=schedule)
+        assert within == free
+        with pytest.raises(Infeasible) as caught:
+            simulate(runs, work.tensors, choices, work.link, memory=-1, schedule=schedule)
+        assert caught.value.need is not None
+        with suppress(Infeasible):  # a schedule may want a tensor back before its memory is free
+            simulate(runs, work.tensors, choices, work.link, memory=caught.value.need, schedule=schedule)
 
     @given(chains())
     def test_nothing_waits_if_all_is_kept(self, work: TrainingStep) -> None:
