@@ -86,7 +86,8 @@ def plan_memory(
     if trace.network.turn == len(trace.network.steps):
         raise UsageError(
             "no result of the model needs a gradient, so that nothing is saved: enable gradients and "
-            "requires_grad of the parameters, or plan a model that is trained"
+            "requires_grad of the parameters, plan a model that is trained, and return tensors alone or in "
+            "tuples, lists and dicts"
         )
     costs = (
         model_costs(trace.network, modelled, bandwidth=rate)

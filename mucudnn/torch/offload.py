@@ -108,8 +108,9 @@ class HostCopy:
 
     def close(self) -> None:
         """Give the place back. No copy under way may write memory that others get next."""
-        if self._back is not None:
-            self._lanes.wait(self._compute, self._back)
-            self._back = None
-        self.storage = None
-        self._slab.give(self._order)
+        try:
+            if self._back is not None:
+                self._lanes.wait(self._compute, self._back)
+        finally:
+            self._back = self.storage = None
+            self._slab.give(self._order)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn.errors import MucudnnError
-from mucudnn.torch.saved import Storage, View, check_version, reference
+from mucudnn.torch.saved import Storage, View, check_version, has_storage, reference
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Calls:
         self._running.append(name)
         if name in self._replayed:
             self._last.pop(name, None)
-            if len(args) == 1 and isinstance(args[0], Tensor):
+            if len(args) == 1 and isinstance(args[0], Tensor) and has_storage(args[0]):
                 (x,) = args
                 autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
                 self._last[name] = Call(reference(x), x._version, View(x), module.training, autocast)
@@ -170,7 +170,7 @@ class Calls:
         self._running.pop()
         call = self._last.get(name)
         if call is not None:
-            if isinstance(output, Tensor):
+            if isinstance(output, Tensor) and has_storage(output):
                 call.written, call.written_version = reference(output), output._version
                 self._on_close(name)
             else:

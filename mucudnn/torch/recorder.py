@@ -14,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from mucudnn.errors import UsageError
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.saved import has_storage
 from mucudnn.torch.traced_kernels import in_format_of_gpu, kernels_of
 
 DATA_TYPES = {
@@ -116,6 +118,11 @@ class Recorder(TorchDispatchMode):
         return self._modules[-1][0]
 
     @property
+    def place(self) -> str:
+        """The innermost module, for an error message."""
+        return f"module {self.module!r}" if self.module else "the model"
+
+    @property
     def call(self) -> int:
         """The number of earlier calls of the innermost module."""
         return self._modules[-1][1]
@@ -127,7 +134,7 @@ class Recorder(TorchDispatchMode):
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
         """Return the memory that the trace recorded for a tensor; None if no operation wrote it."""
-        return self._find(tensor)
+        return self._find(tensor) if has_storage(tensor) else None
 
     def unique(self, name: str, noun: str = "tensor") -> str:
         """Return the name, with a number if another tensor, or step, has it."""
@@ -151,7 +158,13 @@ class Recorder(TorchDispatchMode):
         return len(self.packs) - 1, None if memory.kind == "activation" else tensor
 
     def unpack(self, packed: tuple[int, Tensor | None]) -> Tensor:
-        """Record that autograd needs a saved tensor again."""
+        """Record that autograd needs a saved tensor again. Raises UsageError in the forward steps."""
+        if not self.is_backward:
+            raise UsageError(
+                f"{self.place} computes gradients within its forward pass (torch.autograd.grad or backward), "
+                "so saved tensors are needed again before the forward steps end: plan the parts of the model "
+                "around that, each for itself"
+            )
         number, tensor = packed
         operation = self._backward_operation()
         operation.reads[self.packs[number].memory.name] = None
@@ -224,6 +237,12 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _find(self, tensor: Tensor) -> Memory | None:
+        """Return the memory of a tensor, if it is known. Raises UsageError for a tensor without a storage."""
+        if not has_storage(tensor):
+            raise UsageError(
+                f"{self.place} uses a tensor of the layout {tensor.layout}, whose memory cannot be planned: "
+                "use dense tensors there, or plan the parts of the model around that, each for itself"
+            )
         return self._known.get(tensor.untyped_storage()._cdata)
 
     def _is_updated(self, tensor: Tensor) -> bool:

@@ -74,6 +74,15 @@ class View:
         return empty.set_(storage, *self._place)
 
 
+def has_storage(tensor: Tensor) -> bool:
+    """Return whether a tensor is a view of a storage: sparse tensors, and those in torch.vmap, are not."""
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
 def bytes_of(storage: Storage) -> Tensor:
     """Return the bytes of a storage as they lie, with one axis."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,7 +16,7 @@ from mucudnn.torch.offload import HostCopy, Lanes
 from mucudnn.torch.operations import Content, OperationRecipe, Operations
 from mucudnn.torch.recompute import Calls, Recipe, has_hooks
 from mucudnn.torch.recorder import DATA_TYPES
-from mucudnn.torch.saved import Kept, Storage, View, Watched, key_of, reference
+from mucudnn.torch.saved import Kept, Storage, View, Watched, has_storage, key_of, reference
 from mucudnn.torch.slab import Slab
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -48,12 +48,13 @@ class Record:
     computed again (`recipe`).
     """
 
+    host: HostCopy | None = None  # also of a record whose making failed
+
     def __init__(self, tensor: Tensor) -> None:
         self.reference = reference(tensor)
         self.version = tensor._version
         self.size = tensor.untyped_storage().nbytes()
         self.storage: Storage | None = tensor.untyped_storage()
-        self.host: HostCopy | None = None
         self.recipe: Recipe | OperationRecipe | None = None
         self.content: Content | None = None
         self.packs: set[int] = set()
@@ -80,7 +81,8 @@ class Record:
 
     def __del__(self) -> None:
         if self.host is not None:
-            self.host.close()
+            with suppress(Exception):  # Python would print it, and no program can catch it
+                self.host.close()
 
 
 class Saved:
@@ -196,6 +198,7 @@ class Step:
             and tensor.device == self._lanes.device
             and not tensor.is_conj()
             and not tensor.is_neg()
+            and has_storage(tensor)
             and tensor.untyped_storage().nbytes() >= self._schedule.least_bytes
             and key_of(tensor) not in self._own
         )

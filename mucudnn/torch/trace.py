@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -55,12 +55,14 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     """Return the network with its saved tensors. Raises UsageError as `trace` does."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    _check_modules(model)
     recorder = Recorder(_math_of(model))
     device, lower = _autocast_of()
     # Autocast does not know the device meta, so fake tensors take its place.
     fake = nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True)
-    with errors_of_a_run_without_data(), fake:
+    with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake:
         twin = copy_without_memory(model, device)
+        _leave_values_unread(twin)
         inputs = tree_map(lambda value: _without_memory(value, device), example_input)
         run = TracedRun(recorder, twin, inputs, device, lower)
         run.run()
@@ -70,17 +72,51 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
 
 
 @contextmanager
-def errors_of_a_run_without_data() -> Iterator[None]:
-    """Turn any error of a model that runs on tensors without data into a UsageError."""
+def errors_of_a_run_without_data(running: Callable[[], str] = lambda: "the model") -> Iterator[None]:
+    """Turn any error of a model that runs on tensors without data into a UsageError.
+
+    `running` names what ran when the error occurred.
+    """
     try:
         yield
     except MucudnnError:
         raise
     except Exception as error:  # the model's own code may raise any error
         text = " ".join(str(error).split())
+        if "saved tensor hooks" in text:
+            raise UsageError(
+                f"{running()} uses a transform of torch.func, which runs without the hooks for saved tensors "
+                "that memory plans need: plan the parts of the model around that, each for itself"
+            ) from error
         raise UsageError(
-            f"the model cannot be traced on tensors without data: {type(error).__name__}: {text}"
+            f"{running()} cannot be traced on tensors without data: {type(error).__name__}: {text}"
         ) from error
+
+
+def _running(model: nn.Module, recorder: Recorder) -> str:
+    """Return the name and the class of the innermost module that runs, for an error message."""
+    return f"{recorder.place} ({type(model.get_submodule(recorder.module)).__name__})"
+
+
+def _check_modules(model: nn.Module) -> None:
+    scripted = next(
+        (name for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)), None
+    )
+    if scripted is not None:
+        raise UsageError(
+            f"module {scripted!r} is compiled by torch.jit, which runs and saves tensors by itself and "
+            "cannot be traced: use the module as it was before torch.jit"
+        )
+
+
+def _leave_values_unread(model: nn.Module) -> None:
+    """Give norms without momentum a constant one: they would read the value of their count of batches.
+
+    The steps and the saved tensors are the same.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
+            module.momentum = 0.1
 
 
 def _math_of(model: nn.Module) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,13 +75,12 @@ class TracedRun:
         for number, tensor in enumerate(given):
             recorder.add_memory(tensor, f"input{number}" if number else "input", "input")
         args = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
+        # The hooks end as they do under a plan: before a reentrant checkpoint saves tensors in the backward steps.
         hooks = saved_tensors_hooks(recorder.pack, recorder.unpack)
-        with ExitStack() as stack:
-            stack.enter_context(_watched(model, self))
-            stack.enter_context(hooks)
-            stack.enter_context(recorder)
+        with _watched(model, self), recorder:
             kind = "cpu" if self._lower is None else self._device
-            with _LikeCuda(), torch.autocast(kind, self._lower, enabled=self._lower is not None):
+            autocast = torch.autocast(kind, self._lower, enabled=self._lower is not None)
+            with hooks, _LikeCuda(), autocast:
                 outputs = [one for one in tree_leaves(model(*args)) if isinstance(one, Tensor)]
             torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)

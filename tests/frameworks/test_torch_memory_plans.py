@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from needs_torch import mt, torch
 from random_models import Branches, Residual
+from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
 from mucudnn.plans.memory import MemoryPlan
@@ -221,6 +222,119 @@ def test_a_model_without_gradients_is_refused() -> None:
 def test_a_model_in_evaluation_mode_is_refused() -> None:
     with pytest.raises(UsageError, match=r"evaluation mode.*call model\.train\(\) before plan_memory"):
         mt.plan_memory(model().eval(), torch.ones(2, 3, 8, 8), memory="1GiB", device="h200")
+
+
+class Calling(nn.Module):
+    """A convolution, and then the module `own`, which calls a function with itself and the result."""
+
+    def __init__(self, function: Callable[[nn.Module, torch.Tensor], Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.own = Function(function, **parts)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.own(self.first(x))
+
+
+class Function(nn.Module):
+    """A module that calls a function with itself and its input."""
+
+    def __init__(self, function: Callable[[nn.Module, torch.Tensor], Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.last = nn.Conv2d(16, 16, 3, padding=1)
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+def force(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(module.last(x.tanh()).sum(), x, create_graph=True)
+    return gradient
+
+
+def differentiate_inside(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    module.last(x).square().sum().backward()
+    return x.detach() * module.last.bias.sum()
+
+
+def transform(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return module.last(x) * torch.func.grad(lambda x: x.tanh().sum())(x)
+
+
+def multiply_sparse(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    index, values = torch.zeros(2, 1, dtype=torch.long, device=x.device), torch.ones(1, device=x.device)
+    return torch.sparse.mm(torch.sparse_coo_tensor(index, values, (4, 4)), module.last(x).flatten(1))
+
+
+@pytest.mark.parametrize("size", [8, 64])  # also where no tensor is large enough to be managed
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (force, "module 'own' computes gradients within its forward pass"),
+        (differentiate_inside, "module 'own' computes gradients within its forward pass"),
+        (transform, r"module 'own' \(Function\) uses a transform of torch\.func"),
+        (multiply_sparse, r"module 'own' uses a tensor of the layout torch\.sparse_coo"),
+        (lambda module, x: x * x.sum().item(), r"module 'own' \(Function\) cannot be traced.*item"),
+        (lambda module, x: None, "no result of the model needs a gradient"),
+        (lambda module, x: module.last(x).argmax(1), "no result of the model needs a gradient"),
+        (lambda module, x: (y for y in [module.last(x)]), "in tuples, lists and dicts"),
+    ],
+)
+def test_a_forward_pass_that_no_plan_can_follow_is_named(
+    function: Callable[[nn.Module, torch.Tensor], Any], message: str, size: int
+) -> None:
+    x = torch.empty(4, 3, size, size)
+    with pytest.raises(UsageError, match=message):
+        mt.plan_memory(Calling(function), x, memory="1GiB", device="h200")
+
+
+def run_checkpoint(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    result = checkpoint(lambda x: module.last(x.tanh()).tanh(), x, use_reentrant=True)
+    return result.relu()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        run_checkpoint,
+        lambda module, x: {"y": module.last(x), "nothing": None, "number": 3, "index": x.argmax(1)},
+        lambda module, x: torch.vmap(torch.vmap(torch.tanh))(module.last(x)),
+        lambda module, x: torch.vmap(module.last)(torch.stack([x, x])),
+        lambda module, x: module.last(x) + x.detach().tanh(),
+        lambda module, x: torch.fft.ifft2(torch.fft.fft2(module.last(x))).real.tanh(),
+    ],
+    ids=["reentrant checkpoint", "dict", "vmap", "vmap of a module", "without a gradient", "complex"],
+)
+def test_a_forward_pass_of_an_unusual_kind_is_planned(
+    function: Callable[[nn.Module, torch.Tensor], Any],
+) -> None:
+    model, x = Calling(function), torch.empty(4, 3, 64, 64)
+    free = mt.plan_memory(model, x, memory="1TiB", device="h200")
+    found = mt.plan_memory(model, x, memory=free.floor, device="h200")
+    assert found.simulate().peak <= free.floor
+    assert found.tensors
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.InstanceNorm2d])
+def test_a_norm_with_a_cumulative_average_is_planned_like_another(norm: type[nn.Module]) -> None:
+    plans = []
+    for momentum in (None, 0.1):
+        layer = norm(8, momentum=momentum, track_running_stats=True)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), layer, nn.ReLU())
+        plans.append(mt.plan_memory(model, X, memory="1TiB", device="h200"))
+        assert layer.momentum == momentum
+    assert plans[0].tensors == plans[1].tensors
+    assert plans[0].peak == plans[1].peak
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of torch.jit.script
+def test_a_module_that_torch_jit_compiled_is_named() -> None:
+    model = Calling(lambda module, x: module.last(module.part(x)), part=torch.jit.script(nn.ReLU()))
+    with pytest.raises(UsageError, match=r"module 'own\.part' is compiled by torch\.jit"):
+        mt.plan_memory(model, X, memory="1GiB", device="h200")
 
 
 def test_only_models_are_restored() -> None:
