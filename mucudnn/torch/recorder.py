@@ -100,6 +100,7 @@ class Recorder(TorchDispatchMode):
         self._names: dict[tuple[str, str], int] = {}
         self._modules: list[tuple[str, int]] = [("", 0)]
         self._calls: dict[str, int] = {}
+        self._called_again: dict[int, tuple[str, int]] = {}  # the module that made a node in a backward step
         self._waiting: list[tuple[int, int]] = []  # (pack, node) without the step of the node so far
 
     def enter(self, module: str) -> None:
@@ -288,15 +289,22 @@ class Recorder(TorchDispatchMode):
         """Return the step of the autograd node that runs."""
         node = torch._C._current_autograd_node()
         number = node._sequence_nr() if node is not None else NO_NODE
+        running = self._modules[-1]  # a checkpoint calls modules again
+        if running[0]:
+            self._called_again[_newest_node()] = running
         last = self.operations[-1]
-        if last.is_backward and last.node == number:
+        if last.is_backward and last.node == number and running in (("", 0), (last.module, last.call)):
             return last
         forward = next((one for one in self.operations if one.node == number and not one.is_backward), None)
         kind = "sum" if node is None else node.name().rpartition(":")[2]
         name = f"{forward.name}.backward" if forward else kind
         operation = Operation(self.unique(name, "step"), "", 0, number, is_backward=True)
-        if forward is not None:
+        if running[0]:
+            operation.module, operation.call = running
+        elif forward is not None:
             operation.module, operation.call = forward.module, forward.call
+        else:
+            operation.module, operation.call = self._called_again.get(number, ("", 0))
         self.operations.append(operation)
         return operation
 

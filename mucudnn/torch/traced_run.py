@@ -75,7 +75,7 @@ class TracedRun:
         for number, tensor in enumerate(given):
             recorder.add_memory(tensor, f"input{number}" if number else "input", "input")
         args = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
-        # The hooks end as they do under a plan: before a reentrant checkpoint saves tensors in the backward steps.
+        # No hooks in the backward steps, as under a plan: a reentrant checkpoint saves tensors there.
         hooks = saved_tensors_hooks(recorder.pack, recorder.unpack)
         with _watched(model, self), recorder:
             kind = "cpu" if self._lower is None else self._device

@@ -318,6 +318,17 @@ def test_a_forward_pass_of_an_unusual_kind_is_planned(
     assert found.tensors
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_module_in_a_checkpoint_has_all_its_kernels(use_reentrant: bool) -> None:
+    model = Calling(
+        lambda module, x: checkpoint(lambda x: module.last(x.tanh()).exp(), x, use_reentrant=use_reentrant)
+    )
+    found = mt.plan_memory(model, X, memory="1TiB", device="h200")
+    assert {kernel.module for kernel in found.kernels} == {"first", "own.last"}
+    passes = sorted(kernel.pass_ for kernel in found.for_module("own.last").kernels)
+    assert passes == ["backward_data", "backward_filter", "forward", "forward"]
+
+
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.InstanceNorm2d])
 def test_a_norm_with_a_cumulative_average_is_planned_like_another(norm: type[nn.Module]) -> None:
     plans = []
