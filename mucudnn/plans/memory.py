@@ -19,6 +19,7 @@ from mucudnn.plans.memory_parts import LEAST_BYTES, PlannedKernel, PlannedStep, 
 from mucudnn.plans.memory_text import format_memory_plan, parse_memory_plan
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.training_step import time_of_step
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.solver.copies import CopySteps, Link
 from mucudnn.solver.timeline import Timeline, simulate
@@ -88,9 +89,17 @@ class MemoryPlan:
         return self.link.piece
 
     def for_module(self, module: str) -> Plan:
-        """Return the plan of one module's kernels, for the functions of `mucudnn.torch`."""
-        own = [kernel for kernel in self.kernels if kernel.module == module]
-        return Plan({}, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in own))
+        """Return the plan of one module's kernels, for the functions of `mucudnn.torch`.
+
+        A kernel that the module runs several times has the configuration with the least workspace of all of
+        them, because that one fits at each time and gives equal bits.
+        """
+        own: dict[Kernel, PlannedKernel] = {}
+        for k in self.kernels:
+            if k.module == module and (k.kernel not in own or k.workspace < own[k.kernel].workspace):
+                own[k.kernel] = k
+        chosen = own.values()
+        return Plan({}, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in chosen))
 
     def check(
         self, *, model: str | None = None, inputs: Sequence[str] | None = None, device: str | None = None
