@@ -1,6 +1,6 @@
 """`BidirectionalPipeline`: runs a schedule's tasks on this process, with torch.distributed's messages."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -20,30 +20,29 @@ from mucudnn.solver.schedules import SCHEDULES, Task
 from mucudnn.torch.pipeline.agreement import Agreement
 from mucudnn.torch.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.pipeline.gradients import Reduction
+from mucudnn.torch.pipeline.losses import Loss, MiniBatchLoss, check_parameters
 from mucudnn.torch.pipeline.shapes import Layout, StageSource, as_tuple, distinct, enter
 from mucudnn.torch.pipeline.transfers import Transfers, make_directions
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 class BidirectionalPipeline:
     """A model cut into stages, one on each rank, that trains with a schedule of `mucudnn.solver.schedules`.
 
-    After `step`, the gradients equal those of the undivided model on the whole mini-batch, if its loss is a
-    mean over samples. Layers that look at the whole batch, such as BatchNorm in training, look at one
-    micro-batch at a time, as in every pipeline.
+    After `step`, the gradients equal those of the undivided model on the whole mini-batch. A parameter that
+    several stages share has the sum of its gradients in all of them. Layers that look at the whole batch, such
+    as BatchNorm in training, look at one micro-batch at a time, as in every pipeline.
 
     Args:
         stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks; the same
             on every rank. A stage that does not fit everywhere may be a function that builds it, which is
             called on the ranks that hold the stage. Stages pass a tensor, or a tuple of tensors.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
-        loss: a function of the last stage's output and of the targets of the same samples; the mean over
-            these samples.
+        loss: a function of the last stage's output and of the targets of the same samples. It returns their
+            mean, or (sum, weight) if they do not count alike; the losses of `torch.nn` are right as they are.
         schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto": the
             fastest by simulation whose ranks stay within `memory`. GEMS and "bidirectional" hold two stages
             on each rank.
-        replications: a mini-batch is divided into twice so many micro-batches.
+        replications: a mini-batch is divided into twice that many micro-batches.
         example: inputs of one mini-batch, with which "auto" measures the stages.
         memory: the most bytes that "auto" may use on a rank; None for no limit.
         link: the connection between two ranks, for "auto".
@@ -74,6 +73,7 @@ class BidirectionalPipeline:
         timeout: float = 300.0,
     ) -> None:
         pipes = _check(stages, mesh, schedule, replications)
+        check_parameters(loss)
         self._loss, self._sources = loss, list(stages)
         self._micro_batches = 2 * replications
         self._timeout = timedelta(seconds=timeout)
@@ -97,13 +97,14 @@ class BidirectionalPipeline:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
         with self._agreement.together():
             self.modules = self._hold()
-        self._reduction = Reduction(self.schedule, pipes, self._rank, self.modules, self._timeout)
+        self._reduction = Reduction(
+            self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._timeout
+        )
         self._reduction.copy_weights()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of all stages that this rank holds; an optimizer takes them."""
-        for module in dict.fromkeys(self.modules.values()):
-            yield from module.parameters()
+        """Yield the parameters of all stages that this rank holds, each once; an optimizer takes them."""
+        yield from dict.fromkeys(p for module in self.modules.values() for p in module.parameters())
 
     def step(self, inputs: Any, targets: Any) -> Tensor:
         """Run one mini-batch forward and backward. Return the mean loss; gradients add to `.grad`.
@@ -130,24 +131,58 @@ class BidirectionalPipeline:
         before = {p: p.grad for p in self.parameters()}
         for parameter in before:
             parameter.grad = None
-        run = _MiniBatch(self, parts, wanted, transfers)
+        loss = MiniBatchLoss(self._loss, as_tuple(targets, "targets"), self._micro_batches)
+        run = _MiniBatch(self, parts, wanted, transfers, loss)
         try:
             for task in self.schedule.orders[self._rank]:
                 with record_function(str(task)):
                     run.perform(task)
             transfers.finish()
             self._agreement.end(run.error)
+            sums, own_sums = self._reduction.sum_by_pipeline(loss.figures)
+            value = loss.whole(sums)
         except BaseException:
             for parameter, earlier in before.items():
                 parameter.grad = earlier
             raise
         self.live = run.live
-        self._reduction.sum_gradients()
+        self._reduction.sum_gradients(loss.factor(own_sums))
         for parameter, earlier in before.items():
             if earlier is not None:
                 parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
         self._reduction.average_buffers()
-        return self._reduction.mean_loss(run.loss)
+        return value
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> Tensor:
+        """Clip the gradients by the norm of the whole model's, and return this norm, before it is clipped.
+
+        The result is that of `torch.nn.utils.clip_grad_norm_` on the undivided model, which on
+        `parameters()` would take the norm of this rank's stages alone. Every rank must call it.
+
+        Args:
+            max_norm: the largest norm that the gradients have afterwards.
+            norm_type: the order of the norm, which may be `inf`.
+            error_if_nonfinite: raise an error if the norm is infinite or not a number.
+
+        Returns:
+            The norm, a scalar, the same on every rank.
+
+        Raises:
+            RuntimeError: the norm is not finite, on every rank alike.
+        """
+        norm = self._reduction.gradient_norm(float(norm_type))
+        if error_if_nonfinite and not bool(norm.isfinite()):
+            raise RuntimeError(
+                f"the norm of order {norm_type} of the gradients is {float(norm)}, so they are not clipped: "
+                "skip this step, or give error_if_nonfinite=False"
+            )
+        factor = (float(max_norm) / (norm + 1e-6)).clamp(max=1.0)
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return norm
 
     def run_stage(self, task: Task, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the outputs of a task's stage. It may change the inputs in place."""
@@ -159,11 +194,6 @@ class BidirectionalPipeline:
         else:
             output = module(*inputs)
         return as_tuple(output, f"the output of stage {task.stage}")
-
-    def loss_of(self, outputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
-        """Return a micro-batch's part of the mean loss of the mini-batch."""
-        value = self._loss(*(one[0] if len(one) == 1 else one for one in (outputs, targets)))
-        return value / self._micro_batches
 
     def _prepare(
         self, inputs: Any, targets: Any
@@ -239,13 +269,14 @@ class _MiniBatch:
         parts: Sequence[tuple[Tensor, ...]],
         targets: Sequence[tuple[Tensor, ...]],
         transfers: Transfers,
+        loss: MiniBatchLoss,
     ) -> None:
         self._pipeline, self._parts, self._targets, self._transfers = pipeline, parts, targets, transfers
         self._last = pipeline.schedule.stages - 1
         self._kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = {}
         self._failed = False
         self.error: Exception | None = None
-        self.loss = 0.0
+        self._loss = loss
         self.live = 0
 
     def perform(self, task: Task) -> None:
@@ -277,9 +308,7 @@ class _MiniBatch:
         inputs = enter(received) if task.stage > 0 else self._parts[task.micro_batch]
         outputs = self._pipeline.run_stage(task, inputs)
         if task.stage == self._last:
-            loss = self._pipeline.loss_of(outputs, self._targets[task.micro_batch])
-            self.loss += float(loss.detach())
-            outputs = (loss,)
+            outputs = (self._loss.part(outputs, self._targets[task.micro_batch]),)
         self._kept[task.micro_batch, task.stage] = distinct(received), outputs
         self.live = max(self.live, len(self._kept))
         return outputs

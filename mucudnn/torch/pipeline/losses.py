@@ -1,0 +1,237 @@
+"""The loss of a mini-batch, computed in micro-batches, where its mean has weights too."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from mucudnn.errors import UsageError
+
+Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
+"""A function of outputs and targets that returns a mean over samples, or a sum and its weight."""
+
+_WEIGHTED_FUNCTIONS = nn.functional.cross_entropy, nn.functional.nll_loss
+_WEIGHTED_MODULES = nn.CrossEntropyLoss, nn.NLLLoss
+
+
+class _ClassMean(NamedTuple):
+    """A mean whose weights are those of the targets' classes, with 0 for ignored targets."""
+
+    elements: Callable[[Any, Any], Tensor]
+    weight: Tensor | None
+    ignored: int
+
+    def weigh(self, targets: Tensor) -> Tensor:
+        """Return the sum of the targets' weights, a scalar."""
+        return _weigh(targets, self.weight, self.ignored)
+
+
+class MiniBatchLoss:
+    """The loss of one mini-batch on one rank, added up over its micro-batches.
+
+    Stock's cross entropy and negative log likelihood are a mean over the targets that count, each with the
+    weight of its class. Every rank knows all targets, so each micro-batch's sum is divided by the weight of
+    the mini-batch. The weight of another loss, which returns it, is known after the last micro-batch: the
+    gradients, until then those of the sum over `unit`, are then multiplied by `factor`.
+
+    Args:
+        loss: the loss function.
+        targets: those of the whole mini-batch.
+        micro_batches: the number of micro-batches.
+    """
+
+    def __init__(self, loss: Loss, targets: Sequence[Tensor], micro_batches: int) -> None:
+        self._loss, self._micro_batches = loss, micro_batches
+        self._is_sum = _is_sum(loss)
+        self._unit = max(targets[0].numel(), 1)
+        is_classes = len(targets) == 1 and not targets[0].is_floating_point()  # else probabilities of classes
+        self._mean = _class_mean(loss) if is_classes else None
+        self._targets = targets
+        self._weight: Tensor | None = None
+        self._value = self._weights = 0.0
+        self._pairs = self._class_means = self._not_a_number = 0
+
+    def part(self, outputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
+        """Return the scalar from which a micro-batch goes backward, and count its loss.
+
+        Raises:
+            UsageError: the loss returns neither a tensor nor a sum and a weight.
+        """
+        arguments = [values[0] if len(values) == 1 else values for values in (outputs, targets)]
+        if self._mean is not None:
+            elements = self._mean.elements(*arguments)
+            total = elements.sum(dtype=torch.promote_types(elements.dtype, torch.float32))
+            if self._weight is None:
+                self._weight = self._mean.weigh(self._targets[0])
+            return self._count(total / self._weight)
+        result = self._loss(*arguments)
+        if isinstance(result, Tensor):
+            pair = None if self._is_sum else _find_weight(result, outputs)
+            self._class_means += pair is not None
+            if pair is None:
+                is_sum = self._is_sum or _is_sum_of_stock(result, outputs)
+                return self._count(result if is_sum else result / self._micro_batches)
+        else:
+            pair = _check_pair(result)
+        total, weight = pair
+        self._pairs += 1
+        self._weights += weight
+        self._count(total)
+        return total / self._unit
+
+    def _count(self, value: Tensor) -> Tensor:
+        number = float(value.detach())
+        self._value += number
+        self._not_a_number += number != number
+        return value
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """The figures whose sums over the ranks of a pipeline `whole` and `factor` take."""
+        return self._value, self._weights, self._pairs, self._class_means, self._not_a_number
+
+    def whole(self, sums: Tensor) -> Tensor:
+        """Return the loss of the mini-batches of all pipelines: the mean of the pipelines' losses.
+
+        Args:
+            sums: the figures' sums in each pipeline, (pipelines, figures).
+
+        Raises:
+            UsageError: the loss returned a weight for some micro-batches only.
+        """
+        value, weights, pairs, _, not_a_number = sums.unbind(-1)
+        has_weight = pairs > 0
+        if bool((has_weight & (pairs < self._micro_batches)).any()):
+            raise UsageError(
+                f"the loss returned a weight for {pairs.int().tolist()} of the {self._micro_batches} "
+                "micro-batches in each pipeline: return (sum, weight) for all of them, or a mean for all"
+            )
+        is_part = (not_a_number > 0) & (not_a_number < self._micro_batches) & ~has_weight
+        if bool(is_part.any()):
+            warnings.warn(
+                "the loss of a micro-batch is not a number, while that of another one is. If the loss is a "
+                "mean without the targets that it ignores, let it return (sum, weight)",
+                stacklevel=3,
+            )
+        return torch.where(has_weight, value / weights, value).mean()
+
+    def factor(self, sums: Tensor) -> float:
+        """Return the factor that the gradients of a pipeline lack, from the sums of its figures."""
+        _, weights, pairs, class_means, _ = sums.tolist()
+        if pairs == 0 or (weights == 0 and class_means):  # stock's mean of nothing has no gradients
+            return 1.0
+        return self._unit / weights if weights else float("nan")
+
+
+def check_parameters(loss: Loss) -> None:
+    """Warn if a loss has parameters that would be trained."""
+    if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        warnings.warn(
+            "the loss has parameters with gradients, which the pipeline neither adds up nor yields: put them "
+            "into the last stage",
+            stacklevel=3,
+        )
+
+
+def _class_mean(loss: Loss) -> _ClassMean | None:
+    """Return the mean that a loss computes over classes; None if it is not stock's."""
+    loss = getattr(loss, "_orig_mod", loss)  # a compiled module
+    if isinstance(loss, _WEIGHTED_MODULES):
+        if loss.reduction != "mean" or type(loss).forward not in {m.forward for m in _WEIGHTED_MODULES}:
+            return None
+        elements = copy.copy(loss)
+        elements.reduction = "none"
+        return _ClassMean(elements, loss.weight, loss.ignore_index)
+    call = loss if isinstance(loss, partial) else partial(loss)
+    options: dict[str, Any] = {"weight": None, "ignore_index": -100, "reduction": "mean", **call.keywords}
+    is_mean = options["reduction"] == "mean" and not {"size_average", "reduce"} & options.keys()
+    if call.func not in _WEIGHTED_FUNCTIONS or call.args or not is_mean:
+        return None
+    elements = partial(call.func, **{**call.keywords, "reduction": "none"})
+    return _ClassMean(elements, options["weight"], options["ignore_index"])
+
+
+def _is_sum(loss: Loss) -> bool:
+    """Return whether a loss is a sum of stock's, whose value for the mini-batch is a sum as well."""
+    loss = getattr(loss, "_orig_mod", loss)
+    if isinstance(loss, partial):
+        return loss.keywords.get("reduction") == "sum" and loss.func.__module__ == nn.functional.__name__
+    module = getattr(getattr(type(loss), "forward", None), "__module__", None)
+    return getattr(loss, "reduction", None) == "sum" and module == nn.modules.loss.__name__
+
+
+def _weigh(targets: Tensor, weight: Tensor | None, ignored: int) -> Tensor:
+    classes = targets.long()
+    counts = classes != ignored
+    if weight is None:
+        return counts.sum()
+    weights = torch.where(counts, weight.detach()[classes.where(counts, 0)], 0)
+    return weights.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
+
+
+def _check_pair(result: Any) -> tuple[Tensor, float]:
+    """Return the sum and the weight that a loss returned. Raises UsageError."""
+    if not (isinstance(result, tuple | list) and len(result) == 2):
+        raise UsageError(
+            f"the loss returned a {type(result).__name__}: return a scalar tensor, or (sum, weight)"
+        )
+    total, weight = result
+    for name, value in (("sum", total), ("weight", weight)):
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise UsageError(f"the loss returned a {name} of shape {tuple(value.shape)}: give one number")
+    if not isinstance(total, Tensor):
+        raise UsageError(f"the loss returned a {type(total).__name__} as the sum: give a tensor")
+    if isinstance(weight, Tensor) and weight.requires_grad:
+        raise UsageError("the loss returned a weight that depends on parameters: its gradient would be lost")
+    return total.reshape(()), float(weight)
+
+
+def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, float] | None:
+    """Return the sum and the weight of a loss that is stock's mean over classes, called by another function.
+
+    Warn if the mean over classes is a part of a loss: what the loss makes of it cannot be known.
+    """
+    for node in _nodes_of(value, outputs):
+        if not node.name().startswith("NllLoss"):
+            continue
+        weight = float(_weigh(node._saved_target, node._saved_weight, _signed(node._saved_ignore_index)))
+        if node is value.grad_fn and node._saved_reduction == 1:  # the mean
+            if weight == 0:  # the mean is not a number, while the sum is 0
+                nothing = [output.flatten()[:0].sum() for output in outputs if output.requires_grad]
+                return sum(nothing, torch.zeros(())), weight
+            return value.to(torch.promote_types(value.dtype, torch.float32)) * weight, weight
+        if node is not value.grad_fn and weight != node._saved_target.numel():
+            warnings.warn(
+                "a part of the loss weights or ignores targets, and the pipeline does not see how. If it is "
+                "a mean over the targets that count, the mean over micro-batches differs from it: let the "
+                "loss return (sum, weight)",
+                stacklevel=6,
+            )
+    return None
+
+
+def _is_sum_of_stock(value: Tensor, outputs: Sequence[Tensor]) -> bool:
+    """Return whether a loss is a sum of stock's that another function called."""
+    nodes = set(_nodes_of(value, outputs))
+    return value.grad_fn in nodes and getattr(value.grad_fn, "_saved_reduction", None) == 2
+
+
+def _nodes_of(value: Tensor, outputs: Sequence[Tensor]) -> Iterator[Any]:
+    """Yield the nodes of the autograd graph between a loss and the outputs that it is computed from."""
+    seen: set[Any] = {None, *(output.grad_fn for output in outputs)}
+    nodes: list[Any] = [value.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            nodes.extend(follower for follower, _ in node.next_functions)
+
+
+def _signed(number: int) -> int:
+    """Return a signed integer that autograd shows without a sign."""
+    return number - (1 << 64) if number >= 1 << 63 else number

@@ -1,0 +1,267 @@
+"""Losses of a pipeline beside those of the undivided model, on every rank, for `test_pipeline_losses`."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pipeline_cases as cases
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+
+from mucudnn.errors import UsageError
+from mucudnn.torch.pipeline import BidirectionalPipeline
+
+SAMPLES, CLASSES = 8, 5
+
+
+@dataclass
+class Difference:
+    """The distance of a pipeline's step from the undivided model's, and the warnings that it gave."""
+
+    loss: float
+    gradients: float
+    warnings: list[str]
+
+
+def stages(depth: int) -> list[nn.Module]:
+    torch.manual_seed(depth)
+    return [nn.Sequential(nn.Linear(CLASSES, CLASSES), nn.Tanh()).double() for _ in range(depth)]
+
+
+def targets(kind: str) -> Any:
+    """Return targets of eight samples; with two micro-batches or more, some ignore everything."""
+    classes = torch.tensor([-100, -100, 1, 2, -100, 3, 4, 0])
+    random = torch.Generator().manual_seed(3)
+    real = torch.rand(SAMPLES, CLASSES, generator=random, dtype=torch.float64)
+    return {
+        "classes": classes,
+        "nothing": torch.full((SAMPLES,), -100),
+        "all": classes.clamp(min=0),
+        "narrow": classes.clamp(min=0).byte(),
+        "probabilities": real.softmax(1),
+        "real": real,
+        "signs": torch.tensor([1, -1, 1, 1, -1, 1, -1, -1]),
+        "masked": (real, (torch.arange(SAMPLES * CLASSES) % 7 < 3).view(SAMPLES, CLASSES)),
+        "lengths": (
+            torch.tensor([[1, 2], [3, 4]] * 4),
+            torch.full((SAMPLES,), 5),
+            torch.tensor([1, 2, 2, 1, 2, 1, 1, 2]),
+        ),
+    }[kind]
+
+
+WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 3.0], dtype=torch.float64)
+
+
+class Halved(nn.CrossEntropyLoss):
+    """A cross entropy that a user changed."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input, target) / 2
+
+
+def masked_sum(y: Tensor, t: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return ((y - t[0]).square() * t[1]).sum(), t[1].sum()
+
+
+def masked_mean(y: Tensor, t: tuple[Tensor, Tensor]) -> Tensor:
+    return ((y - t[0]).square() * t[1]).sum() / t[1].sum()
+
+
+def with_extra(y: Tensor, t: Tensor) -> Tensor:
+    return functional.cross_entropy(y, t) + y.square().mean()
+
+
+def scaled_sum(y: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    return 1024 * functional.cross_entropy(y, t, reduction="sum"), (t != -100).sum()
+
+
+# The losses by name: the pipeline's, the kind of targets, and the undivided model's if it is another one.
+LOSSES: dict[str, tuple[Any, str] | tuple[Any, str, Any]] = {
+    "CrossEntropyLoss": (nn.CrossEntropyLoss(), "classes"),
+    "CrossEntropyLoss, weights": (nn.CrossEntropyLoss(weight=WEIGHT), "classes"),
+    "CrossEntropyLoss, smoothing": (nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.3), "classes"),
+    "CrossEntropyLoss, index": (nn.CrossEntropyLoss(ignore_index=0), "all"),
+    "CrossEntropyLoss, bytes": (nn.CrossEntropyLoss(WEIGHT), "narrow"),
+    "CrossEntropyLoss, probabilities": (nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1), "probabilities"),
+    "CrossEntropyLoss, sum": (nn.CrossEntropyLoss(WEIGHT, reduction="sum"), "classes"),
+    "NLLLoss": (nn.NLLLoss(WEIGHT), "classes"),
+    "cross_entropy": (functional.cross_entropy, "classes"),
+    "cross_entropy, partial": (
+        partial(functional.cross_entropy, weight=WEIGHT, ignore_index=1, label_smoothing=0.2),
+        "all",
+    ),
+    "cross_entropy, partial sum": (partial(functional.cross_entropy, reduction="sum"), "classes"),
+    "nll_loss, partial": (partial(functional.nll_loss, ignore_index=4), "all"),
+    "a function around cross_entropy": (lambda y, t: functional.cross_entropy(y, t, WEIGHT), "classes"),
+    "a function around a sum": (lambda y, t: functional.mse_loss(y, t, reduction="sum"), "real"),
+    "compiled": (torch.compile(nn.CrossEntropyLoss(), backend="eager"), "classes", nn.CrossEntropyLoss()),
+    "pair": (masked_sum, "masked", masked_mean),
+    "pair, scaled": (scaled_sum, "classes", lambda y, t: 1024 * functional.cross_entropy(y, t)),
+    "pair, plain numbers": (
+        lambda y, t: (functional.mse_loss(y, t, reduction="sum"), t.numel()),
+        "real",
+        functional.mse_loss,
+    ),
+    "L1Loss": (nn.L1Loss(), "real"),
+    "L1Loss, sum": (nn.L1Loss(reduction="sum"), "real"),
+    "MSELoss": (nn.MSELoss(), "real"),
+    "HuberLoss": (nn.HuberLoss(), "real"),
+    "SmoothL1Loss, sum": (nn.SmoothL1Loss(reduction="sum"), "real"),
+    "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(WEIGHT, pos_weight=WEIGHT), "real"),
+    "KLDivLoss, batchmean": (nn.KLDivLoss(reduction="batchmean"), "probabilities"),
+    "KLDivLoss, sum": (nn.KLDivLoss(reduction="sum"), "probabilities"),
+    "PoissonNLLLoss": (nn.PoissonNLLLoss(), "real"),
+    "SoftMarginLoss": (nn.SoftMarginLoss(), "real"),
+    "MultiMarginLoss": (nn.MultiMarginLoss(weight=WEIGHT), "all"),
+    "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(WEIGHT), "real"),
+    "HingeEmbeddingLoss": (lambda y, t: nn.HingeEmbeddingLoss()(y.sum(1), t), "signs"),
+    "CosineEmbeddingLoss": (lambda y, t: nn.CosineEmbeddingLoss()(y, y.flip(1), t), "signs"),
+    "TripletMarginLoss": (lambda y, t: nn.TripletMarginLoss()(y, t, t.flip(1)), "real"),
+    "CTCLoss": (
+        lambda y, t: functional.ctc_loss(y.expand(5, *y.shape).log_softmax(-1), *t),
+        "lengths",
+    ),
+}
+
+
+def compare(schedule: str, depth: int, data: int, replications: int) -> dict[str, Difference]:
+    """Return the differences for all losses. With data parallelism the pipelines' losses are averaged."""
+    mesh = cases.make_mesh(depth, data)
+    return {
+        name: difference(mesh, schedule, replications, row[0], row[-1] if len(row) == 3 else row[0], row[1])
+        for name, row in LOSSES.items()
+    }
+
+
+def difference(
+    mesh: DeviceMesh,
+    schedule: str,
+    replications: int,
+    loss: Callable[[Any, Any], Any],
+    undivided: Callable[[Any, Any], Tensor],
+    kind: str,
+) -> Difference:
+    data, depth = mesh.shape
+    whole = stages(depth)
+    values = []
+    for number in range(data):
+        x, t = sample(number, kind)
+        values.append(undivided(nn.Sequential(*whole)(x), t))
+    expected = torch.stack(values).mean()
+    expected.backward()
+    x, t = sample(mesh.get_local_rank("data"), kind)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pipeline = BidirectionalPipeline(stages(depth), mesh, loss, schedule, replications)
+        found = pipeline.step(x, t)
+    distance = 0.0
+    for (stage, _), module in pipeline.modules.items():
+        for p, q in zip(module.parameters(), whole[stage].parameters(), strict=True):
+            distance = max(distance, relative(p.grad, q.grad))
+    return Difference(relative(found, expected), distance, [str(w.message) for w in caught])
+
+
+def sample(pipeline: int, kind: str) -> tuple[Tensor, Any]:
+    """Return a pipeline's mini-batch. Those of two pipelines have the same targets in another order."""
+    x = torch.randn(SAMPLES, CLASSES, generator=torch.Generator().manual_seed(pipeline), dtype=torch.float64)
+    t = targets(kind)
+    turned = [v.roll(pipeline, 0) for v in (t if isinstance(t, tuple) else (t,))]
+    return x, tuple(turned) if isinstance(t, tuple) else turned[0]
+
+
+def relative(found: Tensor | None, expected: Tensor | None) -> float:
+    """Return the largest difference over the largest value; 0 where both are not a number alike."""
+    assert found is not None
+    assert expected is not None
+    if not bool(torch.isfinite(expected).all()):
+        torch.testing.assert_close(found.to(expected.dtype), expected.detach(), equal_nan=True)
+        return 0.0
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-300))
+
+
+def nothing_counts() -> dict[str, Difference]:
+    """Return the differences where all targets of the mini-batch are ignored: the mean is not a number."""
+    mesh = cases.make_mesh(2)
+    loss = functional.cross_entropy
+    return {
+        "cross_entropy": difference(mesh, "gems", 1, loss, loss, "nothing"),
+        "a function around cross_entropy": difference(
+            mesh, "gpipe", 1, lambda y, t: functional.cross_entropy(y, t), loss, "nothing"
+        ),
+        "pair": difference(mesh, "1f1b", 1, scaled_sum, mean_of_sum, "nothing"),
+    }
+
+
+def mean_of_sum(y: Tensor, t: Tensor) -> Tensor:
+    return functional.cross_entropy(y, t, reduction="sum") / (t != -100).sum()
+
+
+def unseen() -> dict[str, list[str]]:
+    """Return the warnings about losses that weight targets where the pipeline does not see how."""
+    mesh = cases.make_mesh(2)
+    losses: dict[str, tuple[Any, str]] = {
+        "a part": (with_extra, "classes"),
+        "a part that ignores nothing": (with_extra, "all"),
+        "changed": (Halved(), "classes"),
+        "masked": (lambda y, t: masked_mean(y, (t[0], t[1] & (t[0] > t[0].median()))), "masked"),
+        "not a number": (lambda y, t: y[t >= 0].square().mean(), "classes"),
+    }
+    return {
+        name: difference(mesh, "1f1b", 2, loss, loss, kind).warnings for name, (loss, kind) in losses.items()
+    }
+
+
+class Owning(nn.Module):
+    """A loss with a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, y: Tensor, t: Tensor) -> Tensor:
+        return self.scale * functional.mse_loss(y, t)
+
+
+def refusals() -> dict[str, str]:
+    """Return the errors, or the warning, for losses that a pipeline cannot use, from each rank."""
+    mesh = cases.make_mesh(1)
+    wrong: dict[str, Any] = {
+        "float": lambda y, t: float(functional.mse_loss(y, t)),
+        "three": lambda y, t: (functional.mse_loss(y, t),) * 3,
+        "vector": lambda y, t: ((y - t).square().sum(1), 8),
+        "weights": lambda y, t: ((y - t).square().sum(), torch.ones(4)),
+        "swapped": lambda y, t: (t.numel(), (y - t).square().sum()),
+        "learned": lambda y, t: ((y - t).square().sum(), y.sum()),
+        "sometimes": Sometimes(),
+    }
+    found = {}
+    for name, loss in wrong.items():
+        try:
+            found[name] = str(BidirectionalPipeline(stages(1), mesh, loss, "1f1b").step(*sample(0, "real")))
+        except UsageError as error:
+            found[name] = str(error)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        BidirectionalPipeline(stages(1), mesh, copy.deepcopy(Owning()), "1f1b")
+    found["owning"] = str(caught[0].message)
+    return found
+
+
+class Sometimes:
+    """A loss that returns a weight for every other micro-batch."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, y: Tensor, t: Tensor) -> Any:
+        self.calls += 1
+        total = (y - t).square().sum()
+        return (total, t.numel()) if self.calls % 2 else total / t.numel()

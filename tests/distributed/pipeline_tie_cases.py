@@ -1,0 +1,260 @@
+"""Pipelines whose stages share weights, and what ranks do with their parameters, for `test_pipeline_ties`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pipeline_cases as cases
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+
+from mucudnn.errors import UsageError
+from mucudnn.torch.pipeline import BidirectionalPipeline
+
+SAMPLES, WIDTH, STEPS = 8, 6, 3
+
+
+class Stage(nn.Module):
+    """A layer with a weight of its own and, if it is given one, a weight that it shares, used twice."""
+
+    def __init__(self, shared: nn.Linear | None = None) -> None:
+        super().__init__()
+        self.own = nn.Linear(WIDTH, WIDTH).double()
+        self.unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.first = self.second = shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.own(x))
+        return x if self.first is None else self.second(torch.tanh(self.first(x)))
+
+
+def shared_by(places: tuple[int, ...], depth: int) -> list[nn.Module]:
+    """Return stages that share the weight of one layer at some places, and the bias of it too."""
+    torch.manual_seed(depth)
+    shared = nn.Linear(WIDTH, WIDTH).double()
+    return [Stage(shared if stage in places else None) for stage in range(depth)]
+
+
+def ends(depth: int) -> list[nn.Module]:
+    return shared_by((0, depth - 1), depth)
+
+
+def everywhere(depth: int) -> list[nn.Module]:
+    return shared_by(tuple(range(depth)), depth)
+
+
+def neighbours(depth: int) -> list[nn.Module]:
+    return shared_by((depth - 2, depth - 1), depth)
+
+
+def one_module(depth: int) -> list[nn.Module]:
+    return [shared_by((0,), 1)[0]] * depth
+
+
+def frozen(depth: int) -> list[nn.Module]:
+    stages = ends(depth)
+    for parameter in stages[0].first.parameters():  # type: ignore[union-attr]  # a Stage
+        parameter.requires_grad_(False)
+    return stages
+
+
+MODELS: dict[str, Callable[[int], list[nn.Module]]] = {
+    "ends": ends,
+    "everywhere": everywhere,
+    "neighbours": neighbours,
+    "one module": one_module,
+    "frozen": frozen,
+}
+
+
+def builders(depth: int) -> list[Callable[[], nn.Module]]:
+    """Return functions that build the stages of `ends` around one layer, which every rank has."""
+    whole = ends(depth)
+
+    def builder(stage: int) -> Callable[[], nn.Module]:
+        def build() -> nn.Module:
+            module = Stage(whole[0].first if stage in (0, depth - 1) else None).double()  # type: ignore[arg-type]
+            if not module.own.weight.is_meta:
+                module.own.load_state_dict(whole[stage].own.state_dict())  # type: ignore[union-attr]
+            return module
+
+        return build
+
+    return [builder(stage) for stage in range(depth)]
+
+
+def train(
+    mesh: DeviceMesh, stages: list[Any], whole: list[nn.Module], schedule: str, replications: int
+) -> tuple[float, list[list[float]]]:
+    """Train a pipeline beside the undivided model, with momentum, weight decay and a limit for the norm.
+
+    Every update has the gradients of two steps. Return the largest relative difference of a weight, and
+    this rank's copies of the shared weight.
+    """
+    data = mesh.size(0)
+    example = torch.zeros(SAMPLES, WIDTH, dtype=torch.float64)  # "auto" measures with it
+    pipeline = BidirectionalPipeline(
+        stages, mesh, functional.mse_loss, schedule, replications, example=example
+    )
+    parameters = list(dict.fromkeys(p for stage in whole for p in stage.parameters()))
+    optimizers = [
+        torch.optim.SGD(list(p), lr=0.3, momentum=0.5, weight_decay=0.1)
+        for p in (pipeline.parameters(), parameters)
+    ]
+    mine = slice(mesh.get_local_rank("data") * SAMPLES, (mesh.get_local_rank("data") + 1) * SAMPLES)
+    for number, (x, y) in enumerate(cases.mini_batches(2 * STEPS, SAMPLES * data)):
+        x, y = torch.cat([x, x[:, :1]], 1), torch.cat([y, y], 1)
+        value = pipeline.step(x[mine], y[mine])
+        expected = functional.mse_loss(nn.Sequential(*whole)(x), y)
+        expected.backward()
+        torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=0)
+        if number % 2:
+            norm = pipeline.clip_grad_norm_(0.05)
+            torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(parameters, 0.05), rtol=1e-12, atol=0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=number == 1)
+    worst = 0.0
+    for (stage, _), module in pipeline.modules.items():
+        for p, q in zip(module.parameters(), whole[stage].parameters(), strict=True):
+            worst = max(worst, float((p - q).abs().max() / q.abs().max()))
+    return worst, shared_weights(pipeline)
+
+
+def shared_weights(pipeline: BidirectionalPipeline) -> list[list[float]]:
+    return [
+        module.first.weight.flatten().tolist()  # type: ignore[union-attr]  # a Stage with a shared layer
+        for module in pipeline.modules.values()
+        if module.first is not None
+    ]
+
+
+def train_all(schedule: str, depth: int, data: int, replications: int) -> dict[str, Any]:
+    """Return for each model what `train` returns."""
+    mesh = cases.make_mesh(depth, data)
+    found = {}
+    for name, make in MODELS.items():
+        stages = make(depth)
+        found[name] = train(mesh, stages, copy.deepcopy(stages), schedule, replications)
+    found["builders"] = train(mesh, builders(depth), ends(depth), schedule, replications)
+    return found
+
+
+def train_in_schedules(schedules: list[str], depth: int) -> dict[str, Any]:
+    """Return for each schedule what `train` returns of a weight that the first and the last stage share."""
+    mesh = cases.make_mesh(depth)
+    return {name: train(mesh, list(ends(depth)), ends(depth), name, 2) for name in schedules}
+
+
+def start(depth: int) -> list[list[float]]:
+    """Return this rank's copies of a shared weight in which every rank has its own number at first."""
+    mesh = cases.make_mesh(depth)
+    stages = neighbours(depth)
+    nn.init.constant_(stages[-1].first.weight, torch.distributed.get_rank())  # type: ignore[union-attr, arg-type]
+    return shared_weights(BidirectionalPipeline(stages, mesh, functional.mse_loss, "gems"))
+
+
+def on_meta(same_module: bool) -> str:
+    """Return the error of a model with shared weights on meta, where each rank makes its stage real."""
+    mesh = cases.make_mesh(3)
+    with torch.device("meta"):
+        stages = one_module(3) if same_module else everywhere(3)
+    own = torch.distributed.get_rank()
+    stages[own] = ends(3)[own]
+    try:
+        pipeline = BidirectionalPipeline(stages, mesh, functional.mse_loss, "1f1b")
+    except UsageError as error:
+        return str(error)
+    return f"{len(list(pipeline.parameters()))} parameters"
+
+
+def norms(depth: int, schedule: str) -> dict[str, tuple[float, float]]:
+    """Return the norms of a pipeline and of the undivided model with shared weights, by their orders."""
+    mesh = cases.make_mesh(depth)
+    found = {}
+    (x, y), whole = cases.mini_batches(1, SAMPLES)[0], ends(depth)
+    x, y = torch.cat([x, x[:, :1]], 1), torch.cat([y, y], 1)
+    functional.mse_loss(nn.Sequential(*whole)(x), y).backward()
+    parameters = list(dict.fromkeys(p for stage in whole for p in stage.parameters()))
+    pipeline = BidirectionalPipeline(ends(depth), mesh, functional.mse_loss, schedule)
+    assert float(pipeline.clip_grad_norm_(1.0)) == 0.0  # before the first step there are no gradients
+    pipeline.step(x, y)
+    for order in (2.0, 1, 0.5, 3.0, 0.0, -1.0, float("inf"), "inf"):
+        for limit in (1e9, 0.01):
+            norm = pipeline.clip_grad_norm_(limit, order)
+            wanted = nn.utils.clip_grad_norm_(parameters, limit, order)
+            assert norm.dtype == wanted.dtype
+            found[f"{order} {limit}"] = float(norm), float(wanted)
+    for parameter in pipeline.parameters():
+        if parameter.grad is not None:
+            parameter.grad.fill_(float("nan"))
+    try:
+        pipeline.clip_grad_norm_(1.0, error_if_nonfinite=True)
+    except RuntimeError as error:
+        found[str(error)] = 0.0, 0.0
+    return found
+
+
+class Sometimes(nn.Module):
+    """A stage that uses a layer for samples above a limit alone, and counts them, beside a mask."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.layer, self.limit = nn.Linear(WIDTH, WIDTH).double(), limit
+        self.never = nn.Linear(WIDTH, WIDTH).double()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mask", torch.full((2,), torch.finfo(torch.float32).min))
+
+    def forward(self, x: Tensor) -> Tensor:
+        above = x.detach().mean() > self.limit
+        self.count += above.int()
+        return self.layer(x) if x.is_meta or bool(above) else x
+
+
+def partial_use(depth: int, schedule: str, data: int) -> dict[int, tuple[bool, float, int, bool]]:
+    """Return for each stage whether unused parameters have no gradient, the distance, the count, the mask."""
+    mesh = cases.make_mesh(depth, data)
+    torch.manual_seed(0)
+    stages: list[nn.Module] = [Sometimes(0.0), *(Sometimes(-9.0) for _ in range(depth - 1))]
+    whole = copy.deepcopy(stages)
+    x = torch.cat([torch.full((4, WIDTH), value, dtype=torch.float64) for value in (1.0, -1.0)])
+    for part in x.split(4):
+        (functional.mse_loss(nn.Sequential(*whole)(part), part * 2) / 2).backward()
+    pipeline = BidirectionalPipeline(stages, mesh, functional.mse_loss, schedule)
+    pipeline.step(x, x * 2)
+    return {
+        stage: (
+            all(p.grad is None for p in module.never.parameters()),  # type: ignore[union-attr]
+            float((module.layer.weight.grad - whole[stage].layer.weight.grad).abs().max()),  # type: ignore[union-attr, operator]
+            int(module.count),  # type: ignore[arg-type]
+            bool(module.mask.isfinite().all()),  # type: ignore[operator, union-attr]
+        )
+        for (stage, _), module in pipeline.modules.items()
+    }
+
+
+def sparse(schedule: str) -> float:
+    """Return the error of a gradient that is sparse in one stage and dense in another."""
+    mesh = cases.make_mesh(2)
+    torch.manual_seed(0)
+    embedding = nn.Embedding(11, WIDTH, sparse=True, dtype=torch.float64)
+    head = nn.Linear(WIDTH, 11, bias=False).double()
+    head.weight = embedding.weight
+    stages = [embedding, head]
+    whole = copy.deepcopy(stages)
+    dense = whole[0].weight.detach().clone().requires_grad_()
+    x = torch.tensor([1, 3, 3, 10, 0, 5, 5, 5])
+    loss = functional.cross_entropy(functional.linear(functional.embedding(x, dense), dense), x.flip(0))
+    loss.backward()
+    pipeline = BidirectionalPipeline(stages, mesh, nn.CrossEntropyLoss(), schedule)
+    pipeline.step(x, x.flip(0))
+    norm = pipeline.clip_grad_norm_(1e9)
+    assert dense.grad is not None
+    torch.testing.assert_close(norm, dense.grad.norm(), rtol=1e-12, atol=0)
+    (gradient,) = [p.grad for p in pipeline.parameters()]
+    assert gradient is not None
+    return float((gradient.to_dense() - dense.grad).abs().max())
