@@ -29,8 +29,8 @@ class BidirectionalPipeline:
     """A model cut into stages, one on each rank, that trains with a schedule of `mucudnn.solver.schedules`.
 
     After `step`, the gradients equal those of the undivided model on the whole mini-batch. A parameter that
-    several stages share has the sum of its gradients in all of them. Layers that look at the whole batch, such
-    as BatchNorm in training, look at one micro-batch at a time, as in every pipeline.
+    several stages share has the sum of its gradients in all of them. Layers that look at the whole batch,
+    such as BatchNorm in training, look at one micro-batch at a time, as in every pipeline.
 
     Args:
         stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks; the same
