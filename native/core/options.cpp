@@ -122,7 +122,8 @@ int parse_threads(const std::string& text) {
 
 const std::vector<Setting>& settings() {
   using Kind = Setting::Kind;
-  static const std::vector<Setting> table = {
+  // Never destroyed: a destructor of the program may be the first to call cuDNN.
+  static const auto& table = *new std::vector<Setting>{
       {"MUCUDNN_WORKSPACE_LIMIT", "the most workspace that one kernel may use", Kind::size,
        [](const Value& value, Options& options) { options.workspace_limit = value.number; }},
       {"MUCUDNN_BATCH_POLICY",

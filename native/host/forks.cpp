@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "core/entry_guard.hpp"
+
 namespace mucudnn::host {
 namespace {
 
@@ -22,8 +24,13 @@ std::atomic<int> forks{0};  // in progress
 struct Thread {
   Counter* counter = nullptr;
   int nested = 0;
+  bool is_last = false;
 };
 thread_local Thread self;
+
+void choose_counter() {
+  if (self.counter == nullptr) self.counter = &counters[threads++ % counters.size()];
+}
 
 template <typename Condition>
 void wait_while(const Condition& condition) {
@@ -31,7 +38,9 @@ void wait_while(const Condition& condition) {
 }
 
 // A thread may fork within a product, from a signal handler. Then it must not wait: it would wait for itself.
+// The guard keeps the waiting thread alive: fork() is not a cancellation point.
 void before_fork() {
+  const EntryGuard guard;
   if (self.nested > 0) return;
   ++forks;
   for (const Counter& each : counters) wait_while([&] { return each.held != 0; });
@@ -47,13 +56,25 @@ void in_child() {
   if (self.nested > 0) self.counter->held = 1;
 }
 
+// Runs before OpenBLAS ends, because the loader ends a library before those that it needs. OpenBLAS then
+// frees its memory, and a thread that multiplies meanwhile would crash: this waits for the products in
+// progress, and no other thread begins another.
+__attribute__((destructor)) void at_end() {
+  before_fork();
+  choose_counter();
+  ++self.nested;
+  self.is_last = true;
+}
+
 [[maybe_unused]] const int registered = pthread_atfork(before_fork, after_fork, in_child);
 
 }  // namespace
 
+bool is_last_thread() noexcept { return self.is_last; }
+
 NoFork::NoFork() {
   if (self.nested++ > 0) return;
-  if (self.counter == nullptr) self.counter = &counters[threads++ % counters.size()];
+  choose_counter();
   // This order guarantees that the fork sees this thread's count, or this thread sees the fork.
   while (++self.counter->held, forks != 0) {
     --self.counter->held;

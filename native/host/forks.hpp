@@ -1,11 +1,12 @@
-// Prevents a fork() while OpenBLAS computes. OpenBLAS takes locks of its own: if another thread holds one
-// during a fork, no thread of the child could ever release it.
+// Prevents a fork() and the process's end while OpenBLAS computes. OpenBLAS takes locks of its own: if
+// another thread holds one during a fork, no thread of the child could ever release it. At the end it frees
+// its memory.
 #pragma once
 
 namespace mucudnn::host {
 
 // A fork waits until no other thread has a NoFork. A thread that wants one waits until no fork is in
-// progress.
+// progress, and forever while the process ends.
 class NoFork {
  public:
   NoFork();
@@ -13,5 +14,8 @@ class NoFork {
   NoFork(const NoFork&) = delete;
   NoFork& operator=(const NoFork&) = delete;
 };
+
+// Returns whether the calling thread ends the process. It computes alone: all others wait for a NoFork.
+bool is_last_thread() noexcept;
 
 }  // namespace mucudnn::host

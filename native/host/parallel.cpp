@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/forks.hpp"
 #include "host/openmp.hpp"
 
 namespace mucudnn::host {
@@ -105,18 +106,10 @@ class OpenMp {
 };
 
 // One caller's job at a time runs on several threads: those of the process's OpenMP runtime if it has one,
-// else workers, which start when first needed.
+// else workers, which start when first needed. A pool is never destroyed: a process that ends may convolve
+// until its last destructor has run.
 class Pool {
  public:
-  ~Pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
-
   pid_t owner() const { return owner_; }
 
   // Runs nothing and returns false while another caller's job is in progress.
@@ -132,9 +125,7 @@ class Pool {
   void run_on_workers(Job& job, int threads) {
     {
       const std::lock_guard lock(mutex_);
-      while (static_cast<int>(workers_.size()) < threads - 1) {
-        workers_.emplace_back(&Pool::work, this, static_cast<int>(workers_.size()) + 1);
-      }
+      for (; workers_ < threads - 1; ++workers_) std::thread(&Pool::work, this, workers_ + 1).detach();
       job_ = &job;
       wanted_ = threads - 1;
       ++jobs_;
@@ -159,10 +150,9 @@ class Pool {
   void work(int thread) {
     std::int64_t seen = 0;
     while (true) {
-      wait_for([&] { return jobs_ != seen || stopping_; });
+      wait_for([&] { return jobs_ != seen; });
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_ || jobs_ != seen; });
-      if (stopping_) return;
+      wake_.wait(lock, [&] { return jobs_ != seen; });
       seen = jobs_;
       if (wanted_ == 0) continue;
       --wanted_;
@@ -180,8 +170,7 @@ class Pool {
   OpenMp openmp_;
   std::mutex mutex_;  // held to change the members below
   std::condition_variable wake_, done_;
-  std::vector<std::thread> workers_;
-  std::atomic<bool> stopping_{false};
+  int workers_ = 0;
   std::atomic<std::int64_t> jobs_{0};
   Job* job_ = nullptr;
   int wanted_ = 0;  // workers that may still join
@@ -190,14 +179,8 @@ class Pool {
 
 // The state of the process.
 struct State {
-  std::atomic<int> threads{1};  // for threads that did not set a number of their own
-  std::atomic<Pool*> pool{nullptr};
-
-  // Only the process that started the workers can join them. A forked child abandons the pool.
-  ~State() {
-    Pool* last = pool.load();
-    if (last != nullptr && last->owner() == getpid()) delete last;
-  }
+  std::atomic<int> threads{1};       // for threads that did not set a number of their own
+  std::atomic<Pool*> pool{nullptr};  // a forked child abandons its parent's pool, and the workers' threads
 } state;
 
 thread_local bool inside = false;
@@ -251,7 +234,7 @@ void parallel_for(std::int64_t count, const Body& body, std::int64_t least) {
   if (used == 1) return body(0, count);
   const Pieces pieces(count, used, least);
   Job job(pieces, body, used);
-  if (pool_of_this_process().run(job, used)) return;
+  if (!is_last_thread() && pool_of_this_process().run(job, used)) return;
   run_inline([&] {
     for (std::int64_t piece = 0; piece < pieces.count; ++piece) pieces.run(piece, body);
   });

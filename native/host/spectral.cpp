@@ -8,6 +8,7 @@
 #include "host/lowering.hpp"
 #include "host/parallel.hpp"
 #include "host/spectral_products.hpp"
+#include "host/thread_memory.hpp"
 #include "host/values.hpp"
 
 namespace mucudnn::host::spectral {
@@ -20,11 +21,8 @@ using transforms::Spectrum;
 
 // Returns one thread's memory for packed pixels, aligned to 64 bytes.
 float* scratch(std::int64_t floats) {
-  thread_local std::vector<float> memory;
-  const auto size = static_cast<std::size_t>(floats + Planes::line_floats);
-  if (memory.size() < size) memory.resize(size);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  return reinterpret_cast<float*>((address + 63) / 64 * 64);
+  const auto size = static_cast<std::size_t>(floats + Planes::line_floats) * sizeof(float);
+  return static_cast<float*>(line_memory_of_this_thread(size));
 }
 
 // Returns the floats of one plane of spectra.

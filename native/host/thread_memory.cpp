@@ -1,7 +1,8 @@
 #include "host/thread_memory.hpp"
 
+#include <pthread.h>
+
 #include <cstdlib>
-#include <memory>
 #include <new>
 
 #include "host/transforms/products.hpp"
@@ -9,28 +10,54 @@
 namespace mucudnn::host {
 namespace {
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
+// One block of memory for each thread. It belongs to a key of pthreads: a thread_local object would be
+// destroyed before a program's last convolutions, which may come from a handler of atexit() or from another
+// destructor. A block that is made during the thread's end is freed in the next round of key destructors.
+class BlockOfThread {
+ public:
+  BlockOfThread() {
+    if (pthread_key_create(&key_, std::free) != 0) throw std::bad_alloc();
+  }
+
+  void* at_least(std::size_t size) const {
+    auto* const block = static_cast<Header*>(pthread_getspecific(key_));
+    return (block != nullptr && block->size >= size ? block : replace(block, size)) + 1;
+  }
+
+ private:
+  struct alignas(64) Header {
+    std::size_t size;
+  };
+
+  Header* replace(Header* block, std::size_t size) const {
+    const std::size_t rounded = (size + alignof(Header) - 1) / alignof(Header) * alignof(Header);
+    void* const memory = std::aligned_alloc(alignof(Header), sizeof(Header) + rounded);
+    if (memory == nullptr || pthread_setspecific(key_, memory) != 0) {
+      std::free(memory);
+      throw std::bad_alloc();
+    }
+    std::free(block);
+    return new (memory) Header{rounded};
+  }
+
+  pthread_key_t key_{};
 };
-
-using Memory = std::unique_ptr<void, Free>;
-
-void* allocated(Memory& memory, std::size_t size) {
-  if (!memory) memory.reset(std::aligned_alloc(64, size));
-  if (!memory) throw std::bad_alloc();
-  return memory.get();
-}
 
 }  // namespace
 
 void* memory_of_this_thread() {
-  thread_local Memory memory;
-  return allocated(memory, kThreadMemory);
+  static const BlockOfThread block;
+  return block.at_least(kThreadMemory);
 }
 
 void* product_memory_of_this_thread() {
-  thread_local Memory memory;
-  return allocated(memory, transforms::kProductMemory);
+  static const BlockOfThread block;
+  return block.at_least(transforms::kProductMemory);
+}
+
+void* line_memory_of_this_thread(std::size_t size) {
+  static const BlockOfThread block;
+  return block.at_least(size);
 }
 
 }  // namespace mucudnn::host

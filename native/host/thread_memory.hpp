@@ -7,11 +7,17 @@ namespace mucudnn::host {
 
 constexpr std::size_t kThreadMemory = std::size_t{2} << 20;
 
-// Returns kThreadMemory bytes, aligned to 64, that the thread keeps: mapping fresh pages in every call would
-// cost more than a small convolution.
+// These functions return memory that the thread keeps: mapping fresh pages in every call would cost more than
+// a small convolution. The memory is aligned to 64 bytes. They work as long as the thread runs, also in
+// handlers of atexit() and in destructors of thread-local objects. They throw std::bad_alloc.
+
+// Returns kThreadMemory bytes.
 void* memory_of_this_thread();
 
-// Returns transforms::kProductMemory more bytes, aligned to 64, in which products pack their factors.
+// Returns transforms::kProductMemory more bytes, in which products pack their factors.
 void* product_memory_of_this_thread();
+
+// Returns at least `size` more bytes, in which transforms keep their lines. A larger size loses the contents.
+void* line_memory_of_this_thread(std::size_t size);
 
 }  // namespace mucudnn::host

@@ -115,3 +115,15 @@ def workspace_at(engine: Engine, case: Case, micro_batch: int) -> int:
     """Return the largest workspace of any algorithm at this micro-batch size."""
     found = engine.enumerate(Kernel(case.problem, case.pass_).at(micro_batch))
     return max(c.workspace for c in found if c.status == "CUDNN_STATUS_SUCCESS")
+
+
+def dividing_flags(
+    mode: str, engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...] = (3, 3, 1)
+) -> tuple[list[str], set[str]]:
+    """Return the flags of a run that divides the case, and the algorithms that the run may use."""
+    if mode == "plan":
+        plan, used = write_plan(engine, desk, case, sizes)
+        return ["--plan", str(plan)], used
+    write_journal(engine, desk, case)
+    names = set(algorithms(engine, case.problem, case.pass_))
+    return ["--workspace", str(workspace_at(engine, case, 1))], names & ENUMERATORS[case.pass_].keys()

@@ -17,26 +17,14 @@ import numpy as np
 import pytest
 from client_problems import PROBLEMS, problem
 from clients import Case, Ran, decoded
-from desk import Desk, measurements, summary, workspace_at, write_journal, write_plan
+from desk import Desk, dividing_flags, measurements, summary
 from random_cases import cases
 from reference import OUTPUT, PASSES
-from shim_cases import ENUMERATORS, ROOMY, algorithms
+from shim_cases import ENUMERATORS, ROOMY
 
 from mucudnn._native import Engine, parse_plan
 
 MODES = ("plan", "online")
-
-
-def dividing_flags(
-    mode: str, engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...] = (3, 3, 1)
-) -> tuple[list[str], set[str]]:
-    """Return the flags of a run that divides the case, and the algorithms that the run may use."""
-    if mode == "plan":
-        plan, used = write_plan(engine, desk, case, sizes)
-        return ["--plan", str(plan)], used
-    write_journal(engine, desk, case)
-    names = set(algorithms(engine, case.problem, case.pass_))
-    return ["--workspace", str(workspace_at(engine, case, 1))], names & ENUMERATORS[case.pass_].keys()
 
 
 def check_threads(desk: Desk, case: Case, ran: Ran, used: set[str]) -> None:

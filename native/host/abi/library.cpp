@@ -111,10 +111,12 @@ void mucudnnHostSetThreads(int count) {
 }
 
 const char* mucudnnHostDescribe(void) {
+  const mucudnn::EntryGuard guard;
   try {
-    static const std::string text = mucudnn::host::cpu_model() + ", " +
-                                    mucudnn::host::transforms::instruction_set() + ", " +
-                                    mucudnn::host::openblas_version() + " " + scipy_openblas_get_corename();
+    // Never destroyed: callers keep the address.
+    static const std::string& text =
+        *new std::string(mucudnn::host::cpu_model() + ", " + mucudnn::host::transforms::instruction_set() +
+                         ", " + mucudnn::host::openblas_version() + " " + scipy_openblas_get_corename());
     return text.c_str();
   } catch (...) {  // out of memory: the next call tries again
     return nullptr;

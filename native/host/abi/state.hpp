@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "abi/cudnn.h"
+#include "core/entry_guard.hpp"
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;
@@ -82,9 +83,11 @@ inline void require(std::initializer_list<std::pair<const char*, const void*>> p
 // Keeps the message for cudnnGetLastErrorString in this thread, and returns the status.
 cudnnStatus_t failed(cudnnStatus_t status, const char* message) noexcept;
 
-// Runs the body of a function that returns a status. No exception leaves the library.
+// Runs the body of a function that returns a status. No exception leaves the library, and no cancellation
+// takes effect inside of it.
 template <typename Body>
-cudnnStatus_t guarded(Body&& body) noexcept {
+cudnnStatus_t guarded(Body&& body) {
+  const EntryGuard guard;
   try {
     body();
     return CUDNN_STATUS_SUCCESS;
