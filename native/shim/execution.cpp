@@ -144,7 +144,7 @@ void count_passed(State& state, const Decision& decision, const LegacyCall& call
   state.tally().passed(decision.obstacle);
   // Ask the library for the workspace only if the call may take more than the limit.
   if (bytes(call.workspace.size) > state.limit().value_or(kNoLimit))
-    state.warn_above_limit(decision.seen, decision.obstacle, own_workspace(state.library(), call));
+    state.warn_above_limit(decision.seen.get(), decision.obstacle, own_workspace(state.library(), call));
 }
 
 bool rescue(State& state, const LegacyCall& call, cudnnStatus_t& status) noexcept {

@@ -7,9 +7,9 @@ namespace mucudnn::shim {
 
 // How one call is to run: by a prepared choice, or by the caller's own call if `choice` is null.
 struct Decision {
-  SeenKernel* seen = nullptr;  // null if the convolution is not recognised
-  const PreparedChoice* choice = nullptr;
-  const char* obstacle = nullptr;  // why `choice` is null
+  std::shared_ptr<SeenKernel> seen;        // null if the convolution is not recognised
+  const PreparedChoice* choice = nullptr;  // it lives as long as `seen`
+  const char* obstacle = nullptr;          // why `choice` is null
 };
 Decision choose(State& state, const LegacyCall& call) noexcept;
 

@@ -7,8 +7,8 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
   const RecursionGuard guard;
   try {
     const char* obstacle = nullptr;
-    SeenKernel* const seen = state.find_or_add_kernel(
-        recognise(state.library(), query.descriptors, query.pass), Api::legacy, obstacle);
+    const auto seen = state.find_or_add_kernel(recognise(state.library(), query.descriptors, query.pass),
+                                               Api::legacy, obstacle);
     if (seen == nullptr) return std::nullopt;
     const KnownKernel* const known = state.find_or_decide(query.handle, *seen, true);
     if (known == nullptr) return std::nullopt;
@@ -30,7 +30,7 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
       if (one <= limit) workspace = std::max(workspace, one);
     }
     state.answers().note(workspace, own);
-    return Selection{choice, workspace};
+    return Selection{seen, choice, workspace};
   } catch (...) {  // out of memory: the library's own answer stands
     return std::nullopt;
   }

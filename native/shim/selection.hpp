@@ -19,7 +19,8 @@ struct Query {
 };
 
 struct Selection {
-  const PreparedChoice* choice;
+  std::shared_ptr<const SeenKernel> seen;
+  const PreparedChoice* choice;  // it lives as long as `seen`
   // The bytes to answer: enough for the choice. If the limit allows it, also enough for the caller's own
   // algorithm, which must run if the choice fails.
   std::int64_t workspace;

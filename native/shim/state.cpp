@@ -3,8 +3,11 @@
 #include <pthread.h>
 
 #include <cstdlib>
+#include <limits>
 #include <new>
+#include <utility>
 
+#include "core/entry_guard.hpp"
 #include "core/log.hpp"
 #include "shim/entry/real_library.hpp"
 #include "shim/record.hpp"
@@ -14,11 +17,14 @@ namespace {
 
 // The largest mini-batch that is divided. WR takes N steps, and a plan has as many parts at most.
 constexpr std::int64_t kMostSamples = 1 << 20;
+// The kernels that a process keeps. A network has hundreds, and a kernel takes up to 6 KB.
+constexpr std::size_t kMostKernels = 4096;
 
 std::atomic<State*> published{nullptr};
 thread_local bool is_inside_shim = false;
 
 void at_exit() {
+  const EntryGuard entry;
   const RecursionGuard guard;
   if (State* state = published.load()) state->finish();
 }
@@ -72,8 +78,8 @@ std::string command_for(const Kernel& kernel) {
 
 std::atomic<bool> passes_all_calls{false};
 
-RecursionGuard::RecursionGuard() noexcept { is_inside_shim = true; }
-RecursionGuard::~RecursionGuard() { is_inside_shim = false; }
+RecursionGuard::RecursionGuard() noexcept : was_inside_(std::exchange(is_inside_shim, true)) {}
+RecursionGuard::~RecursionGuard() { is_inside_shim = was_inside_; }
 
 State* started_state() noexcept {
   return is_inside_shim ? nullptr : published.load(std::memory_order_acquire);
@@ -90,8 +96,11 @@ State* active_state() noexcept {
   }
 }
 
+// A record lists every kernel of the program, so that none is forgotten.
 State::State(const Options& options, std::shared_ptr<const Library> library)
-    : options_(options), library_(std::move(library)) {
+    : options_(options),
+      library_(std::move(library)),
+      kernels_(options.record.empty() ? kMostKernels : std::numeric_limits<std::size_t>::max()) {
   if (options_.mode == Mode::record) return;
   auto decider = std::make_unique<Decider>(options_, library_, journals_);
   device_ = &decider->device();
@@ -100,7 +109,8 @@ State::State(const Options& options, std::shared_ptr<const Library> library)
   deciders_[number] = std::move(decider);
 }
 
-SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Api api, const char*& obstacle) {
+std::shared_ptr<SeenKernel> State::find_or_add_kernel(const Recognised& recognised, Api api,
+                                                      const char*& obstacle) {
   obstacle = recognised.obstacle;
   if (obstacle != nullptr) return nullptr;
   const int device = device_ == nullptr ? 0 : device_->current();
@@ -108,7 +118,7 @@ SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Api api, con
     obstacle = "the current device is not known";
     return nullptr;
   }
-  if (SeenKernel* seen = kernels_.find(recognised.kernel, api, device)) return seen;
+  if (auto seen = kernels_.find(recognised.kernel, api, device)) return seen;
   try {
     validate(recognised.kernel.problem);
   } catch (const std::invalid_argument&) {
@@ -119,7 +129,7 @@ SeenKernel* State::find_or_add_kernel(const Recognised& recognised, Api api, con
     obstacle = "a mini-batch above 1048576";
     return nullptr;
   }
-  return &kernels_.find_or_add(recognised.kernel, api, device);
+  return kernels_.find_or_add(recognised.kernel, api, device);
 }
 
 const KnownKernel* State::find_or_decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure) {
@@ -282,6 +292,7 @@ void State::before_fork() {
   deciders_mutex_.lock();
   for (auto& [identity, journal] : journals_) journal.lock();
   plans_mutex_.lock();
+  kernels_.lock();
   shadows_.lock();
   answers_.lock();
 }
@@ -289,6 +300,7 @@ void State::before_fork() {
 void State::after_fork() {
   answers_.unlock();
   shadows_.unlock();
+  kernels_.unlock();
   plans_mutex_.unlock();
   for (auto& [identity, journal] : journals_) journal.unlock();
   deciders_mutex_.unlock();

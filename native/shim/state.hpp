@@ -30,10 +30,11 @@ class State {
 
   // Returns the kernel of a convolution. If the convolution cannot be divided, returns null and sets
   // `obstacle`.
-  SeenKernel* find_or_add_kernel(const Recognised& recognised, Api api, const char*& obstacle);
+  std::shared_ptr<SeenKernel> find_or_add_kernel(const Recognised& recognised, Api api,
+                                                 const char*& obstacle);
 
-  // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. Reading
-  // existing decisions takes no lock.
+  // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. They live
+  // as long as the kernel. Reading existing decisions takes no lock.
   const KnownKernel* find_or_decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure);
   // Returns the same for a caller's execution plan. It may measure, and it also measures the plan's own
   // engine `own` if no list of candidates names it. The decisions are freed with the last plan that holds
@@ -123,6 +124,9 @@ class RecursionGuard {
   ~RecursionGuard();
   RecursionGuard(const RecursionGuard&) = delete;
   RecursionGuard& operator=(const RecursionGuard&) = delete;
+
+ private:
+  const bool was_inside_;
 };
 
 }  // namespace mucudnn::shim

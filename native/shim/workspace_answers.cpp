@@ -1,19 +1,11 @@
 #include "shim/workspace_answers.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <new>
-#include <utility>
 
 namespace mucudnn::shim {
 namespace {
-
-template <typename Map, typename Key>
-bool keep_least(Map& map, const Key& key, std::int64_t bytes) {
-  const auto [found, is_new] = map.try_emplace(key, bytes);
-  if (!is_new && found->second <= bytes) return false;
-  found->second = bytes;
-  return true;
-}
 
 void lower(std::atomic<std::int64_t>& least, std::int64_t bytes) {
   std::int64_t known = least.load(std::memory_order_relaxed);
@@ -23,20 +15,44 @@ void lower(std::atomic<std::int64_t>& least, std::int64_t bytes) {
 
 }  // namespace
 
-EngineConfiguration::EngineConfiguration(std::string of_family, std::int64_t of_mini_batch,
+EngineConfiguration::EngineConfiguration(const std::string& its_family, std::int64_t its_mini_batch,
                                          const std::string& engine)
-    : family(std::move(of_family)),
-      mini_batch(of_mini_batch),
-      convolution(family + " " + std::to_string(mini_batch)),
-      name(convolution + " " + engine) {}
+    : mini_batch(its_mini_batch) {
+  const std::string text = its_family + " " + std::to_string(mini_batch);
+  const std::hash<std::string> hash;
+  family = hash(its_family);
+  convolution = hash(text);
+  name = hash(text + " " + engine);
+}
+
+WorkspaceAnswers::Answers* WorkspaceAnswers::find_or_add(const EngineConfiguration& configured) {
+  if (const auto found = answers_.find(configured.name); found != answers_.end()) return &found->second;
+  return answers_.size() < kMost ? &answers_[configured.name] : nullptr;
+}
+
+bool WorkspaceAnswers::make_room(const EngineConfiguration& configured) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return find_or_add(configured) != nullptr;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
 
 void WorkspaceAnswers::note(const EngineConfiguration& configured, std::int64_t bytes,
                             std::int64_t own) noexcept {
   note(bytes, own);
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (keep_least(least_, configured.name, bytes)) revision_.fetch_add(1, std::memory_order_release);
-    if (bytes < own) keep_least(shortfalls_[configured.family], configured.mini_batch, bytes);
+    Answers* const answers = find_or_add(configured);
+    if (answers == nullptr) return;  // the answer is the library's own
+    if (bytes < answers->least) {
+      answers->least = bytes;
+      revision_.fetch_add(1, std::memory_order_release);
+    }
+    if (bytes >= own) return;
+    const auto shortfall = shortfalls_[configured.family].try_emplace(configured.mini_batch, bytes).first;
+    shortfall->second = std::min(shortfall->second, bytes);
   } catch (const std::bad_alloc&) {
     if (bytes < own) lower(least_lost_, bytes);
     note_lost();
@@ -54,24 +70,22 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
 
 void WorkspaceAnswers::note_from_heuristics(const EngineConfiguration& configured,
                                             std::int64_t bytes) noexcept {
-  try {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::int64_t& most = most_from_heuristics_[configured.name];
-    most = std::max(most, bytes);
-  } catch (const std::bad_alloc&) {
-    // Out of memory: restored plans use their own engine's workspace.
-  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = answers_.find(configured.name);
+  if (found == answers_.end()) return;  // restored plans use their own engine's workspace
+  found->second.most_from_heuristics = std::max(found->second.most_from_heuristics, bytes);
 }
 
 std::int64_t WorkspaceAnswers::most_from_heuristics(const EngineConfiguration& configured) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = most_from_heuristics_.find(configured.name);
-  return found == most_from_heuristics_.end() ? 0 : found->second;
+  const auto found = answers_.find(configured.name);
+  return found == answers_.end() ? 0 : found->second.most_from_heuristics;
 }
 
 void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::int64_t bytes) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (answers_.find(configured.name) == answers_.end()) return;
     auto& [least, most] = unused_.try_emplace(configured.convolution, bytes, bytes).first->second;
     least = std::min(least, bytes);
     most = std::max(most, bytes);
@@ -105,8 +119,8 @@ std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) cons
 std::int64_t WorkspaceAnswers::least_of(const EngineConfiguration& configured) const noexcept {
   const std::int64_t lost = least_lost_.load(std::memory_order_relaxed);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = least_.find(configured.name);
-  return found == least_.end() ? lost : std::min(lost, found->second);
+  const auto found = answers_.find(configured.name);
+  return found == answers_.end() ? lost : std::min(lost, found->second.least);
 }
 
 }  // namespace mucudnn::shim

@@ -13,20 +13,24 @@
 
 namespace mucudnn::shim {
 
-// An engine configuration whose workspace the program has read. Its names are made once, so that no question
-// about an answer needs memory.
+// An engine configuration whose workspace the program has read. It keeps hashes in place of texts: they take
+// little memory, and no question about an answer needs any.
 struct EngineConfiguration {
-  EngineConfiguration(std::string family, std::int64_t mini_batch, const std::string& engine);
+  EngineConfiguration(const std::string& its_family, std::int64_t its_mini_batch, const std::string& engine);
 
   // The convolution without its mini-batch: a program may allocate for one mini-batch and run another.
-  std::string family;
+  std::size_t family;
   std::int64_t mini_batch;
-  std::string convolution;  // the family with its mini-batch
-  std::string name;         // the convolution with the engine
+  std::size_t convolution;  // the family with its mini-batch
+  std::size_t name;         // the convolution with the engine
 };
 
 class WorkspaceAnswers {
  public:
+  // Makes room for the answers about a configuration. Returns false if there is no room: then the program
+  // must get the library's own answers and plans, because nobody will know later what it has read.
+  bool make_room(const EngineConfiguration& configured) noexcept;
+
   // Notes that the program has read `bytes` as the workspace of an engine configuration, or of a plan made
   // from it. The library alone would have answered `own` bytes.
   void note(const EngineConfiguration& configured, std::int64_t bytes, std::int64_t own) noexcept;
@@ -69,12 +73,22 @@ class WorkspaceAnswers {
   void unlock() { mutex_.unlock(); }
 
  private:
+  // The configurations that a process keeps, which take 5 MB. None is forgotten, because the program may
+  // still bring what it read. The other tables only have entries for configurations of this one.
+  static constexpr std::size_t kMost = 1 << 16;
+  struct Answers {
+    std::int64_t least = kNoLimit;
+    std::int64_t most_from_heuristics = 0;
+  };
+  // Returns the answers about a configuration; null if there is no room. The calling thread must hold the
+  // mutex. Throws std::bad_alloc.
+  Answers* find_or_add(const EngineConfiguration& configured);
+
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::int64_t> least_;                 // the least answer for each name
-  std::unordered_map<std::string, std::int64_t> most_from_heuristics_;  // for each name
+  std::unordered_map<std::size_t, Answers> answers_;  // for each name
   // For each family and mini-batch, the least answer that was below the library's own.
-  std::unordered_map<std::string, std::map<std::int64_t, std::int64_t>> shortfalls_;
-  std::unordered_map<std::string, std::pair<std::int64_t, std::int64_t>> unused_;  // for each convolution
+  std::unordered_map<std::size_t, std::map<std::int64_t, std::int64_t>> shortfalls_;
+  std::unordered_map<std::size_t, std::pair<std::int64_t, std::int64_t>> unused_;  // for each convolution
   std::atomic<std::int64_t> least_shortfall_{kNoLimit};
   std::atomic<std::uint64_t> revision_{1};
   std::atomic<bool> is_incomplete_{false};

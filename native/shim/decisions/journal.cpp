@@ -19,11 +19,12 @@ constexpr std::chrono::seconds kPatience{5};  // others append within millisecon
 // The entry of a document's header that marks the times of a race. mucudnn/costs/journal.py reads it too.
 constexpr const char* kMeasuring = "measuring";
 constexpr const char* kRace = "race";
+constexpr std::size_t kMostEntries = 4096;  // kernels that a process keeps; a network has hundreds
 
 }  // namespace
 
 Journal::Journal(std::string path, Identity identity, bool thorough)
-    : path_(std::move(path)), identity_(std::move(identity)), thorough_(thorough) {
+    : path_(std::move(path)), identity_(std::move(identity)), thorough_(thorough), entries_(kMostEntries) {
   struct stat status{};
   if (path_.empty() || ::lstat(path_.c_str(), &status) != 0) return;
   if (S_ISLNK(status.st_mode)) {
@@ -46,8 +47,9 @@ Journal::Key Journal::key_of(std::string_view line) {
   const std::size_t rest = line.find('_', size);
   if (pass == std::string_view::npos || rest == std::string_view::npos) return {};
   const std::size_t descriptor = line.find(' ', pass + 1) + 1;
-  std::string geometry(line.substr(descriptor, size - descriptor));
-  return {geometry.append(line.substr(rest)), std::string(line.substr(0, pass))};
+  return Key(line.substr(0, pass))
+      .append(line.substr(descriptor - 1, size - descriptor + 1))
+      .append(line.substr(rest));
 }
 
 // Only notes which documents mention which kernel. entry_for() parses them when the program meets that
@@ -60,23 +62,29 @@ void Journal::index() {
       const std::size_t start = at + kKernel.size();
       Key key = key_of(document.substr(start, document.find('\n', start) - start));
       if (key == last) continue;  // the same kernel at another micro-batch size
-      entries_[key].unread.push_back(document);
+      documents_[key].push_back(document);
       last = std::move(key);
     }
   }
 }
 
-Journal::Entry& Journal::entry_for(const Kernel& kernel) {
-  const std::string line = std::string(name_of(kernel.pass)) + " 1 " + to_text(kernel.problem);
+std::shared_ptr<Journal::Entry> Journal::entry_for(const Kernel& kernel) {
+  Key key = key_of(std::string(name_of(kernel.pass)) + " 1 " + to_text(kernel.problem));
   const std::lock_guard<Journal> lock(*this);
-  Entry& entry = entries_[key_of(line)];
-  for (const std::string_view document : std::exchange(entry.unread, {})) {
-    std::string damage;
-    if (auto plan = parse_document(document, &damage)) take(std::move(*plan), kernel, entry.sizes);
-    if (!damage.empty() && !std::exchange(is_damaged_, true))
-      log(LogLevel::warning, "earlier measurements in '" + path_ + "' are left out: " + damage);
+  if (const auto* const known = entries_.find(key)) return *known;
+  auto entry = std::make_shared<Entry>();
+  if (const auto found = documents_.find(key); found != documents_.end()) {
+    for (const std::string_view document : found->second) read(document, kernel, entry->sizes);
   }
+  entries_.add(std::move(key), entry);
   return entry;
+}
+
+void Journal::read(std::string_view document, const Kernel& kernel, Sizes& sizes) {
+  std::string damage;
+  if (auto plan = parse_document(document, &damage)) take(std::move(*plan), kernel, sizes);
+  if (!damage.empty() && !std::exchange(is_damaged_, true))
+    log(LogLevel::warning, "earlier measurements in '" + path_ + "' are left out: " + damage);
 }
 
 void Journal::add(Entry& entry, Sizes& learned) {
@@ -126,10 +134,10 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) {
 }
 
 void Journal::add_groups(const Kernel& kernel, const Configuration& rival, const PlanGroups& groups) {
-  Entry& entry = entry_for(kernel);
+  const auto entry = entry_for(kernel);
   {
     const std::lock_guard<Journal> lock(*this);
-    entry.sizes[kernel.problem.mini_batch].groups.push_back(groups);
+    entry->sizes[kernel.problem.mini_batch].groups.push_back(groups);
   }
   PlanKernel written;
   written.kernel = kernel;
@@ -152,7 +160,7 @@ void Journal::write(Plan plan) {
 }
 
 void Journal::restart_in_child() noexcept {
-  for (auto& [key, entry] : entries_) new (&entry.measuring) std::mutex;
+  entries_.for_each([](const std::shared_ptr<Entry>& entry) { new (&entry->measuring) std::mutex; });
 }
 
 }  // namespace mucudnn::shim

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/plan.hpp"
+#include "core/recently_used.hpp"
 
 namespace mucudnn::shim {
 
@@ -34,7 +36,6 @@ class Journal {
   // One kernel, for all mini-batches.
   struct Entry {
     Sizes sizes;
-    std::vector<std::string_view> unread;  // documents that mention the kernel and are not parsed yet
     std::mutex measuring;  // held while a thread measures the kernel, so that no other measures it too
   };
 
@@ -46,7 +47,8 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  Entry& entry_for(const Kernel& kernel);
+  // Returns what is known about a kernel. Only the entries used last are kept. Throws std::bad_alloc.
+  std::shared_ptr<Entry> entry_for(const Kernel& kernel);
   // Adds to the entry. A size is complete afterwards only if it was complete in both; `learned` says so too.
   void add(Entry& entry, Sizes& learned);
 
@@ -63,13 +65,14 @@ class Journal {
   void restart_in_child() noexcept;
 
  private:
-  // The geometry as text, and the pass.
-  using Key = std::pair<std::string, std::string>;
+  // The pass and the geometry as text.
+  using Key = std::string;
 
   void write(Plan plan);
 
   static Key key_of(std::string_view line);
   void index();
+  void read(std::string_view document, const Kernel& kernel, Sizes& sizes);
   void take(Plan plan, const Kernel& kernel, Sizes& sizes) const;
 
   std::string path_;
@@ -77,7 +80,8 @@ class Journal {
   bool thorough_;
   std::string text_;  // the file's content when this process opened it
   std::mutex mutex_;
-  std::map<Key, Entry> entries_;
+  std::map<Key, std::vector<std::string_view>> documents_;  // in `text_`, for each kernel that they mention
+  RecentlyUsed<Key, std::shared_ptr<Entry>> entries_;
   bool is_damaged_ = false;              // a document could not be read, and the user was told
   std::atomic<bool> has_failed_{false};  // the file could not be written, and the user was told
 };

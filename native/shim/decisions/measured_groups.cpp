@@ -120,13 +120,13 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
   for (const std::int64_t size : sizes) {
     if (size <= kFewSamples) few = size;
   }
-  Journal::Entry& entry = journal_.entry_for(kernel);
+  const auto entry = journal_.entry_for(kernel);
   const std::lock_guard<Journal> lock(journal_);
   const auto time_where = [&](const auto& is_meant, double otherwise) {
     double least = otherwise;
     bool is_first = true;
     for (const std::int64_t size : sizes) {
-      for (const auto& [algorithm, part] : entry.sizes[size].measured) {
+      for (const auto& [algorithm, part] : entry->sizes[size].measured) {
         if (!is_meant(part)) continue;
         least = is_first ? sample_ms(part) : std::min(least, sample_ms(part));
         is_first = false;
@@ -136,7 +136,7 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
   };
   const double fastest = time_where([&](const auto& part) { return part.workspace <= limit; },
                                     std::numeric_limits<double>::infinity());
-  const auto& lists = entry.sizes[few].candidates;
+  const auto& lists = entry->sizes[few].candidates;
   const auto listed = lists.find(api == Api::legacy ? "legacy" : "graph");
   return listed != lists.end() &&
          std::any_of(listed->second.begin(), listed->second.end(), [&](const Listed& one) {
@@ -148,9 +148,9 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
 
 // Returns the groups as they were run whole; nothing if they were not.
 std::optional<PlanGroups> Measurements::find_groups(const Kernel& kernel, const PlanGroups& groups) {
-  Journal::Entry& entry = journal_.entry_for(kernel);
+  const auto entry = journal_.entry_for(kernel);
   const std::lock_guard<Journal> lock(journal_);
-  for (const PlanGroups& known : entry.sizes[kernel.problem.mini_batch].groups) {
+  for (const PlanGroups& known : entry->sizes[kernel.problem.mini_batch].groups) {
     if (are_alike(known, groups)) return known;
   }
   return std::nullopt;

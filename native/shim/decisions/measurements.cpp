@@ -33,7 +33,8 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   const Listed* const own = caller.own;
   const Problem& problem = kernel.problem;
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), problem.mini_batch);
-  Journal::Entry& entry = journal_.entry_for(kernel);
+  const std::shared_ptr<Journal::Entry> held = journal_.entry_for(kernel);
+  Journal::Entry& entry = *held;
   Found found = find(entry, sizes, api, own);
   if (is_enough(entry, found, kernel, api, caller)) return std::move(found.measured);
   if (!may_measure) return std::nullopt;
@@ -73,7 +74,7 @@ BatchPolicy Measurements::policy_for(const Kernel& kernel) const {
 }
 
 std::vector<Listed> Measurements::undivided_algorithms(const Kernel& kernel, Api api) {
-  return candidates_of(journal_.entry_for(kernel), kernel.problem.mini_batch, api);
+  return candidates_of(*journal_.entry_for(kernel), kernel.problem.mini_batch, api);
 }
 
 std::vector<Listed> Measurements::candidates_of(Journal::Entry& entry, std::int64_t size, Api api) {

@@ -2,6 +2,7 @@
 // are complete when the drop-in passes a plan through.
 #include <algorithm>
 
+#include "core/entry_guard.hpp"
 #include "shim/entry/hooks.hpp"
 #include "shim/execution.hpp"
 #include "shim/graph/execution_plan.hpp"
@@ -9,10 +10,11 @@
 namespace mucudnn::shim {
 namespace {
 
-// Returns null if the hook only has to pass the call on. In mode off this costs one atomic load.
-State* state_if_active() noexcept {
-  return passes_all_calls.load(std::memory_order_relaxed) ? nullptr : started_state();
-}
+// In mode off, a hook costs two atomic loads.
+bool is_active() noexcept { return !passes_all_calls.load(std::memory_order_relaxed); }
+
+// Returns null if the hook only has to pass the call on.
+State* state_if_active() noexcept { return is_active() ? started_state() : nullptr; }
 
 // Returns null as well if the real call failed: then there is nothing to note.
 State* state_if_active(cudnnStatus_t status) noexcept {
@@ -24,12 +26,14 @@ std::shared_ptr<const ExecutionPlan> plan_of(State* state, cudnnBackendDescripto
 }
 
 // Makes the CUDA graph from the program's own execution plan, never from a division. Refuses if that plan
-// needs more workspace than the program was told to bring.
+// needs more workspace than the program was told to bring. The library itself refuses a call that lacks a
+// pointer.
 template <typename Own>
-cudnnStatus_t make_cuda_graph(cudnnBackendDescriptor_t plan, Own own) {
+cudnnStatus_t make_cuda_graph(bool is_complete, cudnnBackendDescriptor_t plan, Own own) {
+  const EntryGuard guard(is_active());
   State* const state = state_if_active();
   const auto known = plan_of(state, plan);
-  if (known == nullptr) return own();
+  if (known == nullptr || !is_complete) return own();
   if (!known->own_fits(state->answers())) {
     state->warn_once(*known->seen, "no CUDA graph: the program's own plan is above the workspace limit");
     return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
@@ -49,19 +53,22 @@ extern "C" {
 // Makes the state when the program creates its first handle. A program that plans for a described device
 // (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR) has no handle; its calls pass through.
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status = mucudnn_real_cudnnCreate(handle);
-  if (status == CUDNN_STATUS_SUCCESS && !passes_all_calls.load(std::memory_order_relaxed)) active_state();
+  if (status == CUDNN_STATUS_SUCCESS && is_active()) active_state();
   return status;
 }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status = mucudnn_real_cudnnBackendCreateDescriptor(type, descriptor);
   if (State* const state = state_if_active(status)) state->shadows().create(*descriptor, type);
   return status;
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  const EntryGuard guard(is_active());
   // The shadow goes first: the library may give the freed address to another thread's new descriptor.
   if (State* const state = state_if_active()) {
     if (const auto plan = state->shadows().forget(descriptor)) note_end(*state, *plan);
@@ -70,6 +77,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 }
 
 cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t descriptor) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status = mucudnn_real_cudnnBackendInitialize(descriptor);
   if (State* const state = state_if_active(status)) state->shadows().initialize(descriptor);
   return status;
@@ -78,6 +86,7 @@ cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t descriptor) {
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count,
                                        const void* elements) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status = mucudnn_real_cudnnBackendSetAttribute(descriptor, name, type, count, elements);
   if (State* const state = state_if_active(status))
     state->shadows().set(descriptor, name, type, count, elements);
@@ -87,6 +96,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t requested, int64_t* count,
                                        void* elements) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status =
       mucudnn_real_cudnnBackendGetAttribute(descriptor, name, type, requested, count, elements);
   if (elements == nullptr || requested < 1) return status;
@@ -111,6 +121,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status = mucudnn_real_cudnnBackendFinalize(descriptor);
   if (State* const state = state_if_active(status))
     state->shadows().finalize(descriptor, make_execution_plan(*state, descriptor));
@@ -119,6 +130,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t variant_pack) {
+  const EntryGuard guard(is_active());
   State* const state = state_if_active();
   cudnnStatus_t status{};
   const auto known = plan_of(state, plan);
@@ -131,24 +143,28 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 
 cudnnStatus_t cudnnBackendCreateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                           cudnnBackendDescriptor_t variant_pack, cudaGraph_t* graph) {
-  return make_cuda_graph(
-      plan, [&] { return mucudnn_real_cudnnBackendCreateCudaGraph(handle, plan, variant_pack, graph); });
+  return make_cuda_graph(handle != nullptr && variant_pack != nullptr && graph != nullptr, plan, [&] {
+    return mucudnn_real_cudnnBackendCreateCudaGraph(handle, plan, variant_pack, graph);
+  });
 }
 
 cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                             cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
-  return make_cuda_graph(
-      plan, [&] { return mucudnn_real_cudnnBackendPopulateCudaGraph(handle, plan, variant_pack, graph); });
+  return make_cuda_graph(handle != nullptr && variant_pack != nullptr && graph != nullptr, plan, [&] {
+    return mucudnn_real_cudnnBackendPopulateCudaGraph(handle, plan, variant_pack, graph);
+  });
 }
 
 cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                           cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
-  return make_cuda_graph(
-      plan, [&] { return mucudnn_real_cudnnBackendUpdateCudaGraph(handle, plan, variant_pack, graph); });
+  return make_cuda_graph(handle != nullptr && variant_pack != nullptr && graph != nullptr, plan, [&] {
+    return mucudnn_real_cudnnBackendUpdateCudaGraph(handle, plan, variant_pack, graph);
+  });
 }
 
 cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                                  cudnnBackendDescriptor_t variant_pack, size_t* size) {
+  const EntryGuard guard(is_active());
   const cudnnStatus_t status =
       mucudnn_real_cudnnGetExecutionPlanWorkspaceSize(handle, plan, variant_pack, size);
   State* const state = state_if_active(status);

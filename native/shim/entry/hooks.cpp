@@ -1,6 +1,7 @@
 // The hooks of the legacy API. Each one makes the caller's own call if the drop-in knows nothing better.
 #include "shim/entry/hooks.hpp"
 
+#include "core/entry_guard.hpp"
 #include "shim/execution.hpp"
 #include "shim/selection.hpp"
 
@@ -13,7 +14,8 @@ char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(ten
 bool passes() noexcept { return passes_all_calls.load(std::memory_order_relaxed); }
 
 template <typename Own>
-cudnnStatus_t execute(const LegacyCall& call, Own own) noexcept {
+cudnnStatus_t execute(const LegacyCall& call, Own own) {
+  const EntryGuard guard;
   State* const state = active_state();
   if (state == nullptr) return own();
   const Decision decision = choose(*state, call);
@@ -29,7 +31,8 @@ std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size
 template <typename Performance>
 cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDescriptors& descriptors,
                      Pass pass, int requested, int* returned, Performance* results,
-                     std::int64_t workspace = kNoLimit) noexcept {
+                     std::int64_t workspace = kNoLimit) {
+  const EntryGuard guard;
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
   const Query query{handle, descriptors, pass, results[0].algo};
@@ -41,7 +44,8 @@ cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDes
 
 // Replaces the library's answer by ours, after a cudnnGet...WorkspaceSize that returned `status`.
 cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDescriptors& descriptors,
-                          Pass pass, unsigned algorithm, size_t* size) noexcept {
+                          Pass pass, unsigned algorithm, size_t* size) {
+  const EntryGuard guard;
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
   const Query query{handle, descriptors, pass, algorithm};

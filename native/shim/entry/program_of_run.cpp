@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 
+#include "core/entry_guard.hpp"
 #include "core/log.hpp"
 #include "shim/entry/real_library.hpp"
 
@@ -36,7 +37,8 @@ struct Mark {
 
 // Runs at the end of each process that has loaded the drop-in, also if it never called cuDNN. A program that
 // ends by _exit(), as dash does, or that has closed its stderr, as echo does, is silent.
-__attribute__((destructor)) void end() noexcept {
+__attribute__((destructor)) void end() {
+  const EntryGuard guard;
   const pid_t program = program_of_run();
   if (program != ::getpid()) return;
   const bool a_child_called = ::unlink(Mark(program).path) == 0;

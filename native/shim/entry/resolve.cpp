@@ -11,12 +11,13 @@
 #include <new>
 
 #include "abi/cudnn.h"
+#include "core/entry_guard.hpp"
 #include "shim/entry/program_of_run.hpp"
 #include "shim/entry/real_library.hpp"
 
 extern "C" {
 extern std::atomic<void*> mucudnn_slots[];  // one slot for each export, in the order of exports.def
-void* mucudnn_resolve(std::size_t index) noexcept;
+void* mucudnn_resolve(std::size_t index);
 }
 
 namespace mucudnn::shim {
@@ -131,7 +132,8 @@ void* resolve(std::size_t index) {
 }  // namespace
 }  // namespace mucudnn::shim
 
-void* mucudnn_resolve(std::size_t index) noexcept {
+void* mucudnn_resolve(std::size_t index) {
+  const mucudnn::EntryGuard guard;
   try {
     return mucudnn::shim::resolve(index);
   } catch (...) {  // out of memory: this call fails, and the next one tries again

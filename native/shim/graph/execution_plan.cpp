@@ -153,6 +153,10 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
   EngineName engine = name_of(configs.at(0));
   made.configured = name_configuration(convolution, to_text(engine));
+  if (!state.answers().make_room(*made.configured)) {
+    made.obstacle = "more engine configurations than mucudnn remembers";
+    return;
+  }
   made.least_answer = state.answers().least(*made.configured);
   Problem& problem = convolution.recognised.kernel.problem;
   // The program plans for addresses at multiples of 16 bytes. The slices of an odd sample are less aligned,
@@ -363,10 +367,10 @@ bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudn
       !plan.is_executed.exchange(true, std::memory_order_relaxed))
     state.answers().note_used(*plan.configured);
   if (plan.seen != nullptr) plan.seen->executions.fetch_add(1, std::memory_order_relaxed);
-  const auto pass = [&](const char* reason, cudnnStatus_t otherwise = CUDNN_STATUS_BAD_PARAM) {
+  const auto pass = [&](const char* reason) {
     state.tally().passed(reason);
-    state.warn_above_limit(plan.seen, reason, plan.own.workspace);
-    status = otherwise;
+    state.warn_above_limit(plan.seen.get(), reason, plan.own.workspace);
+    status = CUDNN_STATUS_BAD_PARAM;
     return !plan.own_fits(state.answers());
   };
   if (plan.obstacle != nullptr) return pass(plan.obstacle);
@@ -375,9 +379,10 @@ bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudn
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
       // The library refuses a pack that is not finalized before it computes.
       const bool is_refused = state.shadows().find(pack) != nullptr;
-      return pass("a variant pack that was not finalized", CUDNN_STATUS_BAD_PARAM) && !is_refused;
+      return pass("a variant pack that was not finalized") && !is_refused;
     }
-    if (handle == nullptr) return pass("a pointer is NULL", CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    // Without a handle the library computes nothing, and each version has a status of its own for it.
+    if (handle == nullptr) return pass("a pointer is NULL") && false;
     const auto arguments = arguments_of(plan, *shadow);
     if (!arguments) return pass("a pointer is NULL");
     const Scratch workspace = workspace_of(state, plan, *shadow);

@@ -16,7 +16,7 @@ namespace mucudnn::shim {
 struct ExecutionPlan {
   const char* obstacle = nullptr;  // why the plan passes through; null if it does not
   GraphConvolution convolution{};
-  SeenKernel* seen = nullptr;
+  std::shared_ptr<SeenKernel> seen;
   std::shared_ptr<const KnownKernel> known;         // kept until the last plan that holds it is destroyed
   std::optional<PreparedChoice> choice;             // the prepared choice that runs the plan
   std::optional<PreparedChoice> without_workspace;  // a choice for variant packs that bring no workspace

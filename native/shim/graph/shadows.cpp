@@ -6,6 +6,7 @@ namespace mucudnn::shim {
 namespace {
 
 constexpr std::int64_t kMostValues = 1024;  // longest attribute that a shadow keeps
+constexpr std::size_t kMostTexts = 1024;    // plans of the texts that a program has read
 
 bool has_shadow(cudnnBackendDescriptorType_t type) {
   switch (type) {
@@ -114,6 +115,8 @@ bool Shadow::has_only(std::initializer_list<cudnnBackendAttributeName_t> names) 
   });
 }
 
+Shadows::Shadows() : texts_(kMostTexts) {}
+
 void Shadows::create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept {
   if (!has_shadow(type)) return;
   try {
@@ -220,17 +223,18 @@ std::shared_ptr<const ExecutionPlan> Shadows::plan(cudnnBackendDescriptor_t desc
 
 void Shadows::set_text(std::string text, std::shared_ptr<const ExecutionPlan> plan) noexcept {
   try {
+    std::shared_ptr<const ExecutionPlan> forgotten;  // destroyed after the lock is released
     const std::lock_guard<std::mutex> lock(mutex_);
-    texts_.try_emplace(std::move(text), std::move(plan));
+    if (texts_.find(text) == nullptr) forgotten = texts_.add(std::move(text), std::move(plan));
   } catch (const std::bad_alloc&) {
     // Out of memory: a plan made from this text reports the library's own workspace.
   }
 }
 
-std::shared_ptr<const ExecutionPlan> Shadows::plan_of_text(const std::string& text) const noexcept {
+std::shared_ptr<const ExecutionPlan> Shadows::plan_of_text(const std::string& text) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = texts_.find(text);
-  return found == texts_.end() ? nullptr : found->second;
+  const auto* const found = texts_.find(text);
+  return found == nullptr ? nullptr : *found;
 }
 
 }  // namespace mucudnn::shim

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/recently_used.hpp"
 #include "cudnn/backend.hpp"
 
 namespace mucudnn::shim {
@@ -77,6 +78,7 @@ class Shadow {
 // the table. As in cuDNN, only one thread at a time may use a descriptor before it is finalized.
 class Shadows {
  public:
+  Shadows();
   void create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept;
   // Returns the plan that belonged to the descriptor, or null.
   std::shared_ptr<const ExecutionPlan> forget(cudnnBackendDescriptor_t descriptor) noexcept;
@@ -96,9 +98,10 @@ class Shadows {
   std::shared_ptr<const ExecutionPlan> plan(cudnnBackendDescriptor_t descriptor) const noexcept;
 
   // Keeps the plan of a text that the program has read. plan_of_text() finds it when the program makes
-  // another plan from that text.
+  // another plan from that text. Only the texts used last are kept; a plan made from another text is decided
+  // again, within the workspace that the program has read (WorkspaceAnswers).
   void set_text(std::string text, std::shared_ptr<const ExecutionPlan> plan) noexcept;
-  std::shared_ptr<const ExecutionPlan> plan_of_text(const std::string& text) const noexcept;
+  std::shared_ptr<const ExecutionPlan> plan_of_text(const std::string& text) noexcept;
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -112,7 +115,7 @@ class Shadows {
 
   mutable std::mutex mutex_;
   std::unordered_map<cudnnBackendDescriptor_t, Entry> entries_;
-  std::unordered_map<std::string, std::shared_ptr<const ExecutionPlan>> texts_;
+  RecentlyUsed<std::string, std::shared_ptr<const ExecutionPlan>> texts_;
 };
 
 }  // namespace mucudnn::shim

@@ -1,0 +1,60 @@
+// A map of limited size, which forgets the value that was used longest ago.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <unordered_map>
+#include <utility>
+
+namespace mucudnn {
+
+// Not safe for threads: find() changes the order. Values are meant to be shared pointers, because a value may
+// be forgotten while a caller still works with it.
+template <typename Key, typename Value, typename Hash = std::hash<Key>>
+class RecentlyUsed {
+ public:
+  explicit RecentlyUsed(std::size_t most) : most_(most) {}
+
+  // Returns the value of the key, which is now the last one used; null if there is none. The pointer is valid
+  // until the next call of add().
+  Value* find(const Key& key) {
+    const auto found = index_.find(&key);
+    if (found == index_.end()) return nullptr;
+    values_.splice(values_.begin(), values_, found->second);
+    return &found->second->second;
+  }
+
+  // Adds a value under a new key. Returns the value that is forgotten in its place, or an empty one. The
+  // caller decides when that is destroyed. Throws std::bad_alloc, and then has changed nothing.
+  Value add(Key key, Value value) {
+    Values added;
+    added.emplace_front(std::move(key), std::move(value));
+    index_.emplace(&added.front().first, added.begin());
+    values_.splice(values_.begin(), added);
+    if (values_.size() <= most_) return {};
+    index_.erase(&values_.back().first);
+    Value forgotten = std::move(values_.back().second);
+    values_.pop_back();
+    return forgotten;
+  }
+
+  template <typename Use>
+  void for_each(Use use) const {
+    for (const auto& [key, value] : values_) use(value);
+  }
+
+ private:
+  using Values = std::list<std::pair<const Key, Value>>;  // the last one used comes first
+  struct Pointee {
+    std::size_t operator()(const Key* key) const { return Hash()(*key); }
+    bool operator()(const Key* one, const Key* other) const { return *one == *other; }
+  };
+
+  std::size_t most_;
+  Values values_;
+  std::unordered_map<const Key*, typename Values::iterator, Pointee, Pointee>
+      index_;  // the keys lie in `values_`
+};
+
+}  // namespace mucudnn
