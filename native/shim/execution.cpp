@@ -34,7 +34,7 @@ bool is_complete(const LegacyCall& call) {
                        call.fusion->bias_descriptor != nullptr && call.fusion->activation != nullptr);
   return call.handle != nullptr && call.alpha != nullptr && call.beta != nullptr &&
          call.tensors.x != nullptr && call.tensors.w != nullptr && call.tensors.y != nullptr &&
-         fusion_is_complete;
+         (call.workspace.data != nullptr || call.workspace.size == 0) && fusion_is_complete;
 }
 
 // Returns whether another algorithm may compute the fused call. cuDNN accepts "no activation" with one
