@@ -49,6 +49,14 @@ class SizeSignalBlocked {
   sigset_t before_;
 };
 
+// Repeats a system call that a signal interrupts, as on file systems over a network.
+template <typename Call>
+auto repeated(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 std::string contents(int descriptor, bool& failed) {
   std::string text;
   struct stat status{};
@@ -60,9 +68,8 @@ std::string contents(int descriptor, bool& failed) {
   if (failed) return text;
   char block[1 << 16];
   ssize_t size = 0;
-  while ((size = ::pread(descriptor, block, sizeof block, static_cast<off_t>(text.size()))) > 0) {
-    text.append(block, static_cast<std::size_t>(size));
-  }
+  const auto read = [&] { return ::pread(descriptor, block, sizeof block, static_cast<off_t>(text.size())); };
+  while ((size = repeated(read)) > 0) text.append(block, static_cast<std::size_t>(size));
   failed = size < 0;
   return text;
 }
@@ -71,12 +78,9 @@ std::string contents(int descriptor, bool& failed) {
 bool write_all(int descriptor, std::string_view text) {
   const SizeSignalBlocked blocked;
   while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written > 0) {
-      text.remove_prefix(static_cast<std::size_t>(written));
-    } else if (written == 0 || errno != EINTR) {
-      return false;
-    }
+    const ssize_t written = repeated([&] { return ::write(descriptor, text.data(), text.size()); });
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
   }
   return true;
 }
@@ -89,7 +93,7 @@ std::string reason() {
 
 // Opens without waiting for the other end of a pipe. Fails with EINVAL if this is no regular file.
 void open_regular(OpenFile& file, const char* path, int flags, struct stat& status) {
-  file.reset(::open(path, flags | O_CLOEXEC | O_NONBLOCK, 0600));
+  file.reset(repeated([&] { return ::open(path, flags | O_CLOEXEC | O_NONBLOCK, 0600); }));
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || S_ISREG(status.st_mode)) return;
   file.reset(-1);
   errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
@@ -140,8 +144,7 @@ LockedFile::~LockedFile() { ::flock(file_.get(), LOCK_UN); }
 
 void LockedFile::lock(Clock::time_point start, std::chrono::milliseconds patience) {
   bool is_told = false;
-  while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EINTR) continue;
+  while (repeated([&] { return ::flock(file_.get(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno != EWOULDBLOCK) fail("cannot be locked");
     const auto waited = Clock::now() - start;
     if (waited >= patience) throw LockTimeout("'" + path_ + "' stays locked by " + holder_of(status_));
@@ -182,7 +185,7 @@ void LockedFile::replace(const std::string& text) {
   // The file keeps its owner if this process may give files away.
   if (::fchown(file.get(), status_.st_uid, status_.st_gid) != 0) errno = 0;
   if (::fchmod(file.get(), status_.st_mode & 0777) == 0 && write_all(file.get(), text) &&
-      ::fsync(file.get()) == 0 && ::rename(beside.c_str(), path_.c_str()) == 0)
+      repeated([&] { return ::fsync(file.get()); }) == 0 && ::rename(beside.c_str(), path_.c_str()) == 0)
     return;
   const int error = errno;
   ::unlink(beside.c_str());

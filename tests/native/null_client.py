@@ -54,7 +54,8 @@ def legacy_values(client: Client, problem: Problem) -> dict[str, Any]:
     tensors = ("x", "w", "y", "dx", "dw", "dy")
     return {
         "kept": (client, memory, scratch), "handle": convolution.handle,
-        "convolution": convolution.convolution, "algorithm": 0, "requested": 8, "returned": (ctypes.c_int * 1)(), "results": (Performance * 8)(),
+        "convolution": convolution.convolution, "algorithm": 0, "requested": 8,
+        "returned": (ctypes.c_int * 1)(), "results": (Performance * 8)(),
         "size": (ctypes.c_size_t * 1)(), "workspace": pointer(scratch),
         "workspace_size": ctypes.c_size_t(WORKSPACE), "alpha": scale, "beta": scale, "alpha1": scale,
         "alpha2": scale, "activation": activation, "bias_descriptor": bias, "bias": data["w"],

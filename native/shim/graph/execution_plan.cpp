@@ -287,9 +287,8 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
     if (graph == nullptr) return nullptr;
     return plan_of_graph(state, *shadow, *graph, finalized, is_made_by_number(*config));
   } catch (const std::exception&) {
-    // The library does not describe this plan, so it passes through.
+    return nullptr;  // the library does not describe this plan, so it passes through
   }
-  return nullptr;
 }
 
 std::int64_t ExecutionPlan::granted_workspace(const WorkspaceAnswers& answers) const {
@@ -377,12 +376,11 @@ bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudn
   try {
     const auto shadow = state.shadows().find_finalized(pack);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
-      // The library refuses a pack that is not finalized before it computes.
-      const bool is_refused = state.shadows().find(pack) != nullptr;
+      // The library refuses a pack that is not finalized, or is not there, before it computes.
+      const bool is_refused = pack == nullptr || state.shadows().find(pack) != nullptr;
       return pass("a variant pack that was not finalized") && !is_refused;
     }
-    // Without a handle the library computes nothing, and each version has a status of its own for it.
-    if (handle == nullptr) return pass("a pointer is NULL") && false;
+    if (handle == nullptr) return pass("a pointer is NULL") && false;  // the library refuses that, too
     const auto arguments = arguments_of(plan, *shadow);
     if (!arguments) return pass("a pointer is NULL");
     const Scratch workspace = workspace_of(state, plan, *shadow);
