@@ -29,8 +29,8 @@ constexpr std::chrono::microseconds patience{100};
 // gets the same bits whether other threads help, wake up late or are busy with another job. (OpenBLAS rounds
 // sums differently in products of different sizes, and the size of a piece is the size of its products.)
 struct Pieces {
-  Pieces(std::int64_t items, int threads, std::int64_t least)
-      : items(items), count(std::min(items, threads * per_thread(items / threads / least))) {}
+  Pieces(std::int64_t its_items, int threads, std::int64_t least)
+      : items(its_items), count(std::min(items, threads * per_thread(items / threads / least))) {}
 
   void run(std::int64_t index, const Body& body) const {
     body(items * index / count, items * (index + 1) / count);

@@ -65,10 +65,6 @@ cudnnTensorStruct repacked(cudnnTensorStruct tensor, Layout layout, cudnnDataTyp
   return tensor;
 }
 
-bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
-  return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
-}
-
 // Returns whether the algorithms take a tensor as it is: packed, or some channels of one that is.
 bool has_layout(const cudnnTensorStruct& tensor, Layout layout) {
   return channels_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout).has_value();
