@@ -35,7 +35,7 @@ class BidirectionalPipeline:
     Args:
         stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks; the same
             on every rank. A stage that does not fit everywhere may be a function that builds it, which is
-            called on the ranks that hold the stage. Stages pass a tensor, or a tuple of tensors.
+            called on the ranks that hold the stage, and elsewhere on the meta device. Stages pass a tensor, or a tuple of tensors.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
         loss: a function of the last stage's output and of the targets of the same samples. It returns their
             mean, or (sum, weight) if they do not count alike; the losses of `torch.nn` are right as they are.
@@ -55,7 +55,8 @@ class BidirectionalPipeline:
         live: the most micro-batches whose activations this rank kept at once in the last step.
 
     Raises:
-        UsageError: an argument cannot be used, on every rank alike.
+        UsageError: an argument cannot be used, on every rank alike; or two stages share a parameter on the
+            meta device alone.
         NothingFitsError: no schedule stays within the memory.
     """
 
@@ -107,7 +108,7 @@ class BidirectionalPipeline:
         yield from dict.fromkeys(p for module in self.modules.values() for p in module.parameters())
 
     def step(self, inputs: Any, targets: Any) -> Tensor:
-        """Run one mini-batch forward and backward. Return the mean loss; gradients add to `.grad`.
+        """Run one mini-batch forward and backward. Return the loss; gradients add to `.grad`.
 
         Args:
             inputs: the mini-batch, a tensor or a tuple of tensors with the samples along axis 0. Every rank
