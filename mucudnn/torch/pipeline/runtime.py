@@ -35,7 +35,8 @@ class BidirectionalPipeline:
     Args:
         stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks; the same
             on every rank. A stage that does not fit everywhere may be a function that builds it, which is
-            called on the ranks that hold the stage, and elsewhere on the meta device. Stages pass a tensor, or a tuple of tensors.
+            called on the ranks that hold the stage, and on the others on the meta device. Stages pass a
+            tensor, or a tuple of tensors.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
         loss: a function of the last stage's output and of the targets of the same samples. It returns their
             mean, or (sum, weight) if they do not count alike; the losses of `torch.nn` are right as they are.
